@@ -29,15 +29,6 @@ OWN_WRITES: Final = ("commitlog/", "raft/mark", "raft/commit")
 NEVER_BLOCK: Final = frozenset(("size",))
 """Operations that look at what the kernel has in memory."""
 
-NOT_MENDED: Final = frozenset(
-    (
-        "dledger.store.log.LogStore._roll",
-        "dledger.store.log.LogStore.ensure_space_for",
-        "dledger.store.log.LogStore.ensure_space_to",
-    )
-)
-"""Functions (module and qualified name) that still do disk work on the loop; what they call may, too."""
-
 violations: list[str] = []
 """What was refused so far: code that catches every exception must not hide it from a test."""
 
@@ -74,7 +65,7 @@ def refuse_on_loop(operation: str, path: str) -> None:
     if operation == "pwrite" and path.startswith(OWN_WRITES):
         return
     caller = sys._getframe(1)  # noqa: SLF001 - the documented way to look at the callers
-    if _is_not_mended(caller) or (_tolerated is not None and _tolerated(caller)):
+    if _tolerated is not None and _tolerated(caller):
         return
     violations.append(f"{operation} of {path}")
     raise DiskWorkOnLoopError(f"{operation} of {path} on an event loop: give it to a worker (`run_blocking`)")
@@ -83,15 +74,6 @@ def refuse_on_loop(operation: str, path: str) -> None:
 def is_on_loop() -> bool:
     """Whether the calling thread runs an event loop, and no reason is given why it may work on files there."""
     return _get_running_loop() is not None and not _thread.excepted
-
-
-def _is_not_mended(caller: FrameType) -> bool:
-    frame: FrameType | None = caller
-    while frame is not None:
-        if f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}" in NOT_MENDED:
-            return True
-        frame = frame.f_back
-    return False
 
 
 @contextmanager

@@ -383,7 +383,7 @@ class Node(Log):
                 leader = replica.engine.leader
                 if leader is not None and self.term != term:
                     return leader == target
-            elif replica.engine.transfer_to is None:
+            elif not replica.leading.hands_over:
                 return False
         return False
 

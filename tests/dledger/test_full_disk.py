@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from dledger.format import encode_command
 from dledger.replica import housekeeping
 from dledger.store.disk import OsDisk
 from dledger.store.log import LogStore
-from dledger.types import Role
+from dledger.store.space import Need
+from dledger.types import EntryMeta, Role
 
 
 class FullDisk:
@@ -29,15 +31,26 @@ class FullDisk:
         self.is_reserve_gone = False
         self.refusals = 0
         self.spared: list[LogStore] = []
-        ensure_space_to = LogStore.ensure_space_to
+        has, claim, reserve = LogStore.has, LogStore.claim, LogStore.reserve
 
-        def refuse(log: LogStore, end: int, *, privileged: bool = False) -> None:
-            if self.is_full and log not in self.spared and (self.is_reserve_gone or not privileged):
+        def is_full(log: LogStore, *, privileged: bool) -> bool:
+            return self.is_full and log not in self.spared and (self.is_reserve_gone or not privileged)
+
+        def has_none(log: LogStore, need: Need) -> bool:
+            return not is_full(log, privileged=False) and has(log, need)
+
+        def claim_none(log: LogStore, metas: Sequence[EntryMeta], *, privileged: bool = False) -> bool:
+            return not is_full(log, privileged=privileged) and claim(log, metas, privileged=privileged)
+
+        def refuse(log: LogStore, need: Need) -> None:
+            if is_full(log, privileged=False):
                 self.refusals += 1
                 raise LogFullError("no space")
-            ensure_space_to(log, end, privileged=privileged)
+            reserve(log, need)
 
-        monkeypatch.setattr(LogStore, "ensure_space_to", refuse)
+        monkeypatch.setattr(LogStore, "has", has_none)
+        monkeypatch.setattr(LogStore, "claim", claim_none)
+        monkeypatch.setattr(LogStore, "reserve", refuse)
 
 
 @pytest.fixture
@@ -66,6 +79,7 @@ async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path:
         await until(lambda: node.is_ready)
         await node.append(b"before")
         disk.is_full = True
+        await until(lambda: node.status().refusal is not None)
         with pytest.raises(LogFullError):
             await node.append(b"refused")
         applied = node.applied_index

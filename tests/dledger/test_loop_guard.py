@@ -129,11 +129,3 @@ def test_real_loops_are_watched_only_where_that_is_asked_for(tmp_path: Path, mon
 
     monkeypatch.setattr(loop_guard, "_watching", False)
     asyncio.run(on_loop())
-
-
-def test_what_is_listed_as_not_mended_is_there_to_be_mended() -> None:
-    for name in loop_guard.NOT_MENDED:
-        parts = name.split(".<locals>")[0].split(".")
-        found: object = __import__(".".join(parts[:-2]), fromlist=[parts[-2]])
-        for part in parts[-2:]:
-            found = getattr(found, part)

@@ -20,6 +20,8 @@ from dledger.store.disk import OsDisk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, read_identity, write_identity
 from dledger.store.mark import DurableMark
+from dledger.store.scan import header_at
+from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.slots import SLOT_SPACING_BYTES, SlotFile
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.verify import compare, verify
@@ -123,9 +125,13 @@ def assert_equal_and_whole(group: Group) -> None:
 
 
 def read_log(group: Group, node_id: str) -> list[tuple[str, bytes]]:
-    """The segments, without the space behind the end."""
-    segments = sorted((group.home(node_id) / "commitlog").glob("0*"))
-    return [(path.name, path.read_bytes().rstrip(b"\0")) for path in segments]
+    """The segments that hold entries, without the space behind the end."""
+    disk = OsDisk(str(group.home(node_id)))
+    starts = [
+        start for start in list_positions(disk, DIRECTORY) if header_at(disk.open(segment_path(start)), start, start)
+    ]
+    paths = [group.home(node_id) / segment_path(start) for start in starts]
+    return [(path.name, path.read_bytes().rstrip(b"\0")) for path in paths]
 
 
 class Starting:

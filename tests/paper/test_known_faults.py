@@ -311,9 +311,10 @@ def test_20_a_truncation_that_reaches_into_an_earlier_segment_keeps_what_is_befo
     chains = []
     for index in range(60):
         entry = bytearray(HEADER_BYTES + 200)
-        store.ensure_space(len(entry))
         position = store.next_position(len(entry))
         meta = seal(entry, EntryKind.GROUP, index, 1, position, 0, store.last_chain)
+        if not store.claim([meta]):
+            store.reserve(store.need_for([meta]))
         store.append([meta], entry)
         chains.append(meta.chain_crc)
     assert len(store.segments()) > 3

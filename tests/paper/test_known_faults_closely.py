@@ -173,10 +173,11 @@ class Log:
     def append(self, count: int, term: int) -> None:
         for _ in range(count):
             entry = bytearray(HEADER_BYTES) + bytes([term]) * 500
-            self.store.ensure_space(len(entry))
             position = self.store.next_position(len(entry))
             index = self.store.last_index + 1
             meta = seal(entry, EntryKind.GROUP, index, term, position, 0, self.store.last_chain)
+            if not self.store.claim([meta]):
+                self.store.reserve(self.store.need_for([meta]))
             self.store.append([meta], entry)
             self.chains.append(meta.chain_crc)
 

@@ -21,7 +21,7 @@ from dledger_sim.log.scheduler import Scheduler
 from dledger_sim.log.threads import Threads
 from dledger_sim.log.violation import Violation
 
-CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 15, "spare-replaced-while-filled": 3}
+CATCHING_SEEDS = {"filling-not-waited-for": 3, "index-read-without-lock": 3, "spare-replaced-while-filled": 3}
 
 
 class Host:

@@ -12,7 +12,9 @@ from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.errors import LogFullError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
+from dledger.replica.backlog import Backlog
 from dledger.replica.proposer import MARK_BYTES
+from dledger.replica.reserving import Reserver
 from dledger.replica.snapshotting import Snapshotting
 from dledger.store.log import LogStore
 
@@ -28,9 +30,19 @@ class Admission:
     that its own disk is full.
     """
 
-    def __init__(self, config: ReplicaConfig, store: LogStore, snapshotting: Snapshotting, engine: Engine) -> None:
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        store: LogStore,
+        reserver: Reserver,
+        backlog: Backlog,
+        snapshotting: Snapshotting,
+        engine: Engine,
+    ) -> None:
         self._config = config
         self._store = store
+        self._reserver = reserver
+        self._backlog = backlog
         self._snapshotting = snapshotting
         self._engine = engine
         self._since = 0.0
@@ -53,7 +65,7 @@ class Admission:
             return None
         try:
             self.require_agreement()
-            self.reserve(HEADER_BYTES, privileged=False)
+            self.next_position(HEADER_BYTES, privileged=False)
         except LogFullError as error:
             return str(error)
         return None
@@ -63,21 +75,20 @@ class Admission:
         if self._snapshotting.disagree:
             raise LogFullError("the replicas' states differ and no majority agrees: writes are stopped, restore a node")
 
-    def reserve(self, size: int, privileged: bool) -> int:
-        """Where an entry of `size` bytes goes, once there is space for it and for what may join it in its turn.
+    def next_position(self, size: int, privileged: bool) -> int:
+        """Where an entry of `size` bytes goes.
 
-        Raises `LogFullError`, for privileged entries only when the reserve is used up too.
+        Raises `LogFullError` for an ordinary one while the disk has no space for it and for what may join it in its
+        turn.  Whether that is so is not known yet when little is reserved: the entry may then have to wait.
         """
         store = self._store
-        position = store.next_position(size)
-        segment_end = position - position % store.segment_bytes + store.segment_bytes
-        growth = size + MARK_BYTES if privileged else max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
-        end = min(position + growth, segment_end)
-        try:
-            store.ensure_space_to(end, privileged=privileged)
-        except LogFullError as error:
-            raise LogFullError(self._own_disk()) from error
+        position = store.next_position(size, self._backlog.end_position)
         if not privileged:
+            segment_end = position - position % store.segment_bytes + store.segment_bytes
+            growth = max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
+            need = store.need_to(min(position + growth, segment_end))
+            if not self._reserver.has(need) and self._reserver.is_full:
+                raise LogFullError(self._own_disk())
             self._require_followers_room()
         return position
 

@@ -9,11 +9,12 @@ from dledger.config import ReplicaConfig
 from dledger.core.messages import DISK_FULL
 from dledger.engines import Engine
 from dledger.environment import BACKGROUND, Environment
-from dledger.errors import LogFullError, StorageError
+from dledger.errors import BusyError, StorageError
 from dledger.replica.driver import Driver
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
 from dledger.replica.opening import Opened
+from dledger.replica.reserving import Reserver
 from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.warnings import Warnings
 from dledger.store.disk import FULL
@@ -38,6 +39,7 @@ class Housekeeping:
         opened: Opened,
         environment: Environment,
         snapshotting: Snapshotting,
+        reserver: Reserver,
         leading: Leading,
         connected: Mapping[str, ReplicaId],
         engine: Engine,
@@ -46,6 +48,7 @@ class Housekeeping:
         self._environment = environment
         self._store = opened.store
         self._snapshotting = snapshotting
+        self._reserver = reserver
         self._leading = leading
         self._joining = JoiningPolicy(config.peers, config.learners)
         self._warnings = Warnings(config.node_id, config.peers)
@@ -63,7 +66,8 @@ class Housekeeping:
     def run(self) -> None:
         """Do what is due."""
         engine, store = self._engine, self._store
-        has_room = store.has_room(store.end_position)
+        self._reserver.retry()
+        has_room = self._reserver.has_room(store.end_position)
         engine.disk_used = min(int(self._disk_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         self._look_at_disk()
         engine.wall_ms = self._environment.wall_ms()
@@ -86,7 +90,7 @@ class Housekeeping:
             if membership is not None:
                 try:
                     self._leading.change_membership(membership)
-                except LogFullError:
+                except BusyError:
                     pass  # it is due again in a moment
 
     def _look_at_disk(self) -> None:

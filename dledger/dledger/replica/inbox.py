@@ -17,6 +17,7 @@ from dledger.net.transport import Transport
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.outbox import Outbox
+from dledger.replica.reserving import Reserver
 from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
 from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId
@@ -35,6 +36,7 @@ class Inbox:
         environment: Environment,
         transport: Transport,
         store: LogStore,
+        reserver: Reserver,
         feed: MachineFeed,
         outbox: Outbox,
         engine: Engine,
@@ -42,6 +44,7 @@ class Inbox:
     ) -> None:
         self._environment = environment
         self._store = store
+        self._reserver = reserver
         self._feed = feed
         self._engine = engine
         self._driver = driver
@@ -51,6 +54,9 @@ class Inbox:
         self._deaf_until = float("-inf")
         self._holding = False
         self._held: deque[Callable[[], None]] = deque()
+        self._waits_for_space = False
+        self._behind: deque[Callable[[], None]] = deque()
+        """What follows an append that waits for space: more of the log, in order."""
 
     def hold(self) -> None:
         """Step nothing before `release`: the log is being rewritten."""
@@ -72,7 +78,10 @@ class Inbox:
         """Take a message in, or drop it if what it carries is of no use."""
         if self._is_held(partial(self.on_message, sender, message, payload)):
             return
-        if isinstance(message, Append):
+        if isinstance(message, Append | InstallSnapshot) and self._waits_for_space:
+            if len(self._behind) < MAX_HELD:
+                self._behind.append(partial(self.on_message, sender, message, payload))
+        elif isinstance(message, Append):
             self._on_append(sender, message, payload)
         elif isinstance(message, InstallSnapshot):
             self.receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
@@ -89,14 +98,10 @@ class Inbox:
                 if len(metas) != message.count or metas[0].index != message.prev_index + 1:
                     raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
                 message, metas, payload = self._within_reach(sender, message, metas, payload)
-                self._ensure_space(message, metas)
             except CorruptionError:
                 self.corrupt_messages += 1
                 return
-            except LogFullError:
-                # No answer: what follows would only be rejected for the gap and sent again at once, over and over.
-                self._deaf_until = self._environment.now() + FULL_PAUSE_S
-                self._engine.disk_used = DISK_FULL
+            if not self._has_space(sender, message, metas, payload):
                 return
         if message.term >= self._engine.term:
             self._compare(message.prev_index, message.prev_term, message.prev_chain)
@@ -143,21 +148,40 @@ class Inbox:
                 f" its chain crc there is {chain:#010x}, ours is {ours.chain_crc:#010x}"
             )
 
-    def _ensure_space(self, message: Append, metas: list[EntryMeta]) -> None:
-        """Find room for those entries that the engine will append.  Raises `LogFullError`."""
-        engine, store = self._engine, self._store
-        table, commit = engine.table, engine.commit_index
+    def _has_space(self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes) -> bool:
+        """Whether there is room for those entries that the engine will append; if not, the message waits for it."""
+        engine, table, commit = self._engine, self._engine.table, self._engine.commit_index
         if message.term < engine.term:
-            return  # it will be rejected, and its entries may lie anywhere
+            return True  # it will be rejected, and its entries may lie anywhere
         if message.prev_index > commit and table.term_at(message.prev_index) != message.prev_term:
-            return  # it will be rejected
+            return True  # it will be rejected
         if metas[0].index <= table.last_index:
             metas = [meta for meta in metas if meta.index > commit and table.term_at(meta.index) != meta.term]
-        if metas:
-            privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
-            store.ensure_space_for(metas, privileged=privileged)
-            if not store.has_room(metas[-1].end):
-                engine.disk_used = DISK_FULL  # the leader learns it with the answer to this append
+        if not metas:
+            return True
+        privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
+        if not self._reserver.claim(metas, privileged=privileged):
+            self._waits_for_space = True
+            again = partial(self.on_message, sender, message, payload)
+            self._reserver.wait(metas, partial(self._waited, again), privileged=privileged)
+            return False
+        if not self._reserver.has_room(metas[-1].end):
+            engine.disk_used = DISK_FULL  # the leader learns it with the answer to this append
+        return True
+
+    def _waited(self, append: Callable[[], None], error: LogFullError | None) -> None:
+        """An append has waited for space; what came behind it follows."""
+        self._waits_for_space = False
+        if error is None:
+            self._driver.run(append)
+        else:
+            # No answer: what follows would only be rejected for the gap and sent again at once, over and over.
+            self._deaf_until = self._environment.now() + FULL_PAUSE_S
+            self._engine.disk_used = DISK_FULL
+        behind, self._behind = self._behind, deque()
+        while behind and not self._waits_for_space:
+            self._driver.run(behind.popleft())
+        self._behind.extendleft(reversed(behind))
 
     def _on_snapshot_received(
         self, sender: ReplicaId, message: InstallSnapshot, result: Received | BaseException

@@ -9,12 +9,14 @@ from functools import partial
 from dledger.config import ReplicaConfig
 from dledger.engines import Engine
 from dledger.environment import Environment
-from dledger.errors import LogFullError
+from dledger.errors import BusyError, LogFullError
 from dledger.replica.admission import Admission
+from dledger.replica.backlog import Backlog
 from dledger.replica.completions import Completions
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.reserving import Reserver
 from dledger.replica.roster import Roster
 from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.standing import not_leader
@@ -37,6 +39,7 @@ class Leading:
         config: ReplicaConfig,
         environment: Environment,
         store: LogStore,
+        reserver: Reserver,
         feed: MachineFeed,
         completions: Completions,
         snapshotting: Snapshotting,
@@ -46,6 +49,8 @@ class Leading:
     ) -> None:
         self._config = config
         self._environment = environment
+        self._reserver = reserver
+        self._backlog = Backlog(store)
         self._store = store
         self._feed = feed
         self._completions = completions
@@ -59,14 +64,16 @@ class Leading:
         self._was_leader = False
         self._complain_at = float("-inf")
         self._handing_over = False
+        self._heir: ReplicaId | None = None
+        """Who is to lead once what waits for space is written."""
         self.on_handover: list[Callable[[], None]] = []
         """Called before a handover begins, to stage what the service still holds back."""
         self.contexts = Contexts()
-        self.admission = Admission(config, store, snapshotting, engine)
+        self.admission = Admission(config, store, reserver, self._backlog, snapshotting, engine)
         self.roster = Roster(config.node_id, engine.table.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
-            next_position=self.admission.reserve,
+            next_position=self.admission.next_position,
             last=self._last,
             sealed=self._propose,
             wants_mark=snapshotting.wanted,
@@ -91,7 +98,7 @@ class Leading:
         if not self._driver.is_ready:
             raise not_leader(self._engine)
         if not self._handing_over:
-            check_room(self._store.end_position - self._committed_end, self._config.max_uncommitted_bytes)
+            check_room(self.end_position - self._committed_end, self._config.max_uncommitted_bytes)
         if not own:
             self.admission.require_agreement()
         with self._completions.executing:
@@ -100,6 +107,11 @@ class Leading:
             self._seal_scheduled = True
             self._environment.call_soon(self._seal)
         return position
+
+    @property
+    def end_position(self) -> int:
+        """Where the log ends once everything that is sealed is written."""
+        return self._backlog.end_position
 
     def committed(self, index: int) -> None:
         """Entries up to `index` wait for a majority no more."""
@@ -116,6 +128,8 @@ class Leading:
         if not self._driver.is_ready or not self._engine.can_change_membership:
             raise not_leader(self._engine)
         self._seal_now()
+        if self._backlog:  # it may hold a membership already
+            raise BusyError(f"{len(self._backlog)} entries wait for space: try again later")
         self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine.term, membership))
 
     def transfer(self, to: ReplicaId | None) -> bool:
@@ -127,6 +141,8 @@ class Leading:
         engine = self._engine
         if not engine.is_leader:
             return False
+        if self._heir is not None:
+            return True
         if to is None:
             candidates = [
                 (progress.match_index, peer)
@@ -138,7 +154,21 @@ class Leading:
             to = max(candidates)[1]
         self._flush()
         self._seal_now()
+        if self._backlog:
+            self._heir = to
+            return True
         return engine.transfer(to, self._environment.now())
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether another voter is to lead."""
+        return self._heir is not None or self._engine.transfer_to is not None
+
+    def _hand_over(self) -> None:
+        """Nothing waits for space any more: go on with a handover."""
+        heir, self._heir = self._heir, None
+        if heir is not None:
+            self._engine.transfer(heir, self._environment.now())
 
     def _flush(self) -> None:
         """Have the service stage what it holds back, however many bytes wait for a majority: it is little, once."""
@@ -162,12 +192,7 @@ class Leading:
         )  # fmt: skip
         if role is Role.LEADER:
             self._was_leader = True
-            try:
-                no_op = self._proposer.control_entry(EntryKind.NO_OP, self._engine.term, None)
-            except LogFullError as error:
-                self._cannot_lead(error)
-            else:
-                self._propose(no_op)
+            self._propose(self._proposer.control_entry(EntryKind.NO_OP, self._engine.term, None))
         elif self._was_leader:
             self._was_leader = False
             self.drop()
@@ -187,7 +212,8 @@ class Leading:
 
     def drop(self) -> None:
         """Lose track of what is staged, and of everything proposed that is not applied before the machine is told."""
-        self._completions.add(partial(self._lose_track, self._proposer.drop()))
+        self._heir = None
+        self._completions.add(partial(self._lose_track, [*self._backlog.drop(), *self._proposer.drop()]))
 
     def _lose_track(self, staged: list[object]) -> None:
         self._feed.dropped([*self.contexts.drop(), *staged])
@@ -202,9 +228,43 @@ class Leading:
         self._proposer.seal()
 
     def _last(self) -> tuple[int, int]:
-        return self._store.last_index, self._store.last_chain
+        return self._backlog.last
 
     def _propose(self, entry: SealedEntry) -> None:
+        """Propose an entry, or have it wait for space: behind others, for each continues the one before."""
+        if not self._backlog and self._reserver.claim((entry.meta,), privileged=entry.privileged):
+            self._propose_now(entry)
+        else:
+            self._backlog.add(entry)
+            if len(self._backlog) == 1:
+                self._wait_for_space()
+
+    def _wait_for_space(self) -> None:
+        entry = self._backlog.first
+        self._reserver.wait((entry.meta,), partial(self._waited, entry), privileged=entry.privileged)
+
+    def _waited(self, entry: SealedEntry, error: LogFullError | None) -> None:
+        if not self._backlog or self._backlog.first is not entry:
+            return  # it was dropped meanwhile
+        if error is None:
+            self._driver.run(self._go_on)
+        elif self._engine.own_term_committed:
+            self._completions.add(partial(self._feed.dropped, [*self._backlog.drop(), *self._proposer.drop()]))
+            self._driver.run(self._hand_over)
+        else:
+            self._driver.run(partial(self._cannot_lead, error))
+
+    def _go_on(self) -> None:
+        """Propose what waits, as far as there is space."""
+        while self._backlog:
+            entry = self._backlog.first
+            if not self._reserver.claim((entry.meta,), privileged=entry.privileged):
+                self._wait_for_space()
+                return
+            self._propose_now(self._backlog.take())
+        self._hand_over()
+
+    def _propose_now(self, entry: SealedEntry) -> None:
         self.contexts.add(entry.meta.index, entry.contexts)
         engine = self._engine
         try:

@@ -36,19 +36,20 @@ MARK_BYTES = len(_MARK)
 class SealedEntry:
     """An entry ready to be proposed, with the contexts of its units."""
 
-    __slots__ = ("contexts", "data", "meta")
+    __slots__ = ("contexts", "data", "meta", "privileged")
 
-    def __init__(self, meta: EntryMeta, data: bytearray, contexts: list[object]) -> None:
+    def __init__(self, meta: EntryMeta, data: bytearray, contexts: list[object], *, privileged: bool) -> None:
         self.meta = meta
         self.data = data
         self.contexts = contexts
+        self.privileged = privileged
 
 
 class Proposer:
     """Holds the open entry of the present turn.
 
-    `next_position(size, privileged)` is where an entry of `size` bytes will start, its space being reserved; it raises
-    `LogFullError`, for privileged entries only when the reserve is used up too.
+    `next_position(size, privileged)` is where an entry of `size` bytes will start; it raises `LogFullError` where the
+    disk is known to have no space for it.
     `last()` gives (last index, last chain crc) of the log; `sealed(entry)` takes each finished one.
     """
 
@@ -137,14 +138,14 @@ class Proposer:
         """Finish the open entry, if there is one."""
         if self._position < 0:
             return
-        position, term, contexts = self._position, self._term, self._contexts
+        position, term, contexts, privileged = self._position, self._term, self._contexts, self._privileged
         channel = sum(map(len, self._commands))
         index, chain = self._last()
         data = bytearray().join((_PLACEHOLDER, *self._parts, *self._commands))
         invariant(len(data) == HEADER_BYTES + self._size, "units have the size they announced", size=self._size)
         self._reset()
         meta = seal(data, EntryKind.GROUP, index + 1, term, position, channel, chain)
-        self._sealed(SealedEntry(meta, data, contexts))
+        self._sealed(SealedEntry(meta, data, contexts, privileged=privileged))
 
     def drop(self) -> list[object]:
         """Give up the open entry; returns the contexts of its units (nothing of them was proposed)."""
@@ -169,7 +170,7 @@ class Proposer:
             meta = EntryMeta(
                 meta.index, meta.term, meta.position, meta.size, meta.kind, meta.channel, meta.chain_crc, membership
             )
-        return SealedEntry(meta, data, [])
+        return SealedEntry(meta, data, [], privileged=True)
 
 
 class Contexts:

@@ -51,6 +51,7 @@ from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
 from dledger.replica.removal import Remover
 from dledger.replica.repair import Repairer
+from dledger.replica.reserving import Reserver
 from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
@@ -109,24 +110,26 @@ class Replica:
         self._recent = RecentEntries(config.recent_bytes)
         self.flusher = Flusher(environment, store, self._completions, engine, self, sync=config.flush == "sync")
         remover = Remover(environment, store, self.flusher, self)
+        reserver = Reserver(environment, store, self)
         self._snapshotter = Snapshotter(environment, store, snapshots, remover, engine, self)
         self._snapshotting = Snapshotting(
             self.me, environment, transport, store, snapshots, self._snapshotter, machine, engine, self,
             interval_s=config.snapshot_interval_ms / 1000,
         )  # fmt: skip
         self.leading = Leading(
-            config, environment, store, self._feed, self._completions, self._snapshotting, connected, engine, self
-        )
+            config, environment, store, reserver, self._feed, self._completions, self._snapshotting, connected, engine,
+            self,
+        )  # fmt: skip
         self._outbox = Outbox(
             environment, transport, store, snapshots, self._recent, connected, self.leading, engine, self
         )
         self._saver = HardStateSaver(environment, opened.hard_state_file, self._outbox, engine, self)
         self._reads = ReadWaiters(environment, engine, self)
         self._standing = StandingTeller(self._completions, self._feed, engine, self)
-        self._inbox = Inbox(environment, transport, store, self._feed, self._outbox, engine, self)
+        self._inbox = Inbox(environment, transport, store, reserver, self._feed, self._outbox, engine, self)
         self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
         self._housekeeper = Housekeeping(
-            config, opened, environment, self._snapshotting, self.leading, connected, engine, self
+            config, opened, environment, self._snapshotting, reserver, self.leading, connected, engine, self
         )
 
         applied_index = self._feed.restore(opened.recovery.base)
@@ -216,7 +219,7 @@ class Replica:
         engine.healthy = self.flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
         engine.tick(self.environment.now())
         self.flusher.tick()
-        if not engine.healthy and engine.is_leader and engine.transfer_to is None:
+        if not engine.healthy and engine.is_leader and not self.leading.hands_over:
             self.transfer(None)
         self.pump()
 
@@ -247,6 +250,7 @@ class Replica:
         engine = self.engine
         return (
             engine.accepts_proposals
+            and not self.leading.hands_over
             and not self._stopped
             and engine.own_term_committed
             and self._applier.applied_index >= engine.term_start

@@ -24,7 +24,8 @@ from dledger.replica.flusher import Flusher
 from dledger.replica.inbox import Inbox
 from dledger.replica.recent import RecentEntries
 from dledger.store.log import LogStore
-from dledger.store.rewriting import Cut, Replaced
+from dledger.store.recovered import Recovered
+from dledger.store.rewriting import Cut
 from dledger.types import SnapshotMeta
 
 
@@ -79,13 +80,13 @@ class Rewriter:
         self.active = True
         self._inbox.hold()
 
-    def _done(self, take: Callable[[Cut | Replaced], None], result: object) -> None:
+    def _done(self, take: Callable[[Cut | Recovered], None], result: object) -> None:
         try:
             if isinstance(result, CorruptionError):
                 raise ContradictionError(f"entries of this log are void, and where they begin is corrupt: {result}")
             if isinstance(result, BaseException):
                 raise result
-            assert isinstance(result, Cut | Replaced)
+            assert isinstance(result, Cut | Recovered)
             take(result)
             self.active = False
             while self._held and not self.active:
@@ -98,13 +99,13 @@ class Rewriter:
         if not self.active:
             self._driver.pump()
 
-    def _take_cut(self, cut: Cut | Replaced) -> None:
+    def _take_cut(self, cut: Cut | Recovered) -> None:
         assert isinstance(cut, Cut)
         self._store.take_cut(cut)
         self._recent.truncate(cut.first_index)
         invariant(self._store.generation == self._engine.generation, "store and engine count the same truncations")
 
-    def _take_replaced(self, replaced: Callable[[], None], result: Cut | Replaced) -> None:
-        assert isinstance(result, Replaced)
+    def _take_replaced(self, replaced: Callable[[], None], result: Cut | Recovered) -> None:
+        assert isinstance(result, Recovered)
         self._store.take_replaced(result)
         replaced()

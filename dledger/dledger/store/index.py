@@ -101,15 +101,19 @@ class IndexFiles:
             if file is not None:
                 file.pwrite(units, slot * UNIT_BYTES)
 
-    def reserve(self, segment_start: int, units: int) -> int:
-        """Make sure that a segment's first `units` units can be written; returns how many can.
+    def reserved(self, segment_start: int) -> int:
+        """How many of a segment's units are known to have space.  Never blocks."""
+        return self._reserved.get(segment_start, 0)
+
+    def reserve(self, segment_start: int, units: int) -> None:
+        """Make sure that a segment's first `units` units can be written.  Blocks.
 
         Raises `LogFullError` if there is no space, `StorageError`.
         """
         with self._lock:
             reserved = self._reserved.get(segment_start, 0)
             if units <= reserved:
-                return reserved
+                return
             wanted = max(units, reserved + RESERVE_STEP_UNITS)
             try:
                 try:
@@ -124,7 +128,6 @@ class IndexFiles:
                     raise LogFullError(f"no space for the index of the segment at {segment_start}: {error}") from error
                 raise StorageError(f"reserving the index of the segment at {segment_start} failed: {error}") from error
             self._reserved[segment_start] = wanted
-            return wanted
 
     def _extend(self, segment_start: int, reserved: int, wanted: int) -> None:
         file = self._file(segment_start, create=True)

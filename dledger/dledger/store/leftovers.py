@@ -5,7 +5,7 @@ A trim takes segments out of memory at once; their files go later, in this order
 1. The durable mark is on the disk: recovery starts at a snapshot at or below the mark, so the mark must be above P
    before anything below P goes.  A sync of the mark vouches for the trims before it began, not for those meanwhile.
 2. Index files, durably: one that is there without its segment says that the segment was lost.
-3. Segments, oldest first; one of them may become the spare.
+3. Segments, oldest first; one of them may become the next one.
 4. Snapshots below them.
 
 A crash between two of these steps leaves segments below a snapshot that no older snapshot stands before: the next start

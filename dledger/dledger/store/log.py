@@ -8,6 +8,7 @@ Threads: the driver calls from its event loop; `SyncTicket.run` and `sync_mark` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -26,11 +27,11 @@ from dledger.store.recovered import Recovered, Recovery
 from dledger.store.recovery import recover
 from dledger.store.repair import Repaired, Scrubber, Spool, repair
 from dledger.store.reset import pending_reset, perform_reset
-from dledger.store.rewriting import Cut, LogFiles, Replaced
+from dledger.store.rewriting import Cut, LogFiles
 from dledger.store.scan import Cursor
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, list_positions
 from dledger.store.snapshots import SnapshotStore
-from dledger.store.space import RESERVE_STEP_BYTES, Space, kept_through_a_start
+from dledger.store.space import RESERVE_STEP_BYTES, Need, Space, kept_through_a_start
 from dledger.store.sync import SyncTicket
 from dledger.store.void import drop_void_snapshots
 from dledger.store.window import RecentWindow, TermTable
@@ -67,8 +68,6 @@ class LogStore(LogReader):
         mark: DurableMark,
         commit: SavedCommit,
         recovered: Recovered,
-        *,
-        keep_spare: bool = False,
     ) -> None:
         self.segment_bytes = segment_bytes
         self.snapshots = snapshots
@@ -77,7 +76,7 @@ class LogStore(LogReader):
         self._index = index
         self._mark = mark
         self._commit = commit
-        self._space = Space(disk, segment_bytes, keep_spare=keep_spare)
+        self._space = Space(disk, index, segment_bytes)
         self.leftovers = Leftovers(disk, index, self._space, snapshots)
         self._failed = False
         self._unsettled = False
@@ -85,10 +84,10 @@ class LogStore(LogReader):
         """Of a log that was replaced, which nobody has taken yet."""
         self.files = LogFiles(disk, segment_bytes, index, self._space, snapshots, mark, commit, self.leftovers)
         self.generation = mark.value.generation
-        self._adopt(Replaced(recovered, self._settle_space(recovered)))
+        self._settle_space(recovered)
+        self._adopt(recovered)
 
-    def _adopt(self, replaced: Replaced) -> None:
-        recovered, self._units_reserved = replaced
+    def _adopt(self, recovered: Recovered) -> None:
         found = recovered.recovery
         self.first_index = found.first_index
         self.last_index = found.last_index
@@ -110,13 +109,14 @@ class LogStore(LogReader):
         """Those whose units a sync under way writes."""
         self._directories_dirty = False
 
-    def _settle_space(self, recovered: Recovered) -> int:
-        """Reserve the space of a recovered log; returns for how many units that was done in its last segment."""
+    def _settle_space(self, recovered: Recovered) -> None:
+        """Reserve the space of a recovered log."""
         found, last = recovered.recovery, recovered.segments[-1]
         # Recovery cut off what was reserved, or filled, behind the end of the log, or erased it.
         written = found.end_position - last.start
+        self._space.keep_next(last.start + self.segment_bytes)
         self._space.start_segment(last, written, written)
-        return self._keep_reserve(last, found.last_index, found.end_position)
+        self._keep_reserve(last, found.last_index, found.end_position)
 
     @staticmethod
     def open(
@@ -152,7 +152,6 @@ class LogStore(LogReader):
                 mark,
                 commit,
                 recovered,
-                keep_spare=keep.bytes > 0,
             )
             if recovered.trim_interrupted:
                 log.leftovers.trimmed((), found.first_position)
@@ -164,61 +163,84 @@ class LogStore(LogReader):
 
     # Space
 
-    def next_position(self, size: int) -> int:
-        """Where the next entry would start if it had `size` bytes (header and body): in this segment or the next.
+    def next_position(self, size: int, end: int | None = None) -> int:
+        """Where an entry of `size` bytes (header and body) would start behind a log that ends at `end`, by default
+        where this one does: in that segment or the next.
 
         Raises `TooLargeError` if no segment can hold it.
         """
-        left = self._segment_end - self.end_position
+        end = self.end_position if end is None else end
+        left = self._segment_end - end if end <= self._segment_end else -end % self.segment_bytes
         if size + BLANK_BYTES <= left or size == left:
-            return self.end_position
+            return end
         if size > self.segment_bytes - BLANK_BYTES:
             raise TooLargeError(f"an entry of {size} bytes does not fit a segment of {self.segment_bytes} bytes")
-        return self._segment_end
+        return end + left
 
-    def ensure_space(self, size: int, *, privileged: bool = False) -> None:
-        """Make sure that an entry of `size` bytes can be appended next.
+    def claim(self, metas: Sequence[EntryMeta], *, privileged: bool = False) -> bool:
+        """Whether space is reserved for entries, which may then be appended: they follow this log, or replace its
+        end from the first one on.  Memory only.
 
-        Raises `LogFullError` if not; a later call tries again.  Only `privileged` entries (no-ops, membership, trims)
-        may use what is kept back.
-        """
-        self.ensure_space_to(self.next_position(size) + size, privileged=privileged)
-
-    def ensure_space_to(self, end: int, *, privileged: bool = False) -> None:
-        """As `ensure_space`, for entries that are known to end at `end`."""
-        units = 1 if privileged else 1 + RESERVE_UNITS
-        if not privileged:
-            end += self._reserve_bytes
-        if end > self._segment_end:
-            self._index.reserve(self._segment_end, units)
-        self._reserve_units(self.last_index + units)
-        if end > self._space.reserved_end:
-            self._space.cover(end)
-
-    def ensure_space_for(self, metas: Sequence[EntryMeta], *, privileged: bool = False) -> None:
-        """As `ensure_space`, for a leader's entries: they follow this log, or replace entries from the first one on.
-
-        Their space outlives the truncation, which keeps that of the segment that stays, and of the one behind it.
+        If not, `reserve` what they need and ask again.  Only `privileged` entries (no-ops, membership, trims) may use
+        what is kept back.  What was claimed outlives the truncation before them.
         """
         first, last = metas[0], metas[-1]
-        units, end = last.index, last.end
-        if not privileged:
-            units, end = units + RESERVE_UNITS, end + self._reserve_bytes
-        if first.position > self._current.start and end <= self._segment_end:
-            self._reserve_units(units)
+        more, end = (0, last.end) if privileged else (RESERVE_UNITS, self._with_reserve(last.end))
+        current = self._current
+        if first.position > current.start and end <= self._segment_end:
+            has_units = last.index + 1 + more - current.first_index <= self._index.reserved(current.start)
         else:
-            self._reserve_units_across(metas, units - last.index, end)
-        if end > self._space.reserved_end:
-            self._space.cover(end)
+            has_units = self._has_units(self._units_across(metas, more, end))
+        return has_units and self._space.claim(last.end, end)
 
-    def _reserve_units_across(self, metas: Sequence[EntryMeta], more: int, end: int) -> None:
-        """Reserve the units of entries in each segment below `end`, and `more`."""
+    def need_for(self, metas: Sequence[EntryMeta], *, privileged: bool = False) -> Need:
+        """What has to be reserved for entries to be claimed."""
+        end = metas[-1].end
+        more, end = (0, end) if privileged else (RESERVE_UNITS, self._with_reserve(end))
+        return Need(end, self._units_across(metas, more, end))
+
+    def need_to(self, end: int, *, privileged: bool = False) -> Need:
+        """What has to be reserved for an entry that ends at `end` or before."""
+        more = 1 if privileged else 1 + RESERVE_UNITS
+        end = end if privileged else self._with_reserve(end)
+        current = self._current
+        units = [(current.start, self.last_index + 1 + more - current.first_index)]
+        if end > self._segment_end:
+            units.append((self._segment_end, more))
+        return Need(end, tuple(units))
+
+    def _with_reserve(self, end: int) -> int:
+        """Up to where what is kept back reaches behind `end`: no further than space can be reserved."""
+        return max(end, min(end + self._reserve_bytes, self._segment_end + self.segment_bytes))
+
+    def room_behind(self, end: int) -> Need:
+        """What ordinary entries of `ROOM_BYTES` more need, behind those that end at `end`."""
+        return self.need_to(end + min(ROOM_BYTES, self.segment_bytes // 4))
+
+    def has(self, need: Need) -> bool:
+        """Whether so much is reserved.  Memory only."""
+        return need.end <= self._space.reserved_end and self._has_units(need.units)
+
+    def reserve(self, need: Need) -> None:
+        """Reserve what entries need.  Blocks; for a worker.
+
+        Raises `LogFullError` if there is no space (a later call tries again), `StorageError`.
+        """
+        self._space.reserve(need)
+
+    def _has_units(self, units: Sequence[tuple[int, int]]) -> bool:
+        return all(self._index.reserved(start) >= count for start, count in units)
+
+    def _units_across(self, metas: Sequence[EntryMeta], more: int, end: int) -> tuple[tuple[int, int], ...]:
+        """(start, units) of each segment below `end` that has entries, and `more` for others."""
         size, first = self.segment_bytes, metas[0]
+        units: list[tuple[int, int]] = []
         for start in range(first.position - first.position % size, end, size):
-            units = sum(start <= meta.position < start + size for meta in metas)
+            count = sum(start <= meta.position < start + size for meta in metas)
             if start < first.position:
-                units += max(0, first.index - self._table.containing(start).first_index)
-            self._index.reserve(start, units + more)
+                count += max(0, first.index - self._table.containing(start).first_index)
+            units.append((start, count + more))
+        return tuple(units)
 
     def reach_from(self, position: int) -> int:
         """Up to where entries that begin at a position can be appended in one go: to the end of the segment behind the
@@ -229,23 +251,10 @@ class LogStore(LogReader):
         before = max(0, position - 1)  # at a segment's start, the segment before is still the one that is written
         return before - before % self.segment_bytes + 2 * self.segment_bytes
 
-    def has_room(self, end: int) -> bool:
-        """Whether ordinary entries of `ROOM_BYTES` more can follow those that end at `end`."""
-        try:
-            self.ensure_space_to(end + min(ROOM_BYTES, self.segment_bytes // 4))
-        except LogFullError:
-            return False
-        return True
-
     @property
     def reserve_left(self) -> float:
         """Share of the space kept back that an entry could still use, 0 to 1."""
         return min(1.0, (self._space.reserved_end - self.end_position) / self._reserve_bytes)
-
-    def _reserve_units(self, last_index: int) -> None:
-        units = last_index + 1 - self._current.first_index
-        if units > self._units_reserved:
-            self._units_reserved = self._index.reserve(self._current.start, units)
 
     def prepare_ahead(self, budget_bytes: int) -> bool:
         """Reserve space, and fill what comes next of the current segment and the next segment's file, writing at most
@@ -257,39 +266,31 @@ class LogStore(LogReader):
         reserve_to = end + self._reserve_bytes + RESERVE_STEP_BYTES
         return self._space.prepare(budget_bytes, end, reserve_to)
 
-    def _keep_reserve(self, last: Segment, last_index: int, end: int) -> int:
-        """Take the space that is kept back, of a log that ends there; returns how many units its last segment has."""
-        behind = last.start + self.segment_bytes
-        units = 0
-        try:
-            units = self._index.reserve(last.start, last_index + RESERVE_UNITS + 1 - last.first_index)
-            if end + self._reserve_bytes > behind:
-                self._index.reserve(behind, RESERVE_UNITS)
-            self._space.cover(end + self._reserve_bytes)
-        except LogFullError:
-            pass
-        return units
+    def _keep_reserve(self, last: Segment, last_index: int, end: int) -> None:
+        """Take the space that is kept back, of a log that ends there."""
+        behind, end = last.start + self.segment_bytes, end + self._reserve_bytes
+        units = [(last.start, last_index + RESERVE_UNITS + 1 - last.first_index)]
+        if end > behind:
+            units.append((behind, RESERVE_UNITS))
+        with suppress(LogFullError):
+            self._space.reserve(Need(end, tuple(units)))
 
     # Writing
 
     def append(self, metas: Sequence[EntryMeta], data: Sequence[Buffer] | Buffer) -> None:
         """Write entries behind the last one; `data` is their bytes, in one buffer or several.
 
-        One write per segment touched.  The driver has verified them: a gap, or an entry beyond `reach_from` the first
-        one's position, is an `InvariantError`.  Raises
-        `LogFullError` before anything is written if there is no space even for privileged entries, and `StorageError`.
+        One write per segment touched.  Their space is claimed, and the driver has verified them: a gap is an
+        `InvariantError`.  Raises `LogFullError` before anything is written if there is no space, and `StorageError`.
         """
         first, last = metas[0], metas[-1]
         invariant(first.index == self.last_index + 1, "entries are appended in order", index=first.index)
         payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
-        if last.end > self._space.reserved_end:
-            self._space.cover(last.end)
-            invariant(last.end <= self._space.reserved_end, "no entry is beyond `reach_from` its first", end=last.end)
+        if not self._space.claim(last.end, last.end):
+            raise LogFullError(f"no space was reserved for entries up to {last.end}")
         if first.position == self.end_position and last.end <= self._segment_end:
-            self._reserve_units(last.index)
             self._write_run(metas, payload)
         else:
-            self._reserve_units_across(metas, 0, last.end)
             self._append_across(metas, payload)
 
     def _write_run(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
@@ -302,8 +303,6 @@ class LogStore(LogReader):
             size=len(data),
         )
         current = self._current
-        if last.end > self._space.free_end:
-            self._space.take(last.end)
         try:
             current.file.pwrite(data, first.position - current.start)
         except OSError as error:
@@ -346,21 +345,17 @@ class LogStore(LogReader):
             "a roll leads to the next segment",
             left=left,
         )
-        self._space.take(start)
         try:
             if left:
                 self._current.file.pwrite(blank(left), self.end_position - self._current.start)
-            file, reserved, filled = self._space.take_next(start)
         except OSError as error:
             raise self._failure(f"starting the segment at {start}", error) from error
-        segment = Segment(self._disk, start, first.index, file)
+        segment = self._space.roll(first.index)
         self._table.add(segment)
         self._current = segment
         self._segment_end = start + self.segment_bytes
         self.end_position = start
-        self._units_reserved = 0
         self._directories_dirty = True
-        self._space.start_segment(segment, reserved, filled)
 
     def cut(self, first_index: int) -> Cut:
         """Drop the entries from `first_index` on from the disk, durably; `take_cut` is then due.
@@ -381,8 +376,8 @@ class LogStore(LogReader):
                 last = self.files.cut_off(self._table, self._last_index_of, first_index, end, self.end_position)
         except OSError as error:
             raise self._failure(f"truncating to index {first_index - 1}", error) from error
-        units = self._keep_reserve(last, first_index - 1, end)
-        return Cut(first_index, end, term, chain, generation, last, units)
+        self._keep_reserve(last, first_index - 1, end)
+        return Cut(first_index, end, term, chain, generation, last)
 
     def take_cut(self, cut: Cut) -> None:
         """The log ends where `cut` has ended its files.  Memory only."""
@@ -398,7 +393,6 @@ class LogStore(LogReader):
         self._damage.keep_below(end)
         self._terms.truncate(first_index)
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
-        self._units_reserved = cut.units_reserved
         self._unsettled = False
 
     def _end_before(self, index: int) -> tuple[int, int, int] | None:
@@ -537,7 +531,7 @@ class LogStore(LogReader):
         except OSError as error:
             raise self._failure(f"removing what was trimmed below {self.first_position}", error) from error
 
-    def begin_replacing(self, base: SnapshotMeta) -> Callable[[], Replaced]:
+    def begin_replacing(self, base: SnapshotMeta) -> Callable[[], Recovered]:
         """Give the whole log up for an empty one behind a durable snapshot.  Memory only: its segments are gone.
 
         What is returned deletes the files and makes the new ones, on the flush thread with no sync under way, and
@@ -550,15 +544,16 @@ class LogStore(LogReader):
         self.leftovers.retired(segments)
         return partial(self._replace, base, segments)
 
-    def _replace(self, base: SnapshotMeta, segments: Sequence[Segment]) -> Replaced:
+    def _replace(self, base: SnapshotMeta, segments: Sequence[Segment]) -> Recovered:
         try:
             recovered = self.files.replace(base, segments)
             self._opened = recovered.segments
         except OSError as error:
             raise self._failure(f"resetting the log to {base.position}", error) from error
-        return Replaced(recovered, self._settle_space(recovered))
+        self._settle_space(recovered)
+        return recovered
 
-    def take_replaced(self, replaced: Replaced) -> None:
+    def take_replaced(self, replaced: Recovered) -> None:
         """Go on with the log that took the place of the one before.  Memory only."""
         self._opened = []
         self.generation = self._mark.value.generation

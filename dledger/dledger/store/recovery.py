@@ -35,7 +35,7 @@ from dledger.store.recovered import Recovered, Recovery
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
 from dledger.store.segments import DIRECTORY, Segment, list_positions, segment_path
 from dledger.store.snapshots import SnapshotStore
-from dledger.store.space import NOTHING_KEPT, SPARE_PATH, KeptBack
+from dledger.store.space import NOTHING_KEPT, KeptBack
 from dledger.types import EntryMeta, SnapshotMeta
 
 RECENT_ENTRIES = 65_536
@@ -79,7 +79,8 @@ class _Recoverer:
         self.mark = mark or MarkValue()
         self.segment_bytes = segment_bytes
         self.keep = keep
-        self.starts = list_positions(disk, DIRECTORY)
+        self.found = list_positions(disk, DIRECTORY)
+        self.starts = self.without_next(self.found)
         self.segments: list[Segment] = []
         self.collected = Collected(recent=deque(maxlen=RECENT_ENTRIES))
         self.corrupt: list[CorruptRange] = []
@@ -88,7 +89,7 @@ class _Recoverer:
         self.trim_interrupted = False
 
     def run(self) -> Recovered:
-        for start in self.starts:
+        for start in self.found:
             if start % self.segment_bytes:
                 raise IdentityError(
                     f"{segment_path(start)} cannot be a segment of {self.segment_bytes} bytes: the log was written "
@@ -124,6 +125,17 @@ class _Recoverer:
             saved_commit=-1,
         )
         return Recovered(self.segments, self.recent_metas(), recovery, self.trim_interrupted)
+
+    def without_next(self, found: list[int]) -> list[int]:
+        """The segments of the log: the file of the next one has its name before there is an entry in it."""
+        last = found[-1] if found else 0
+        if last < self.mark.position or not found or last % self.segment_bytes:
+            return found
+        segment = Segment(self.disk, last, 0)
+        try:
+            return found if header_at(segment.file, last, last) is not None else found[:-1]
+        finally:
+            segment.discard()
 
     # Where verification starts
 
@@ -421,9 +433,10 @@ class _Recoverer:
             self.segments.pop().discard()
         last = self.segments[-1]
         following = last.start + self.segment_bytes
-        for start in reversed(self.starts):
+        self.disk.unlink(f"{DIRECTORY}/spare")  # an earlier build called the next segment so
+        for start in reversed(self.found):
             if start == following and self.keep.bytes:
-                self.keep_as_spare(start)
+                self.keep_next(start)
             elif start > last.start:
                 self.disk.unlink(segment_path(start))
         for start in list_positions(self.disk, INDEX_DIRECTORY):
@@ -434,14 +447,13 @@ class _Recoverer:
         self.disk.sync_dir(DIRECTORY)
         shorten(last.file, end - last.start, self.keep.bytes)
 
-    def keep_as_spare(self, start: int) -> None:
-        """Make a segment that holds no entry of the log the spare, erased."""
+    def keep_next(self, start: int) -> None:
+        """Keep the next segment, which holds no entry of the log, erased."""
         file = self.disk.open(segment_path(start))
         try:
             shorten(file, 0, self.keep.bytes)
         finally:
             file.close()
-        self.disk.rename(segment_path(start), SPARE_PATH)
 
     def rewrite(self, position: int, end: int) -> None:
         """Write and sync again what lies at or above `position`, with its index files and the directories."""

@@ -35,14 +35,6 @@ class Cut(NamedTuple):
     chain: int
     generation: int
     last: Segment
-    units_reserved: int
-
-
-class Replaced(NamedTuple):
-    """A log that begins, empty, behind a snapshot."""
-
-    recovered: Recovered
-    units_reserved: int
 
 
 class LogFiles:
@@ -78,7 +70,9 @@ class LogFiles:
         last = table.overlapping(end, end)[0]
         units = last_index_of(last) + 1 - last.first_index
         behind = [segment for segment in table.segments if segment.start > last.start]
-        for segment in reversed(self._without_kept(behind, last_index_of, log_end)):
+        if behind:
+            self._keep_next(behind[0], last_index_of, log_end)
+        for segment in reversed(behind[1:]):
             self._disk.unlink(segment_path(segment.start))
             self._index.delete(segment.start)
         kept = erase(last.file, end - last.start, min(log_end - last.start, self._segment_bytes))
@@ -90,18 +84,11 @@ class LogFiles:
             self._space.start_segment(last, size, size)
         return last
 
-    def _without_kept(
-        self, behind: Sequence[Segment], last_index_of: Callable[[Segment], int], log_end: int
-    ) -> Sequence[Segment]:
-        """Those whose files are to go: the first may become the spare, and then the space of its index is kept, too."""
-        if not behind:
-            return behind
-        first = behind[0]
+    def _keep_next(self, first: Segment, last_index_of: Callable[[Segment], int], log_end: int) -> None:
+        """Keep the space of the first segment that goes, and of its index: it becomes the next one."""
         units = last_index_of(first) + 1 - first.first_index
-        if not self._space.reclaim(first, min(log_end - first.start, self._segment_bytes)):
-            return behind
+        self._space.reclaim(first, min(log_end - first.start, self._segment_bytes))
         self._index.erase(first.start, 0, units)
-        return behind[1:]
 
     def prepare_reset(self, base: SnapshotMeta) -> None:
         """Take the space that `replace` by this snapshot needs; changes nothing else, and may run at any time.

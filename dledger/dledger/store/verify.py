@@ -205,7 +205,6 @@ class _Verifier:
             if start not in self.starts:
                 self.check_end(cursor, f"{segment_path(start)} is missing")
                 return
-            report.segments += 1
             first_index, begun = cursor.index, cursor.position
             into = Collected()
             file = self.disk.open(segment_path(start))
@@ -215,6 +214,8 @@ class _Verifier:
                 self.add_to_digest(file, start, begun, end)
             finally:
                 file.close()
+            if cursor.index > first_index or not report.segments:  # else it is the next segment's file
+                report.segments += 1
             if fault is not None:
                 self.check_end(cursor, fault.reason)
                 return

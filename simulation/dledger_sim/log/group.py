@@ -24,7 +24,8 @@ from dledger.replica.boot import accept_loss
 from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
 from dledger.replica.replica import Replica
 from dledger.store.identity import Identity, write_identity
-from dledger.store.rewriting import Cut, Replaced
+from dledger.store.recovered import Recovered
+from dledger.store.rewriting import Cut
 from dledger.testing.disk import SimDisk
 from dledger.testing.inodes import Keep
 from dledger.types import Membership, ReplicaId, SnapshotMeta
@@ -316,7 +317,7 @@ class SimGroup:
         opened.store.cut = truncating  # type: ignore[method-assign]
         begin_replacing, add = opened.store.begin_replacing, opened.snapshots.add
 
-        def replacing(base: SnapshotMeta) -> Callable[[], Replaced]:
+        def replacing(base: SnapshotMeta) -> Callable[[], Recovered]:
             self.witness.replacing(life, base)
             return begin_replacing(base)
 

@@ -17,6 +17,8 @@ from dledger_sim.log.workload import Workload, WorkloadSettings
 CHUNKS = 20
 """A snapshot is sent in about so many, more than may wait for the receiver's disk."""
 SPACE_NOTICED_S = 5.0
+ANSWER_S = 3.0
+"""A write may wait for a worker that stands still more than once, and another one behind that."""
 """A leader refuses writes at most so long because of disks that are full no more."""
 
 
@@ -95,7 +97,7 @@ class RegisterTrial:
 
 
 def _outcomes(group: SimGroup, operation: Callable[[Life, Callable[[str, str | None], None]], None]) -> list[str]:
-    """How an operation on the leader went: nothing if there was no answer within a second."""
+    """How an operation on the leader went: nothing if there was no answer within `ANSWER_S`."""
     outcomes: list[str] = []
 
     def done(outcome: str, hint: str | None) -> None:
@@ -104,7 +106,7 @@ def _outcomes(group: SimGroup, operation: Callable[[Life, Callable[[str, str | N
 
     life = leading(group)
     life.environment.call_soon(lambda: operation(life, done))
-    group.scheduler.run_until(group.scheduler.now + 1.0)
+    group.scheduler.run_until(group.scheduler.now + ANSWER_S)
     return outcomes
 
 

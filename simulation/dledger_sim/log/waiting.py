@@ -42,7 +42,7 @@ class Waiting:
                 end = replica.store.meta(committed).end if known else replica.store.first_position
         except LogError:
             return None
-        return replica.store.end_position - end > limit
+        return replica.leading.end_position - end > limit
 
     def settled(self, operation: int) -> None:
         """An operation was applied or dropped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from dledger.format import BLANK_BYTES, HEADER_BYTES, blank, encode_membership, seal
 from dledger.store.disk import Disk
@@ -30,6 +31,19 @@ def make_entry(
     return meta, bytes(entry)
 
 
+def ensure_space(log: LogStore, size: int, *, privileged: bool = False) -> None:
+    """Have space for an entry of so many bytes; raises `LogFullError`."""
+    need = log.need_to(log.next_position(size) + size, privileged=privileged)
+    if not log.has(need):
+        log.reserve(need)
+
+
+def claim(log: LogStore, metas: Sequence[EntryMeta], *, privileged: bool = False) -> None:
+    """Have space for entries, whatever that has to wait for; raises `LogFullError`."""
+    while not log.claim(metas, privileged=privileged):
+        log.reserve(log.need_for(metas, privileged=privileged))
+
+
 class LoggedModel:
     """The log and, in `entries`, what was appended to it and not truncated."""
 
@@ -54,12 +68,17 @@ class LoggedModel:
         if kind == EntryKind.MEMBERSHIP:
             body = encode_membership(MEMBERS)
         size = HEADER_BYTES + len(body)
-        self.log.ensure_space(size)
+        ensure_space(self.log, size)
         position = self.log.next_position(size)
         meta, data = make_entry(self.log.last_index + 1, term, position, self.log.last_chain, body, kind)
-        self.log.append([meta], data)
+        self.write([meta], data, privileged=False)
         self.entries.append((meta, data))
         return meta
+
+    def write(self, metas: list[EntryMeta], data: bytes | list[bytes], *, privileged: bool = True) -> None:
+        """Append entries that are not the model's."""
+        claim(self.log, metas, privileged=privileged)
+        self.log.append(metas, data)
 
     def fill(self, rng: random.Random, count: int, term: int = 1, largest: int = 900) -> None:
         for _ in range(count):
@@ -102,9 +121,9 @@ class LoggedModel:
     def replace(self, entries: list[tuple[EntryMeta, bytes]], *, privileged: bool = False) -> None:
         """What a follower does with entries that replace the end of its log."""
         metas = [meta for meta, _ in entries]
-        self.log.ensure_space_for(metas, privileged=privileged)
+        claim(self.log, metas, privileged=privileged)
         self.truncate(metas[0].index)
-        self.log.append(metas, [data for _, data in entries])
+        self.write(metas, [data for _, data in entries], privileged=privileged)
         self.entries += entries
 
     def forget_from(self, first_index: int) -> None:

@@ -202,7 +202,7 @@ def test_a_hole_ends_the_log_and_what_followed_it_never_comes_back(seed: int, cu
     # The very bytes of the lost entry are written again: the entries behind it would join its chain.
     lost = model.entries[hole.index]
     model.forget_from(hole.index)
-    model.log.append([lost[0]], lost[1])
+    model.write([lost[0]], lost[1])
     model.entries.append(lost)
     disk.kill()
     model.open()
@@ -218,7 +218,7 @@ def test_what_a_truncation_dropped_never_comes_back(seed: int):
     kept = model.entries[first] if first < 29 else None
     model.truncate(first)
     if kept is not None and rng.random() < 0.5:
-        model.log.append([kept[0]], kept[1])
+        model.write([kept[0]], kept[1])
         model.entries.append(kept)
     disk.crash(rng)
     recovery = model.open()

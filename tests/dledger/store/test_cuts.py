@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_model import LoggedModel, make_identity
+from store_model import LoggedModel, ensure_space, make_identity
 
 from dledger.errors import LogFullError, StorageError
 from dledger.format import HEADER_BYTES
@@ -106,8 +106,8 @@ def test_a_log_that_is_opened_on_a_full_disk_has_what_it_kept_back(sim_disk: Sim
     model.check()
     kept_back = bytes(RESERVE_BYTES // 2)
     with pytest.raises(LogFullError):
-        model.log.ensure_space(len(kept_back))
-    model.log.ensure_space(len(kept_back) + HEADER_BYTES, privileged=True)
+        ensure_space(model.log, len(kept_back))
+    ensure_space(model.log, len(kept_back) + HEADER_BYTES, privileged=True)
     check_after_power_loss(sim_disk, model)
 
 
@@ -198,7 +198,7 @@ def test_whichever_sectors_of_the_tail_are_erased_no_entry_behind_a_hole_ever_co
         # The very bytes of the first lost entry are written again: those behind it would join its chain.
         again = LoggedModel(sim_disk)
         for meta, data in model.entries[last + 1 : last + 2]:
-            again.log.append([meta], data)
+            again.write([meta], data)
         sim_disk.kill()
         assert cut_prefixes(sim_disk, model.entries, first) == min(last + 1, model.entries[-1][0].index)
     assert {first - 1, model.entries[-1][0].index} < ends
@@ -248,7 +248,7 @@ def test_what_was_cut_off_is_gone_even_if_the_same_entries_come_again(sim_disk: 
     model.sync()
     again = model.entries[12]
     model.truncate(12)
-    model.log.append([again[0]], again[1])
+    model.write([again[0]], again[1])
     model.entries.append(again)
     sim_disk.kill()
     model.open()

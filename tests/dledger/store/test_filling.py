@@ -5,13 +5,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from store_model import LoggedModel, make_identity
 
 from dledger.store import space
-from dledger.store.disk import OsDisk
+from dledger.store.disk import Buffer, OsDisk, OsFile
 from dledger.testing.disk import SimDisk
 
 SEGMENT_BYTES = 1 << 18
@@ -121,19 +120,20 @@ def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch
     make_identity(disk, SEGMENT_BYTES)
     model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
     model.append(bytes(2000))
-    lock = model.log._space._lock = AnnouncingLock()
-    fill, steps, entries = space.Space._fill_current, [], []
+    lock = model.log._space._working = AnnouncingLock()  # type: ignore[assignment]
+    write, steps, entries = OsFile.pwrite, [], []
 
-    def fill_while_an_entry_waits(self: space.Space, *arguments: Any) -> int:
-        steps.append(fill(self, *arguments))
-        if len(steps) == 2:
-            entry = threading.Thread(target=model.append, args=(bytes(12_000),))
-            entry.start()
-            entries.append(entry)
-            assert lock.is_awaited.wait(30)
-        return steps[-1]
+    def write_while_an_entry_waits(self: OsFile, data: Buffer, offset: int) -> None:
+        if isinstance(data, memoryview) and not any(data):
+            steps.append(len(data))
+            if len(steps) == 2:
+                entry = threading.Thread(target=model.append, args=(bytes(12_000),))
+                entry.start()
+                entries.append(entry)
+                assert lock.is_awaited.wait(30)
+        write(self, data, offset)
 
-    monkeypatch.setattr(space.Space, "_fill_current", fill_while_an_entry_waits)
+    monkeypatch.setattr(OsFile, "pwrite", write_while_an_entry_waits)
     assert model.log.prepare_ahead(1 << 20), "there is more to do"
     entries[0].join()
     assert steps == [512, 512]

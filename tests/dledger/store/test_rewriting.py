@@ -66,7 +66,7 @@ class Parts(FakeDriver):
         )
         syncing = FakeDriver()
         self.flusher = Flusher(self.thread, self.model.log, Completions(self.fail), self.engine, syncing, sync=True)
-        self.inbox = Inbox(self.thread, part, self.model.log, part, part, self.engine, self)
+        self.inbox = Inbox(self.thread, part, self.model.log, part, part, part, self.engine, self)
         self.rewriter = Rewriter(self.model.log, RecentEntries(1 << 20), self.flusher, self.inbox, self.engine, self)
 
     def fail(self, error: BaseException) -> None:

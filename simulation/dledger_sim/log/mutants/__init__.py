@@ -17,6 +17,7 @@ from dledger_sim.log.mutants import (
     modes,
     replica,
     rewriting,
+    space,
     starts,
     store,
     threads,
@@ -35,6 +36,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **modes.CATALOGUE,
     **changes.CATALOGUE,
     **rewriting.CATALOGUE,
+    **space.CATALOGUE,
     **transfers.CATALOGUE,
     **threads.CATALOGUE,
 }

@@ -9,6 +9,7 @@ from dledger.replica.flusher import Flusher
 from dledger.replica.inbox import Inbox
 from dledger.replica.rewriting import Rewriter
 from dledger_sim.log.mutants.catalogue import Catalogue
+from dledger_sim.log.schedules.group import truncation_beside_a_sync
 
 CATALOGUE = Catalogue("modes")
 
@@ -44,4 +45,5 @@ CATALOGUE.add(
     "rewriting-beside-a-sync",
     "no sync is under way while the log is rewritten",
     (Flusher, "between", _at_once),
+    schedule=truncation_beside_a_sync,
 )

@@ -16,16 +16,20 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("threads")
 
 
-def _take_at_once(self: Space, end: int) -> None:
-    self._caught_up = True
-    if self._current is not None:
-        self._leave(self._current, end + self._lead)
+def _leave_at_once(self: Space, end: int) -> bool:
+    filling, self._filling = self._filling, None
+    try:
+        return _real_leave(self, end)
+    finally:
+        self._filling = filling
 
+
+_real_leave = Space._leave  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "filling-not-waited-for",
     "no entry is written where a step of filling is under way",
-    (Space, "take", _take_at_once),
+    (Space, "_leave", _leave_at_once),
 )
 
 
@@ -42,17 +46,17 @@ CATALOGUE.add(
 
 
 def _recycle_at_once(self: Space, segment: Segment) -> bool:
-    lock, self._lock = self._lock, nullcontext()  # type: ignore[assignment]
+    lock, self._working = self._working, nullcontext()  # type: ignore[assignment]
     try:
         return _real_recycle(self, segment)
     finally:
-        self._lock = lock
+        self._working = lock
 
 
 _real_recycle = Space.recycle
 
 CATALOGUE.add(
     "spare-replaced-while-filled",
-    "no trimmed segment takes the place of the spare while a step of filling is under way in that",
+    "no trimmed segment takes the place of the next one while a step of filling is under way in that",
     (Space, "recycle", _recycle_at_once),
 )

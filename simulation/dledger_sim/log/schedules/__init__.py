@@ -11,5 +11,6 @@ from dledger_sim.log.schedules.core import CORE_SCHEDULES
 from dledger_sim.log.schedules.disk import DISK_SCHEDULES
 from dledger_sim.log.schedules.group import GROUP_SCHEDULES
 from dledger_sim.log.schedules.memberships import MEMBERSHIP_SCHEDULES
+from dledger_sim.log.schedules.space import SPACE_SCHEDULES
 
-SCHEDULES: Final = (*CORE_SCHEDULES, *MEMBERSHIP_SCHEDULES, *DISK_SCHEDULES, *GROUP_SCHEDULES)
+SCHEDULES: Final = (*CORE_SCHEDULES, *MEMBERSHIP_SCHEDULES, *DISK_SCHEDULES, *SPACE_SCHEDULES, *GROUP_SCHEDULES)

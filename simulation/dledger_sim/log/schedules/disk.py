@@ -15,7 +15,7 @@ from dledger.types import EntryKind, HardState, Membership, SnapshotMeta
 SEGMENT_BYTES = 4096
 
 
-class _Log:
+class DiskLog:
     """A log on a simulated disk."""
 
     def __init__(self, disk: SimDisk, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -41,7 +41,8 @@ class _Log:
                 0,
                 store.last_chain,
             )
-            store.ensure_space(len(entry))
+            while not store.claim([meta]):
+                store.reserve(store.need_for([meta]))
             store.append([meta], entry)
 
     def sync(self) -> None:
@@ -67,7 +68,7 @@ def vote_after_power_loss() -> None:
 
 def mark_below_a_truncation() -> None:
     """The durable mark is lowered before entries are cut off: a crash right then is no corruption."""
-    log = _Log(SimDisk(Random(1)))
+    log = DiskLog(SimDisk(Random(1)))
     log.append(20, term=1)
     log.sync()
     log.store.sync_mark()
@@ -82,7 +83,7 @@ def mark_below_a_truncation() -> None:
 
 def cache_after_a_failed_sync() -> None:
     """After a failed fdatasync the page cache shows bytes that no later sync makes durable: they are rewritten."""
-    log = _Log(SimDisk(Random(1)))
+    log = DiskLog(SimDisk(Random(1)))
     log.append(5, term=1)
     log.sync()
     log.append(5, term=1)
@@ -105,7 +106,7 @@ def cache_after_a_failed_sync() -> None:
 
 def truncation_on_a_full_disk() -> None:
     """Entries that replace the end of a log on a full disk have its space: others have taken all the rest."""
-    log = _Log(SimDisk(Random(1)), segment_bytes=16 * BLOCK_BYTES)
+    log = DiskLog(SimDisk(Random(1)), segment_bytes=16 * BLOCK_BYTES)
     log.append(60, term=1, body_bytes=BLOCK_BYTES // 2)
     log.disk.fill_up()
     for first_index in (50, 10):
@@ -121,7 +122,7 @@ def truncation_before_a_received_snapshot() -> None:
     """What replaces an entry that nobody else had survives a power loss, though a snapshot was received meanwhile that
     has the same last entry, and stands where its log goes on: behind the one that is cut off here.
     """
-    log = _Log(SimDisk(Random(1)))
+    log = DiskLog(SimDisk(Random(1)))
     while log.store.end_position < SEGMENT_BYTES - 400:
         log.append(1, term=1)
     shared = log.store.meta(log.store.last_index)
@@ -147,7 +148,7 @@ def sync_across_a_truncation() -> None:
     Seeds need a fault of its own to get there (`usurped`): a leader that is cut off gives up within a second, and what
     it still wrote has been synced by the time at which another one has it truncated, unless its disk takes that long.
     """
-    log = _Log(SimDisk(Random(1)))
+    log = DiskLog(SimDisk(Random(1)))
     log.append(10, term=1)
     ticket = log.store.begin_sync()
     assert ticket is not None
@@ -169,7 +170,7 @@ def lost_entry_behind_a_snapshot() -> None:
     It takes a power loss on a majority in the moment in which that entry is committed and not synced, a snapshot of it
     that is, and a small entry in its place: seeds get there once in some hundreds.
     """
-    log = _Log(SimDisk(Random(1)))
+    log = DiskLog(SimDisk(Random(1)))
     while log.store.end_position < SEGMENT_BYTES - 400:
         log.append(1, term=1)
     last = log.store.meta(log.store.last_index)

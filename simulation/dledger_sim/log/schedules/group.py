@@ -1,8 +1,11 @@
 """Schedules by hand for whole replicas on simulated disks, links and clocks."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import permutations
 from random import Random
 
+from dledger.environment import BACKGROUND
 from dledger.store.verify import verify
 from dledger.types import Membership
 from dledger_sim.log.faults import LoseFiles, LoseSegment
@@ -13,7 +16,8 @@ from dledger_sim.log.scheduler import Scheduler
 from dledger_sim.log.workload import Workload, WorkloadSettings
 
 
-def _running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
+def running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
+    """Three nodes that have run for three seconds, with clients for one of these."""
     scheduler = Scheduler()
     group = SimGroup(scheduler, Random(seed), GroupSettings(), serve_registers)
     workload = Workload(group, Random(seed + 1), WorkloadSettings(clients=clients))
@@ -26,7 +30,8 @@ def _running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]
     return group, workload
 
 
-def _until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
+def until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
+    """Let time pass until something holds, so many seconds at most."""
     deadline = group.scheduler.now + seconds
     while not holds():
         assert group.scheduler.now < deadline, "it happens in time"
@@ -35,7 +40,7 @@ def _until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
 
 def wiped_node() -> None:
     """A node that lost its directory is another incarnation: no vote until it has caught up and been promoted."""
-    group, workload = _running_group()
+    group, workload = running_group()
     leader = group.leader
     assert leader is not None
     victim = next(node for node in group.nodes.values() if node is not leader)
@@ -49,41 +54,41 @@ def wiped_node() -> None:
     assert not life.replica.engine.is_voter
     group.scheduler.run_until(group.scheduler.now + 5.0)
     assert not life.replica.engine.is_voter, "the old incarnation is replaced only after ten silent seconds"
-    _until(group, lambda: life.replica_id in _membership(group).learners, 10.0)
-    _until(group, lambda: life.replica_id in _membership(group).voters, 10.0)
+    until(group, lambda: life.replica_id in _membership(group).learners, 10.0)
+    until(group, lambda: life.replica_id in _membership(group).voters, 10.0)
     assert old not in _membership(group).members
     workload.stop()
-    _until(group, group.healthy, 5.0)
+    until(group, group.healthy, 5.0)
 
 
 def lost_files() -> None:
     """A directory that lost its log and votes, but not its name, must not pass for the member it was."""
-    group, workload = _running_group()
+    group, workload = running_group()
     victim = next(node for node in group.nodes.values() if node is not group.leader)
     assert victim.life is not None
     old = victim.life.replica_id
     fault = LoseFiles(victim.name, 0.1)
     workload.stop()
-    _until(group, lambda: fault.inject(group), 5.0)
+    until(group, lambda: fault.inject(group), 5.0)
     fault.heal(group)
     assert victim.life is not None
     assert victim.life.replica_id != old
     assert victim.disk.exists("aside-0")
-    _until(group, group.healthy, 20.0)
+    until(group, group.healthy, 20.0)
 
 
 def lost_segment() -> None:
     """A node that lost its oldest segment has it again from the others, while they keep it."""
-    group, workload = _running_group(clients=6)
+    group, workload = running_group(clients=6)
     victim = next(node for node in group.nodes.values() if node is not group.leader)
     assert victim.replica is not None
     store = victim.replica.store
-    _until(group, lambda: store.end_position > 2 * store.segment_bytes, 20.0)
+    until(group, lambda: store.end_position > 2 * store.segment_bytes, 20.0)
     workload.stop()
     fault = LoseSegment(victim.name, 0.0, cut=False, duration_s=0.1)
-    _until(group, lambda: fault.inject(group), 5.0)
+    until(group, lambda: fault.inject(group), 5.0)
     fault.heal(group)
-    _until(group, group.healthy, 20.0)
+    until(group, group.healthy, 20.0)
     compare(group)
 
 
@@ -96,11 +101,11 @@ def _membership(group: SimGroup) -> Membership:
 
 def slow_sync_hands_over() -> None:
     """A leader whose fdatasync takes longer than a second hands over; the group goes on."""
-    group, workload = _running_group()
+    group, workload = running_group()
     leader = group.leader
     assert leader is not None
     leader.sync_delay_s = 4.0
-    _until(group, lambda: group.leader is not None and group.leader is not leader, 6.0)
+    until(group, lambda: group.leader is not None and group.leader is not leader, 6.0)
     acknowledged = workload.counts["ok"]
     group.scheduler.run_until(group.scheduler.now + 3.0)
     assert workload.counts["ok"] > acknowledged
@@ -108,37 +113,37 @@ def slow_sync_hands_over() -> None:
 
 def stopped_process_comes_back() -> None:
     """SIGSTOP of the leader for longer than any time-out: another one leads, and the old one follows when it wakes."""
-    group, workload = _running_group()
+    group, workload = running_group()
     leader = group.leader
     assert leader is not None
     assert leader.life is not None
     leader.life.environment.pause(group.scheduler.now + 10.0)
-    _until(group, lambda: group.leader is not None and group.leader is not leader, 8.0)
+    until(group, lambda: group.leader is not None and group.leader is not leader, 8.0)
     acknowledged = workload.counts["ok"]
     group.scheduler.run_until(group.scheduler.now + 10.0)
     assert workload.counts["ok"] > acknowledged
     workload.stop()
-    _until(group, group.healthy, 5.0)
+    until(group, group.healthy, 5.0)
 
 
 def transfer_between_replicas() -> None:
     """Ten transfers under load: each is over within a second, and every write is either answered or unknown."""
-    group, workload = _running_group(clients=6)
+    group, workload = running_group(clients=6)
     for _ in range(10):
         leader = group.leader
         assert leader is not None
         assert leader.replica is not None
         term = leader.replica.engine.term
         leader.replica.transfer(None)
-        _until(group, lambda term=term: _term(group) > term, 1.0)  # type: ignore[misc]
+        until(group, lambda term=term: _term(group) > term, 1.0)  # type: ignore[misc]
         group.scheduler.run_until(group.scheduler.now + 0.3)
     workload.stop()
-    _until(group, group.healthy, 5.0)
+    until(group, group.healthy, 5.0)
 
 
 def power_loss_on_a_slow_disk() -> None:
     """What a follower knows to be committed and has not synced yet is a torn end after a power loss, and no damage."""
-    group, _ = _running_group(clients=6)
+    group, _ = running_group(clients=6)
     follower = next(node for node in group.nodes.values() if node is not group.leader)
     follower.sync_delay_s = 0.6
     for _ in range(4):
@@ -192,7 +197,7 @@ def reboot_behind_a_stop() -> None:
         group.crash(node.name, "none")
         group.start(node.name)
         assert _may_vote(node)
-    _until(group, group.healthy, 5.0)
+    until(group, group.healthy, 5.0)
 
 
 def _may_vote(node: SimNode) -> bool:
@@ -205,7 +210,42 @@ def _term(group: SimGroup) -> int:
     return 0 if leader is None or leader.replica is None else leader.replica.engine.term
 
 
+def truncation_beside_a_sync() -> None:
+    """A leader that is syncing what nobody else has is deposed: what it has is cut off once that sync is done.
+
+    Seeds that have the cut begin meanwhile seldom have the sync end before it does.
+    """
+    group, workload = running_group(clients=6)
+    old = group.leader
+    assert old is not None
+    assert old.life is not None
+    environment = old.life.environment
+    run_blocking = environment.run_blocking
+
+    def slowly(lane: str, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        def later(result: object) -> None:
+            environment.call_later(8.0, partial(done, result))
+
+        run_blocking(lane, work, later if lane == BACKGROUND else done)
+
+    setattr(environment, "run_blocking", slowly)  # noqa: B010 - a method is replaced
+    old.sync_delay_s = 5.0
+    group.scheduler.run_until(group.scheduler.now + 0.3)
+    links = [link for link in permutations(group.settings.names, 2) if old.name in link]
+    for link in links:
+        group.network.block(*link)
+    until(group, lambda: group.leader not in (None, old), 4.0)
+    for link in links:
+        group.network.unblock(*link)
+    old.sync_delay_s = 0.001
+    workload.stop()
+    until(group, group.healthy, 20.0)
+    assert old.replica is not None
+    assert old.replica.store.generation, "something was cut off"
+
+
 GROUP_SCHEDULES = (
+    truncation_beside_a_sync,
     wiped_node,
     lost_files,
     lost_segment,

@@ -1,0 +1,106 @@
+"""Bugs of space reserved ahead: entries that wait for it, and files that become the next segment."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dledger.errors import LogFullError
+from dledger.replica.inbox import Inbox
+from dledger.replica.leading import Leading
+from dledger.replica.proposer import SealedEntry
+from dledger.store import space
+from dledger.store.disk import File
+from dledger.store.space import Space
+from dledger_sim.log.mutants.catalogue import Catalogue
+from dledger_sim.log.schedules import space as space_schedules
+
+CATALOGUE = Catalogue("log")
+
+
+def _erase_nothing(file: File, begin: int, end: int) -> bool:
+    _ = file, begin, end
+    return True
+
+
+CATALOGUE.add(
+    "next-segment-not-erased",
+    "a segment that a truncation takes off the log holds none of its entries when it becomes the next one",
+    (space, "erase", _erase_nothing),
+    schedule=space_schedules.void_entries_behind_rewritten_ones,
+)
+
+
+def _forget_what_was_proposed(self: Leading) -> None:
+    self._heir = None
+    self._completions.add(partial(self._lose_track, self._proposer.drop()))
+
+
+CATALOGUE.add(
+    "waiting-entries-outlive-leadership",
+    "entries that wait for space are given up with the leadership in which they were sealed",
+    (Leading, "drop", _forget_what_was_proposed),
+    schedule=space_schedules.leadership_lost_while_entries_wait_for_space,
+)
+
+
+def _propose_what_has_space(self: Leading, entry: SealedEntry) -> None:
+    if self._reserver.claim((entry.meta,), privileged=entry.privileged):
+        self._propose_now(entry)
+    else:
+        _real_propose(self, entry)
+
+
+_real_propose = Leading._propose  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "waiting-entries-overtaken",
+    "an entry waits behind those that wait for space",
+    (Leading, "_propose", _propose_what_has_space),
+)
+
+
+def _go_on_with_one(self: Leading) -> None:
+    entry = self._backlog.first
+    if self._reserver.claim((entry.meta,), privileged=entry.privileged):
+        self._propose_now(self._backlog.take())
+    else:
+        self._wait_for_space()
+
+
+CATALOGUE.add(
+    "waiting-entries-forgotten",
+    "every entry that waits for space is proposed or dropped",
+    (Leading, "_go_on", _go_on_with_one),
+)
+
+
+def _keep_waiting_once_full(self: Inbox, append: object, error: LogFullError | None) -> None:
+    if error is None:
+        _real_waited(self, append, error)  # type: ignore[arg-type]
+
+
+_real_waited = Inbox._waited  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "full-follower-waits-for-ever",
+    "a follower whose disk was full takes appends once there is space",
+    (Inbox, "_waited", _keep_waiting_once_full),
+)
+
+
+def _take_nothing_away(self: Space) -> object:
+    taken = _real_take_next_away(self)
+    if taken is not None:
+        self._next = taken[1]
+        self._count()
+    return taken
+
+
+_real_take_next_away = Space._take_next_away  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "next-segment-recycled-in-use",
+    "the log does not go on in a segment whose place a trimmed one is about to take",
+    (Space, "_take_next_away", _take_nothing_away),
+    schedule=space_schedules.recycling_while_the_log_goes_on,
+)
