@@ -57,7 +57,6 @@ KNOWN_SEEDS = {
     "polls-kept-at-step-down": 3,
     "polls-kept-when-leaving": 5,
     "question-passes-a-commit": 8,
-    "question-passes-a-commit-under-way": 78,
     "read-before-own-commit": 41,
     "read-one-entry-early": 41,
     "refused-after-staging": 7,

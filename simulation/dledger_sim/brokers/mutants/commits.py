@@ -16,7 +16,7 @@ from dledger_broker.kernel.contexts import Done
 from dledger_broker.service import BrokerService
 from dledger_remoting.errors import QueryNotFound
 from dledger_remoting.headers import QueryConsumerOffsetHeader
-from dledger_sim.brokers.schedules import commits
+from dledger_sim.brokers.schedules import commits, questions
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.node import SimulatedNode
 
@@ -132,6 +132,7 @@ CATALOGUE.add(
     "question-passes-a-commit-under-way",
     "who commits and asks is told what it committed, also if that is proposed and not applied yet",
     (OffsetBuffer, "flush", _wait_for_what_is_collected),
+    schedule=questions.question_behind_a_commit_under_way,
 )
 
 

@@ -1,9 +1,9 @@
 """Schedules by hand for brokers: what random search finds rarely.
 
-They raise `AssertionError` or `Violation` if the code under them breaks its promise.  `commits` has those of consumer
-offsets, `crossings` those of changes that cross others, `trims` those of trims, `units` those of units that the broker
-itself writes, `requests` the rest; `brokers` is the
-group that they drive.
+They raise `AssertionError` or `Violation` if the code under them breaks its promise. `commits` has those of consumer
+offsets, `questions` those of questions for them, `crossings` those of changes that cross others, `trims` those of
+trims, `units` those of units that the broker itself writes, `requests` the rest; `brokers` is the group that they
+drive.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from dledger_sim.brokers.schedules.commits import COMMIT_SCHEDULES
 from dledger_sim.brokers.schedules.crossings import CROSSING_SCHEDULES
+from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
 from dledger_sim.brokers.schedules.trims import TRIM_SCHEDULES
 from dledger_sim.brokers.schedules.units import UNIT_SCHEDULES
@@ -20,6 +21,7 @@ from dledger_sim.brokers.schedules.units import UNIT_SCHEDULES
 SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *REQUEST_SCHEDULES,
     *COMMIT_SCHEDULES,
+    *QUESTION_SCHEDULES,
     *CROSSING_SCHEDULES,
     *TRIM_SCHEDULES,
     *UNIT_SCHEDULES,

@@ -1,0 +1,34 @@
+"""Questions for committed offsets that meet commits on their way."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers, offset_fields
+
+
+def question_behind_a_commit_under_way() -> None:
+    """Who asks, over one connection, behind its own commit is told what it committed, also while that is in flight.
+
+    Seeds hardly meet it: a leader that confirms itself waits for the same followers as the commit does. Here their
+    disks are slow, so that they answer heartbeats at once and hold the commit back.
+
+    1. A consumer commits. The commit is proposed, the followers write it.
+    2. The consumer asks where it is. A majority confirms the leader before it has the commit.
+    """
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.found_group(connection)
+    for follower in set(brokers.group.nodes) - {brokers.leader}:
+        brokers.slow_down_disk(follower, 1.0)
+    brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
+    brokers.run(0.4)
+    assert (GROUP_NAME, TOPIC, 0) not in brokers.workload.truth.committed, "it is still on its way"
+    question = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0"}
+    answers = brokers.ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, question)
+    brokers.run(4.0)
+    assert [(answer.code, answer.ext.get("offset")) for answer in answers if answer] == [(ResponseCode.SUCCESS, "2")]
+
+
+QUESTION_SCHEDULES: Final = (question_behind_a_commit_under_way,)
