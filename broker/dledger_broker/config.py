@@ -112,6 +112,7 @@ class BrokerConfig:
       idle_timeout_ms            silence after which a connection is closed
       max_forward_bytes          requests that wait for a leader; one more is answered 2
       max_relayed_calls          requests of the broker that clients have not answered; one more is not sent
+      max_locks_per_group        queues that the members of one consumer group have locked, and that one request names
 
     Logs
       log_format                 "text" or "json"
@@ -179,6 +180,7 @@ class BrokerConfig:
     idle_timeout_ms: int = 120_000
     max_forward_bytes: int = 64 * MIB
     max_relayed_calls: int = 1_000
+    max_locks_per_group: int = 4_096
 
     log_format: str = "text"
     log_file: str | Path = ""
@@ -326,6 +328,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("idle_timeout_ms", 10, _DAY_MS),
     ("max_forward_bytes", 1_024, 1 << 32),
     ("max_relayed_calls", 1, 1_000_000),
+    ("max_locks_per_group", 1, 100_000),
 )
 
 _ORDERED: Final = (

@@ -180,6 +180,8 @@ class RequestCode(IntEnum):
     """Give up a pin: `PinNameHeader`."""
     LIST_PINS = 20015
     """All pins of a group; the answer's body is a `PinList`."""
+    RELEASE_LOCKS = 20016
+    """Give up the queue locks that a member of a consumer group was granted over this channel: the header of 35."""
 
 
 class ResponseCode(IntEnum):

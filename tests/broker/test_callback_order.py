@@ -54,6 +54,7 @@ LEADERSHIP = [
 GROUP = [
     "GroupMembers._announce_leader",
     "Gossip._on_leadership",
+    "LockRequests._leadership_changed",
     "SendTargets.forget",
     "PullRequests._on_leadership",
     "Registrar.__init__.<lambda>",

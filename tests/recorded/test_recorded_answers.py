@@ -4,11 +4,23 @@ from types import ModuleType
 
 import pytest
 
-from tests.recorded.areas import groups, membership, node, offsets, pins, pulling, queries, ranges, sending, topics
+from tests.recorded.areas import (
+    groups,
+    locks,
+    membership,
+    node,
+    offsets,
+    pins,
+    pulling,
+    queries,
+    ranges,
+    sending,
+    topics,
+)
 from tests.recorded.conversation import Record, fix_names
 from tests.recorded.golden_files import compare
 
-AREAS = (sending, pulling, offsets, membership, topics, groups, queries, ranges, pins, node)
+AREAS = (sending, pulling, offsets, membership, topics, groups, queries, ranges, pins, node, locks)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
@@ -22,6 +23,7 @@ LONGEST = "%RETRY%" + 120 * "g"
 MOST_INT32 = (1 << 31) - 1
 MOST_INT64 = (1 << 63) - 1
 
+ANNA = Owner("account", "anna")
 EXAMPLES: list[tuple[str, Command]] = [
     ("a topic with defaults", PutTopic(TopicConfig("orders"), 1_700_000_000_000)),
     (
@@ -82,6 +84,8 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("nothing is remembered", LimitSends(0, 0)),
     ("features that are used from here on", ActivateFeatures(("delay", "locks"))),
     ("no feature", ActivateFeatures(())),
+    ("locks", PutLocks("CG", ANNA, (PutRow("T1", 0, None), PutRow("T1", 1, Owner("", "bert"))))),
+    ("locks that end", DeleteLocks((DeleteRow("CG", "T1", 0, ANNA), DeleteRow("CG", "%RETRY%CG", 1 << 30, ANNA)))),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -11,6 +11,7 @@ from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
 from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
@@ -120,6 +121,12 @@ def pins(replica: Replica) -> None:
     replica.apply(PutPin("job", 1 << 39, 60_000, STORE_MS + 5), DeletePins(("gone", "absent")))
 
 
+def locks(replica: Replica) -> None:
+    rows = tuple(PutRow("T1", queue_id, None) for queue_id in range(2))
+    replica.apply(PutLocks("CG", Owner("", "anna"), rows), PutLocks("CG2", Owner("account", "bert"), rows))
+    replica.apply(DeleteLocks((DeleteRow("CG", "T1", 1, Owner("", "anna")),)))
+
+
 def limits_alone(replica: Replica) -> None:
     replica.apply(LimitSends(120_000, 5_000_000))
 
@@ -204,6 +211,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     features,
     ordinal,
     pins,
+    locks,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -281,7 +289,7 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     kinds = kinds_of(stream_of(state_of(everything)))
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
-    assert set(kinds) | {"activated"} == {"start", *of_tables, "end"}
+    assert set(kinds) | {"activated", "locks"} == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from dledger.errors import LogError
 from dledger.invariants import invariant
@@ -12,6 +13,9 @@ from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.kernel.replica import Replica
+
+RESERVE_FOR_TRIMS: Final = 0.5
+"""Share of the disk space kept back that is left to trims, which make room."""
 
 
 class Overlay:
@@ -40,6 +44,14 @@ class Overlay:
     def kind_of(self, command: type[Command]) -> int:
         """The kind under which commands of a type are written."""
         return self._commands.kind_of(command)
+
+    @property
+    def may_use_reserve(self) -> bool:
+        """True if what lets consumers go on, on a full disk, may use some of the space kept back.
+
+        Raises `NotLeaderError` if the log has failed, and its node is about to end.
+        """
+        return self._replica.log.reserve_left > RESERVE_FOR_TRIMS
 
     def require_understood(self, kind: int) -> None:
         """Check that a command kind may be proposed now: one of an activated feature once that is active, others once

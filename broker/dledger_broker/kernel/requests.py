@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -14,11 +14,12 @@ from dledger_remoting.command import (
     FLAG_RESPONSE,
     RemotingCommand,
     decode_command,
+    encode_command,
     encode_command_parts,
     make_response,
 )
 from dledger_remoting.errors import FrameError, RemotingError
-from dledger_remoting.frame import Frame, FrameBounds
+from dledger_remoting.frame import Frame, FrameBounds, FrameDecoder
 from dledger_remoting.hosts import HostAddress
 
 Buffer: TypeAlias = bytes | memoryview
@@ -228,4 +229,21 @@ def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: by
         body,
         received,
         command=command,
+    )
+
+
+def own_request(origin: Origin, command: RemotingCommand, received: float) -> Request:
+    """A request that this node makes by itself, in the name of `origin`, as if it had come at `received`."""
+    decoder = FrameDecoder()
+    decoder.receive_data(encode_command(command))
+    frame = cast(Frame, decoder.next_frame())  # what one command was encoded as is whole
+    return Request(
+        origin,
+        command.code,
+        command.opaque,
+        command.flag,
+        frame.serialize_type,
+        frame.header,
+        frame.body,
+        received,
     )

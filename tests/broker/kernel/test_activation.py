@@ -77,7 +77,7 @@ def test_a_feature_is_active_once_every_voter_understands_it_and_not_before() ->
     tell(broker, OTHER, KINDS)
     assert machine.is_active("notes")
     machine.activation.require("notes")
-    assert machine.state.activation.since == {"notes": broker.log.end}
+    assert machine.state.activation.since["notes"] == broker.log.end
 
 
 def test_a_voter_that_does_not_know_activations_is_waited_for() -> None:

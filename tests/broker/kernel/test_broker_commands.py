@@ -9,6 +9,7 @@ from dledger.invariants import InvariantError
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
@@ -40,6 +41,8 @@ EXAMPLES = [
     CancelTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     MoveTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     EndTimers(1 << 40),
+    PutLocks("g", Owner("", "anna"), (PutRow("orders", 0, None), PutRow("orders", 1, Owner("", "bert")))),
+    DeleteLocks((DeleteRow("g", "orders", 0, Owner("", "anna")),)),
 ]
 
 

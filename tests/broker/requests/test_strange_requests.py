@@ -63,8 +63,15 @@ VALUES = (
     *("leader", "follower,leader", "+a=b", "SINGLE_TAG", "\x01", "\x02a\x01b", "x" * 70_000, *PROPERTIES),
 )
 ODD_VALUES = ({"a": 1}, [], None, True, 1.5, 10**30)
+LOCKS = b'{"consumerGroup":"CG","clientId":"C1","mqSet":[{"topic":"T1","brokerName":"broker-a","queueId":0}]}'
 BODIES = (
     *(b"", b"hello", b"{}", b"[]", b'{"topicConfigList":[{"topicName":"T3"}]}', b'{"groupName":"CG"}', b"\0" * 30),
+    *(
+        LOCKS,
+        LOCKS.replace(b"C1", b"C2"),
+        LOCKS.replace(b"0}", b"1}"),
+        b'{"consumerGroup":"CG","clientId":"C1","mqSet":[]}',
+    ),
     *(b'{"groupName":"CG2","retryQueueNums":2147483648}', b"\0\0\0\x18" + b"\0" * 13 + b"\1x\0\0\0", b"x" * 100_000),
 )
 QUEUE = {"topic": "T1", "queueId": "0", "timestamp": "0"}
@@ -88,6 +95,8 @@ for codes, fields in (
     ((29, 30, 31, 32), QUEUE),
     ((215, 351), {"topic": "T2"}),
     ((20013, 20014), PIN),
+    ((41, 42), {}),
+    ((20016,), {"clientID": "C1", "consumerGroup": "CG"}),
 ):
     FIELDS |= dict.fromkeys(codes, fields)
 

@@ -33,7 +33,7 @@ class Upgrade:
         self.brokers.run(2.0)
         self._old[name] = features
         group.start(name)
-        self.brokers.run(3.0)
+        self.brokers.run(8.0)
 
     def lead(self, name: str) -> None:
         """Have a node lead."""

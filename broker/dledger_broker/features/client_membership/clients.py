@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dledger.environment import Environment
@@ -40,6 +40,8 @@ class ClientRequests(Part):
         self._gossip = gossip
         self._members = members
         self._consumers = consumers
+        self.on_unregister: list[Callable[[Request, UnregisterClientHeader], None]] = []
+        """Called with each 35 and its header before it is answered."""
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -84,6 +86,8 @@ class ClientRequests(Part):
         """35: the client leaves one or two groups."""
         header = decode_ext(UnregisterClientHeader, request.ext)
         self._gossip.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
+        for told in self.on_unregister:
+            told(request, header)
         request.respond()
 
 

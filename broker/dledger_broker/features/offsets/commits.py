@@ -16,9 +16,6 @@ from dledger_broker.kernel.machine import BrokerMachine
 FLUSH_AT_STOP_S: Final = 1.0
 """How long a leader that stops waits for a majority to have the commits that it holds back."""
 
-RESERVE_BEYOND_OFFSETS: Final = 0.5
-"""Share of the disk space kept back that commits of consumer offsets leave to trims, which make room."""
-
 
 class OffsetCommits:
     """Collects commits in `buffer`; proposes them at the latest when a topic or a group is about to be deleted, when
@@ -49,10 +46,9 @@ class OffsetCommits:
                 return
 
     def _propose(self, command: Command, done: Done) -> None:
-        """On a full disk consumers go on: what they commit may use some of the space kept back."""
         try:
-            privileged = self._machine.log.reserve_left > RESERVE_BEYOND_OFFSETS
-        except NotLeaderError as error:  # the log has failed, and its node is about to end
+            privileged = self._machine.overlay.may_use_reserve
+        except NotLeaderError as error:
             done(error)
             return
         self._machine.overlay.stage_command(command, done, privileged=privileged)

@@ -16,13 +16,12 @@ from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
-from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key
+from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key, own_request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.errors import InvalidParameter, ReadTrimmed, ServiceNotAvailable
-from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import PinHeader, PinNameHeader, PinResponseHeader, decode_ext, encode_ext
 from dledger_remoting.headers_range import MAX_LEASE_MS, MAX_PIN_NAME_BYTES
 from dledger_remoting.hosts import HostAddress
@@ -196,18 +195,4 @@ class _Unheard:
 
 def _own_request(node_id: str, header: PinHeader, now: float) -> Request:
     command = RemotingCommand(RequestCode.PIN_LOG, opaque=1, flag=FLAG_ONEWAY, ext=encode_ext(header))
-    decoder = FrameDecoder()
-    decoder.receive_data(encode_command(command))
-    frame = decoder.next_frame()
-    if frame is None:
-        raise ValueError("a command's own frame is incomplete")
-    return Request(
-        _Unheard(node_id),
-        command.code,
-        command.opaque,
-        command.flag,
-        frame.serialize_type,
-        frame.header,
-        frame.body,
-        now,
-    )
+    return own_request(_Unheard(node_id), command, now)
