@@ -2,8 +2,9 @@
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
-writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice, `state` those of
-other state and of views; `apply` puts one into a real process.
+writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
+`upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts one into a real
+process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dledger_sim.brokers.mutants import busy, commits, filters, incarnations, polls, repeats, requests, state, units
+from dledger_sim.brokers.mutants import (
+    busy,
+    commits,
+    filters,
+    incarnations,
+    polls,
+    repeats,
+    requests,
+    state,
+    units,
+    upgrades,
+)
 from dledger_sim.log.mutants import MUTANTS as LOG_MUTANTS
 from dledger_sim.log.mutants.catalogue import Mutant
 
@@ -26,6 +38,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **state.CATALOGUE,
     **repeats.CATALOGUE,
     **units.CATALOGUE,
+    **upgrades.CATALOGUE,
 }
 
 

@@ -2,8 +2,8 @@
 
 They raise `AssertionError` or `Violation` if the code under them breaks its promise. `commits` has those of consumer
 offsets, `questions` those of questions for them, `crossings` those of changes that cross others, `trims` those of
-trims, `units` those of units that the broker itself writes, `requests` the rest; `brokers` is the group that they
-drive.
+trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of different versions, `requests`
+the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
 from dledger_sim.brokers.schedules.trims import TRIM_SCHEDULES
 from dledger_sim.brokers.schedules.units import UNIT_SCHEDULES
+from dledger_sim.brokers.schedules.upgrades import UPGRADE_SCHEDULES
 
 SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *REQUEST_SCHEDULES,
@@ -25,4 +26,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *CROSSING_SCHEDULES,
     *TRIM_SCHEDULES,
     *UNIT_SCHEDULES,
+    *UPGRADE_SCHEDULES,
 )
