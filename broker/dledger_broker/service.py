@@ -21,6 +21,7 @@ from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Context, Feature, Parts
@@ -60,6 +61,7 @@ class BrokerService:
         self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters)
         self.parts = Parts(self.gossip, self.relay, channels, Readers())
         self.writer = LogWriter(machine, log, env, store_host)
+        self.clock = GroupClock(machine, env, config.forward_hold_ms / 1000)
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
             config,
@@ -73,6 +75,7 @@ class BrokerService:
             roles,
             store_host,
             self.writer,
+            self.clock,
             self.parts,
         )
         for feature in features:
@@ -95,7 +98,8 @@ class BrokerService:
         self.machine.checkpointer.remove_leftovers()
         for part in self.parts:
             part.start()
-        self.machine.jobs.open([job for part in self.parts for job in part.jobs], self._log, self.writer)
+        jobs = [self.clock, *(job for part in self.parts for job in part.jobs)]
+        self.machine.jobs.open(jobs, self._log, self.writer)
 
     def channel_lost(self, channel: ClientChannel) -> None:
         """A client's connection has closed."""
@@ -104,6 +108,7 @@ class BrokerService:
 
     def release(self) -> None:
         """Answer the requests that are held, and hold no more."""
+        self.clock.release()
         for part in self.parts:
             part.release()
 

@@ -46,6 +46,11 @@ class Log(Protocol):
     def status(self) -> NodeStatus:
         """What `/status` shows."""
 
+    def voter_clocks(self) -> Sequence[int | None]:
+        """Leader: where the wall clocks of all voters stand at least, its own among them, ms since 1970; None for one
+        that is not known: its node has not answered in this term, or not for a second (`dledger.replica.clocks`).
+        """
+
     # Writing
 
     def stage(

@@ -32,6 +32,7 @@ from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters
 from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
+from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
 from dledger.replica.joining import promote, without
 from dledger.replica.proposer import Fill
@@ -226,6 +227,11 @@ class Node(Log):
     def status(self) -> NodeStatus:
         """See `Log.status`."""
         return describe(self.replica)
+
+    def voter_clocks(self) -> list[int | None]:
+        """See `Log.voter_clocks`."""
+        environment = self.replica.environment
+        return voter_clocks(self.replica.engine, self.replica.me, environment.now(), environment.wall_ms())
 
     def link_counters(self) -> LinkCounters:
         """What happened on the links to the other nodes since this one started."""

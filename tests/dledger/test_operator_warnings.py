@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dledger.core.progress import Progress
-from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings, clock_ahead_ms
+from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings
 from dledger.types import Membership, ReplicaId
 
 MEMBERS = Membership(tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3)))
@@ -29,14 +29,6 @@ def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = ME
 def said(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, logger="dledger.replica.warnings")
     return lambda: [record.getMessage() for record in caplog.records]
-
-
-def test_a_clock_is_compared_as_of_the_last_answer():
-    progress = Progress(0, 100.0)
-    assert clock_ahead_ms(progress, 160.0, NOON_MS) is None
-    progress.wall_ms = NOON_MS - 60_000
-    assert clock_ahead_ms(progress, 160.0, NOON_MS) == 0
-    assert clock_ahead_ms(progress, 100.0, NOON_MS) == -60_000
 
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(9_000, "9000 ms ahead of"), (-9_000, "9000 ms behind")])

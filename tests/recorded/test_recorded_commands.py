@@ -13,6 +13,7 @@ from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
+from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
@@ -72,6 +73,7 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("a pin", PutPin("job", 1 << 40, 3_600_000, 1_700_000_000_000)),
     ("a pin of nothing", PutPin("", 0, 0, 0)),
     ("pins given up", DeletePins(("job", "other"))),
+    ("group time", GroupTime(1_700_000_000_000)),
     ("a due message, and one that was not written", AddTimers.of([(1_700_000_000_000, 1 << 40, 300), (0, 0, 0)])),
     ("fired messages", FireTimers.of([(1_700_000_000_000, 1 << 40, 300), (1_700_000_000_000, 0, 91)])),
     ("a cancelled message", CancelTimers.of([((1 << 63) - 1, 300, 0xFFFFFFFF)])),

@@ -19,6 +19,7 @@ from dledger_broker.features.sending.dedup.remembered import LimitSends, Remembe
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
 from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.tables import ROWS_PER_FRAME, Changes
@@ -116,6 +117,10 @@ def ordinal(replica: Replica) -> None:
     replica.apply(SetOrdinal(3), SetOrdinal(4))
 
 
+def group_time(replica: Replica) -> None:
+    replica.apply(GroupTime(STORE_MS + 60_000), GroupTime(STORE_MS))
+
+
 def pins(replica: Replica) -> None:
     replica.apply(PutPin("job", 1 << 40, 3_600_000, STORE_MS), PutPin("gone", 5, 1, 2), PutPin("other", 0, 0, 0))
     replica.apply(PutPin("job", 1 << 39, 60_000, STORE_MS + 5), DeletePins(("gone", "absent")))
@@ -189,7 +194,18 @@ def fill_eras(replica: Replica, window_ms: int, step: int = 4_000) -> None:
 
 
 def everything(replica: Replica) -> None:
-    for fill in (queues, topics, groups, offsets_with_committers, features, ordinal, pins, remembered_sends, timers):
+    for fill in (
+        queues,
+        topics,
+        groups,
+        offsets_with_committers,
+        features,
+        ordinal,
+        pins,
+        remembered_sends,
+        timers,
+        group_time,
+    ):
         fill(replica)
 
 
@@ -210,6 +226,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     offsets_with_committers,
     features,
     ordinal,
+    group_time,
     pins,
     locks,
     limits_alone,

@@ -122,7 +122,7 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
         return remember(self, rows) if next(numbers) % 3 else bytearray()
 
     monkeypatch.setattr(IdempotentSends, "command", forget_some)
-    outcome = judge(Case("repeats", 1, 20.0), "dledger_sim.brokers.lab")
+    outcome = judge(Case("repeats", 2, 20.0), "dledger_sim.brokers.lab")
     assert outcome.violation is not None
     assert outcome.violation.promise == "an idempotent send is remembered"
 

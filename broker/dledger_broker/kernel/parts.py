@@ -17,6 +17,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -135,6 +136,7 @@ class Context:
     roles: Roles
     store_host: HostAddress
     writer: LogWriter
+    clock: GroupClock
     parts: Parts
 
 

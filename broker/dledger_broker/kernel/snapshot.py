@@ -24,6 +24,7 @@ FORMAT: Final = 1
 FRAME_ORDER: Final = (
     *("topics", "queues", "groups", "offsets", "features", "ordinal", "pins", "sends", "run"),
     *("timers", "ended-timers"),
+    "group-time",
 )
 """The order of frames by their kinds; frames that are not listed follow in the order of their tables."""
 

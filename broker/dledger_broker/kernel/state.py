@@ -11,6 +11,7 @@ from dledger_broker.kernel.activation import ACTIVATION_COMMANDS, ActivationTabl
 from dledger_broker.kernel.commands import FIRST_KIND, Command, CommandRegistry, RawCommand, RawHandler
 from dledger_broker.kernel.digest import MASK
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.group_time import GROUP_TIME_COMMANDS, GroupTimeTable
 from dledger_broker.kernel.members import MEMBER_COMMANDS, MemberTable
 from dledger_broker.kernel.tables import Changes, Table, TableKey
 from dledger_broker.kernel.topics import TOPIC_COMMANDS, TopicTable
@@ -18,7 +19,7 @@ from dledger_broker.kernel.trims import TRIM_COMMANDS, Trims
 
 T = TypeVar("T", bound=Table)
 
-KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS, ACTIVATION_COMMANDS)
+KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS, ACTIVATION_COMMANDS, GROUP_TIME_COMMANDS)
 
 
 def registry_of(features: Sequence[Replicated]) -> CommandRegistry:
@@ -40,9 +41,10 @@ class BrokerState:
         self.trims = Trims(self.topic_table)
         self.members = MemberTable()
         self.activation = ActivationTable(features)
+        self.group_time = GroupTimeTable()
         keys = [feature.table for feature in features if feature.table is not None]
         self._by_key = {key: key.make() for key in keys}
-        kernel: Sequence[Table] = (self.topic_table, self.trims, self.members, self.activation)
+        kernel: Sequence[Table] = (self.topic_table, self.trims, self.members, self.activation, self.group_time)
         self.tables: Sequence[Table] = (*kernel, *self._by_key.values())
         owners: list[tuple[Mapping[int, type[Command]], Table]] = [
             *zip(KERNEL_COMMANDS, kernel, strict=True),

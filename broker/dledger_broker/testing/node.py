@@ -102,6 +102,8 @@ class FakeNode:
         self.stage_error: Exception | None = None
         self.reserve_left = 1.0
         self.durable_limit: int | None = None
+        self.clocks: list[int | None] | None = None
+        """What `voter_clocks` says instead of this node's own clock."""
         self._machine = machine
         self._parts: list[Buffer] = []
         self._record_bytes = 0
@@ -340,6 +342,10 @@ class FakeNode:
             learners=[],
             peers=[],
         )
+
+    def voter_clocks(self) -> list[int | None]:
+        """See `Log.voter_clocks`."""
+        return [self.env.wall_ms()] if self.clocks is None else self.clocks
 
     # ---------------------------------------------------------------- snapshots and trims
 

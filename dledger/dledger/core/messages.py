@@ -1,7 +1,8 @@
 """Messages between replicas about consensus.
 
 Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
-followed on the wire by the raw bytes of its entries.  Clock values are informative only.
+followed on the wire by the raw bytes of its entries.  On clocks that answers
+tell the core decides nothing (`dledger.replica.clocks`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dledger.replica.clocks import clock_ahead_ms
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus, PeerStatus
-from dledger.replica.warnings import clock_ahead_ms
 
 
 def describe(replica: Replica) -> NodeStatus:

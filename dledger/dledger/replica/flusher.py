@@ -101,6 +101,7 @@ class Flusher:
         self._durable(self._store.generation, self._store.last_index)
 
     def _durable(self, generation: int, index: int) -> None:
+        self._engine.wall_ms = self._environment.wall_ms()  # a follower answers now
         self._engine.synced(generation, index, self._environment.now())
         self._driver.pump()
 

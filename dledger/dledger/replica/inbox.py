@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
+from dledger.core.raft import Entries
 from dledger.engines import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, TrimmedError
@@ -86,7 +87,11 @@ class Inbox:
         elif isinstance(message, InstallSnapshot):
             self.receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
         else:
-            self._engine.step(sender, message, self._environment.now())
+            self._step(sender, message)
+
+    def _step(self, sender: ReplicaId, message: Message, metas: Entries = (), payload: bytes = b"") -> None:
+        self._engine.wall_ms = self._environment.wall_ms()  # of this moment: a leader takes it for older than it is
+        self._engine.step(sender, message, self._environment.now(), metas, payload)
 
     def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
         metas: list[EntryMeta] = []
@@ -107,7 +112,7 @@ class Inbox:
             self._compare(message.prev_index, message.prev_term, message.prev_chain)
             for meta in metas:
                 self._compare(meta.index, meta.term, meta.chain_crc)
-        self._engine.step(sender, message, self._environment.now(), metas, payload)
+        self._step(sender, message, metas, payload)
 
     def _within_reach(
         self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes
@@ -203,4 +208,4 @@ class Inbox:
     def _step_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
         if message.term >= self._engine.term:
             self._compare(message.last_index, message.last_term, message.chain_crc)
-        self._engine.step(sender, message, self._environment.now())
+        self._step(sender, message)

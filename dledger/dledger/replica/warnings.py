@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from dledger.core.progress import Progress
 from dledger.engines import Engine
+from dledger.replica.clocks import clock_ahead_ms
 
 MAX_CLOCK_DIFFERENCE_MS = 5_000
 LASTING_S = 3.0
@@ -16,17 +16,6 @@ LASTING_S = 3.0
 REPEAT_S = 60.0
 
 logger = logging.getLogger(__name__)
-
-
-def clock_ahead_ms(peer: Progress, now: float, wall_ms: int) -> int | None:
-    """How far a member's wall clock is ahead of the leader's, None if it has not told in this term.
-
-    `now` and `wall_ms` are the leader's monotonic seconds and wall clock.  A member's clock is known as of its last
-    answer and is off by up to a housekeeping period.
-    """
-    if not peer.wall_ms:
-        return None
-    return peer.wall_ms + int((now - peer.contact_at) * 1000) - wall_ms
 
 
 class Warnings:

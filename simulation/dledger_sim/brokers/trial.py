@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
@@ -11,6 +12,7 @@ from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.judgement import Judge
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.races import Racer
@@ -37,6 +39,7 @@ class BrokerTrial:
         self.workload = Workload(random, settings, brokers, operations)
         self.obstacles = obstacles or Obstacles()
         self._running: list[SimBroker] = []
+        self._times: TimeJudge | None = None
 
     @property
     def counts(self) -> Counter[str]:
@@ -47,9 +50,17 @@ class BrokerTrial:
         """See `Trial.serve`."""
         broker = SimBroker(life, group.scheduler, self.workload.brokers, self.obstacles, self.workload.truth)
         watch(broker.service, self.counts)
+        self._watch_time(broker, group, life)
         self._running.append(broker)
         life.on_ended.append(lambda: self._ended(broker))
         return broker
+
+    def _watch_time(self, broker: SimBroker, group: SimGroup, life: Life) -> None:
+        """Have it judged what each node believes to be group time; it is needed, as if something were always due."""
+        times = self._times = self._times or TimeJudge(group.scheduler)
+        times.watch(life, broker.broker, broker.service.clock)
+        broker.machine.checks.append(partial(times.told, broker.broker))
+        broker.service.clock.needed_by(lambda: True)
 
     def _ended(self, broker: SimBroker) -> None:
         """Keep what a life has counted."""

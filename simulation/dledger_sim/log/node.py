@@ -11,6 +11,7 @@ from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.transport import Buffer
+from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
@@ -149,6 +150,11 @@ class SimulatedNode(Log):
     def status(self) -> NodeStatus:
         """See `Log.status`."""
         return describe(self._life.replica)
+
+    def voter_clocks(self) -> list[int | None]:
+        """See `Log.voter_clocks`."""
+        replica, environment = self._life.replica, self._life.environment
+        return voter_clocks(replica.engine, replica.me, environment.now(), environment.wall_ms())
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
         """See `Log.request_channel`."""

@@ -16,6 +16,7 @@ from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
+from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.members import Features, SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
@@ -36,6 +37,7 @@ EXAMPLES = [
     RememberSends(bytes(range(28))),
     LimitSends(120_000, 5_000_000),
     ActivateFeatures(("delay", "locks")),
+    GroupTime(1_700_000_000_000),
     AddTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     FireTimers.of([(1_700_000_000_000, 1 << 40, 300)]),
     CancelTimers.of([(1_700_000_000_000, 1 << 40, 300)]),

@@ -2,9 +2,9 @@
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
-writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
-`upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts one into a real
-process.
+writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice, `clocks` those
+of group time, `upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts
+one into a real process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from dledger_sim.brokers.mutants import (
     busy,
+    clocks,
     commits,
     filters,
     incarnations,
@@ -38,6 +39,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **state.CATALOGUE,
     **repeats.CATALOGUE,
     **units.CATALOGUE,
+    **clocks.CATALOGUE,
     **upgrades.CATALOGUE,
 }
 

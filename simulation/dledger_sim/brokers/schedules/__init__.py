@@ -1,9 +1,9 @@
 """Schedules by hand for brokers: what random search finds rarely.
 
-They raise `AssertionError` or `Violation` if the code under them breaks its promise. `commits` has those of consumer
-offsets, `questions` those of questions for them, `crossings` those of changes that cross others, `trims` those of
-trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of different versions, `requests`
-the rest; `brokers` is the group that they drive.
+They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group time,
+`commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that cross
+others, `trims` those of trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of
+different versions, `requests` the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dledger_sim.brokers.schedules.clocks import CLOCK_SCHEDULES
 from dledger_sim.brokers.schedules.commits import COMMIT_SCHEDULES
 from dledger_sim.brokers.schedules.crossings import CROSSING_SCHEDULES
 from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
@@ -26,5 +27,6 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *CROSSING_SCHEDULES,
     *TRIM_SCHEDULES,
     *UNIT_SCHEDULES,
+    *CLOCK_SCHEDULES,
     *UPGRADE_SCHEDULES,
 )

@@ -1,0 +1,147 @@
+"""Clock of a leader: group time for whoever fires what is due, and for requests that say "in so many seconds"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from dledger.environment import Cancellable, Environment
+from dledger.errors import LogError, NotLeaderError
+from dledger_broker.kernel.clock import BelievedTime, reached_by_majority
+from dledger_broker.kernel.group_time import GroupTime
+from dledger_broker.kernel.jobs import JobHandle
+from dledger_broker.kernel.machine import BrokerMachine
+
+LOOK_PERIOD_S: Final = 1.0
+TELL_PERIOD_S: Final = 20.0
+"""How old the group time in the log may become while something depends on it: a leader that begins tells from it
+whether clocks have jumped.
+"""
+HOLD_PERIOD_S: Final = 0.05
+MAX_HELD: Final = 10_000
+"""Requests that wait until group time is known."""
+
+Known: TypeAlias = Callable[[int | None], None]
+"""Told the time to reckon from, or None: it did not become known in time, or this node does not lead any more."""
+
+
+class GroupClock:
+    """Group time while this node leads; implements `dledger_broker.kernel.jobs.Job`.
+
+    It is not known to a leader that does not hear the clocks of a majority. `hold_s` is how long a request waits for
+    it.
+    """
+
+    name: Final = "group_time"
+
+    def __init__(self, machine: BrokerMachine, env: Environment, hold_s: float) -> None:
+        self._machine = machine
+        self._env = env
+        self._hold_s = hold_s
+        self._believed = BelievedTime(None)
+        self._term = 0
+        self._needs: list[Callable[[], bool]] = []
+        self._telling = False
+        self._held: list[tuple[float, Known]] = []
+        self._next_look: Cancellable | None = None
+        machine.on_unready.append(self._unready)
+
+    def needed_by(self, need: Callable[[], bool]) -> None:
+        """Have group time told in the log while `need()`: while anything is due some day, open or in flight."""
+        self._needs.append(need)
+
+    def now_ms(self) -> int | None:
+        """Group time, ms since 1970: what is due by then may happen. None if it is not known, or not to this node."""
+        times = self._look()
+        return None if times is None else times[0]
+
+    def reckoned_from_ms(self) -> int | None:
+        """The time that "in so many seconds" is reckoned from: group time, or what a majority's clocks show if that is
+        later.
+
+        Clocks that have jumped ahead and are to be believed in a minute would otherwise make it happen too early:
+
+        1. All nodes were down for ten hours; group time is that of ten hours ago, for a minute.
+        2. A message is sent that is due in five hours. 3. The clocks are believed: it was due five hours ago.
+        """
+        times = self._look()
+        return None if times is None else max(times)
+
+    def when_known(self, told: Known) -> None:
+        """Have `told` called with `reckoned_from_ms`: at once if it is known, else when it is; see `Known`."""
+        known_ms = self.reckoned_from_ms()
+        if known_ms is not None or not self._machine.leadership.ready or len(self._held) >= MAX_HELD:
+            told(known_ms)
+            return
+        self._held.append((self._env.now() + self._hold_s, told))
+        self._look_later()
+
+    def release(self) -> None:
+        """Tell all that are held that group time is not known."""
+        self._tell_held(None)
+
+    # ---------------------------------------------------------------- the job
+
+    def run(self, handle: JobHandle) -> None:
+        """See `Job.run`."""
+        handle.call_later(LOOK_PERIOD_S, partial(self.run, handle))
+        now_ms = self.now_ms()
+        if now_ms is None or self._telling or not self._is_needed:
+            return
+        carried = self._machine.state.group_time.carried
+        if carried is not None and self._env.now() - carried.at < TELL_PERIOD_S:
+            return
+        if self._machine.understood_by_all(GroupTime):
+            self._telling = True
+            handle.stage_command(GroupTime(now_ms), self._told)
+
+    def _told(self, _error: LogError | None) -> None:
+        """A later look tells again what was lost."""
+        self._telling = False
+
+    # ---------------------------------------------------------------- inside
+
+    @property
+    def _is_needed(self) -> bool:
+        return any(need() for need in self._needs)
+
+    def _look(self) -> tuple[int, int] | None:
+        """Group time, and what a majority's clocks have reached."""
+        leadership = self._machine.leadership
+        if not leadership.ready:
+            return None
+        if leadership.term != self._term:
+            self._term = leadership.term
+            # While nothing depends on it nothing can happen too early; and then nobody has told it of late.
+            self._believed = BelievedTime(self._machine.state.group_time.carried if self._is_needed else None)
+        reached_ms = reached_by_majority(self._machine.log.voter_clocks())
+        return None if reached_ms is None else (self._believed.look(reached_ms, self._env.now()), reached_ms)
+
+    def _look_later(self) -> None:
+        if self._held and self._next_look is None:
+            self._next_look = self._env.call_later(HOLD_PERIOD_S, self._look_for_held)
+
+    def _look_for_held(self) -> None:
+        self._next_look = None
+        known_ms = self.reckoned_from_ms()
+        if known_ms is not None:
+            self._tell_held(known_ms)
+            return
+        now = self._env.now()
+        late = [told for until, told in self._held if until <= now]
+        self._held = [waits for waits in self._held if waits[0] > now]
+        self._look_later()
+        for told in late:
+            told(None)
+
+    def _unready(self, _error: NotLeaderError) -> None:
+        self._tell_held(None)
+
+    def _tell_held(self, known_ms: int | None) -> None:
+        held, self._held = self._held, []
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        for _, told in held:
+            told(known_ms)
