@@ -108,14 +108,14 @@ def stop_streams() -> None:
     _stop_streams.set()
 
 
-def push(name: str, group: str, topic: str, tag: str = "*") -> None:
+def push(name: str, group: str, topic: str, tag: str = "*", *, orderly: bool = False) -> None:
     """Start a push consumer that says what it receives."""
 
     def receive(one: RecvMessage) -> None:
         fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset}
         say(received=name, topic=one.topic, body=text(one.body), tag=text(one.tags), keys=text(one.keys), **fields)
 
-    made = PushConsumer(group)
+    made = PushConsumer(group, orderly=orderly)
     made.set_namesrv_addr(NAME_SERVER)
     made.set_instance_name(name)
     made.subscribe(topic, receive, tag)

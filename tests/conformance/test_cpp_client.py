@@ -56,6 +56,24 @@ def test_orderly_messages_of_one_shard_lie_in_one_queue_in_order(one_group, cpp)
     assert len({message.queue for message in messages}) == 1
 
 
+def test_an_orderly_consumer_locks_its_queues_and_gets_each_one_in_order(one_group, cpp):
+    create_topic(one_group, "CppLocked")
+    members = [cpp(one_group.namesrv), cpp(one_group.namesrv)]
+    for number in range(60):
+        members[0].call("send_orderly", topic="CppLocked", body=str(number), shard=number % 3)
+    for number, member in enumerate(members):
+        member.call("push", name=f"member{number}", group="cpp-locked", topic="CppLocked", orderly=True)
+
+    def received() -> list[dict[str, object]]:
+        return [line for member in members for line in member.received]
+
+    members[0].wait_for(lambda: len({line["body"] for line in received()}) == 60, "all messages, in order")
+    by_queue: dict[object, list[object]] = {}
+    for line in received():
+        by_queue.setdefault(line["queue_id"], []).append(line["queue_offset"])
+    assert all(offsets == sorted(offsets) for offsets in by_queue.values())
+
+
 def test_a_batch_becomes_single_messages_with_consecutive_offsets(one_group, cpp):
     create_topic(one_group, "CppBatch")
     client = cpp(one_group.namesrv)

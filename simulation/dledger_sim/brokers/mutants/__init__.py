@@ -2,9 +2,9 @@
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
-writes, `busy` those of what the log did not take, `incarnations` those of names that were given twice, `clocks` those
-of group time, `upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts
-one into a real process.
+writes, `locks` those of queue locks, `busy` those of what the log did not take, `incarnations` those of names that
+were given twice, `clocks` those of group time, `upgrades` those of nodes of different versions, `state` those of other
+state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dledger_sim.brokers.mutants import (
     commits,
     filters,
     incarnations,
+    locks,
     polls,
     repeats,
     requests,
@@ -41,6 +42,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **units.CATALOGUE,
     **clocks.CATALOGUE,
     **upgrades.CATALOGUE,
+    **locks.CATALOGUE,
 }
 
 

@@ -3,7 +3,7 @@
 They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group time,
 `commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that cross
 others, `trims` those of trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of
-different versions, `requests` the rest; `brokers` is the group that they drive.
+different versions, `locks` those of queue locks, `requests` the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from dledger_sim.brokers.schedules.clocks import CLOCK_SCHEDULES
 from dledger_sim.brokers.schedules.commits import COMMIT_SCHEDULES
 from dledger_sim.brokers.schedules.crossings import CROSSING_SCHEDULES
+from dledger_sim.brokers.schedules.locks import LOCK_SCHEDULES
 from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
 from dledger_sim.brokers.schedules.trims import TRIM_SCHEDULES
@@ -29,4 +30,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *UNIT_SCHEDULES,
     *CLOCK_SCHEDULES,
     *UPGRADE_SCHEDULES,
+    *LOCK_SCHEDULES,
 )

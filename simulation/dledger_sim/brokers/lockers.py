@@ -1,0 +1,185 @@
+"""Ordered consumers: members of a group that lock queues, renew, give up, connect elsewhere and die; and their judge.
+
+A member believes in a lock from the answer that grants it until `BELIEF_S` after the request was *sent*, or until it
+gives the lock up or dies. No two may believe in one queue at the same time, whatever happened to nodes and links.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.invariants import require
+
+BELIEF_S: Final = 31.0
+"""RocketMQ's clients: 30 s from an answer, for which they wait a second."""
+ANSWER_TIMEOUT_S: Final = 1.0
+LOCKED_TOPIC: Final = "locked"
+LOCKED_GROUP: Final = "ordered"
+QUEUES: Final = (0, 1, 2)
+RENEWAL_S: Final = 20.0
+FIRST_PORT: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """One member works on a queue until then, a time of the simulation."""
+
+    member: str
+    until: float
+
+
+class LockJudge:
+    """Knows who believes in which queue."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._beliefs: dict[int, Belief] = {}
+        self._last: dict[int, str] = {}
+
+    def granted(self, member: str, queue_id: int, now: float, until: float) -> None:
+        """A member was granted a queue, in which it believes from now on."""
+        known = self._beliefs.get(queue_id)
+        if known is not None and known.member == member:
+            until = max(until, known.until)
+        elif known is not None:
+            require(
+                known.until <= now,
+                "one member of a group at a time has a queue",
+                queue=queue_id,
+                member=member,
+                other=known.member,
+                for_s=known.until - now,
+            )
+        if self._last.get(queue_id, member) != member:
+            self._counts["lock changed hands"] += 1
+        self._last[queue_id] = member
+        self._beliefs[queue_id] = Belief(member, until)
+        self._counts["lock granted"] += 1
+
+    def ended(self, member: str, queue_id: int) -> None:
+        """A member gives a queue up, or is dead."""
+        known = self._beliefs.get(queue_id)
+        if known is not None and known.member == member:
+            del self._beliefs[queue_id]
+
+
+class Locker:
+    """One ordered consumer; after its death it comes back with another client id."""
+
+    def __init__(self, group: SimGroup, random: Random, judge: LockJudge, number: int) -> None:
+        self._group = group
+        self._random = random
+        self._judge = judge
+        self._number = number
+        self._connections = 0
+        self._connection: SimConnection | None = None
+        self._name = f"member-{number}"
+        self._epoch = 0
+
+    def begin(self) -> None:
+        """Act from now on."""
+        self._pause(0.0, 3.0)
+
+    def _pause(self, least: float, most: float) -> None:
+        delay_s = least + self._random.random() * (most - least)
+        self._group.scheduler.after(delay_s, self._act)
+
+    def _act(self) -> None:
+        chance = self._random.random()
+        if chance < 0.04:
+            self._die()
+        elif chance < 0.1:
+            self._leave()
+        elif chance < 0.25:
+            self._give_up(self._random.choice(QUEUES))
+        elif chance < 0.4:
+            self._connect_elsewhere()
+        self._ask()
+        if self._random.random() < 0.1:
+            self._pause(RENEWAL_S, 3 * RENEWAL_S)
+        else:
+            self._pause(0.5, RENEWAL_S / 2)
+
+    def _ask(self) -> None:
+        queues = [queue_id for queue_id in QUEUES if self._random.random() < 0.7]
+        sent_at, epoch = self._group.scheduler.now, self._epoch
+        self._call(RequestCode.LOCK_BATCH_MQ, self._body(queues), done=partial(self._answered, sent_at, epoch))
+
+    def _answered(self, sent_at: float, epoch: int, answer: Answer | None) -> None:
+        if answer is None or answer.code != ResponseCode.SUCCESS or epoch != self._epoch:
+            if answer is None or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                self._connect_elsewhere()
+            return
+        now, until = self._group.scheduler.now, sent_at + BELIEF_S
+        for queue in json.loads(answer.body)["lockOKMQSet"]:
+            self._judge.granted(self._name, queue["queueId"], now, until)
+
+    def _give_up(self, queue_id: int) -> None:
+        """What is granted by requests that were sent before counts no more."""
+        self._epoch += 1
+        self._judge.ended(self._name, queue_id)
+        self._call(RequestCode.UNLOCK_BATCH_MQ, self._body([queue_id]), oneway=self._random.random() < 0.3)
+
+    def _leave(self) -> None:
+        self._forget_all()
+        self._call(RequestCode.UNREGISTER_CLIENT, b"", {"clientID": self._name, "consumerGroup": LOCKED_GROUP})
+
+    def _die(self) -> None:
+        """And come back, under another name."""
+        self._forget_all()
+        self._name = f"member-{self._number}-{self._epoch}"
+        self._connect_elsewhere()
+
+    def _forget_all(self) -> None:
+        self._epoch += 1
+        for queue_id in QUEUES:
+            self._judge.ended(self._name, queue_id)
+
+    def _connect_elsewhere(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _body(self, queues: list[int]) -> bytes:
+        named = [{"topic": LOCKED_TOPIC, "brokerName": "sim", "queueId": queue_id} for queue_id in queues]
+        return json.dumps({"consumerGroup": LOCKED_GROUP, "clientId": self._name, "mqSet": named}).encode()
+
+    def _call(
+        self,
+        code: int,
+        body: bytes,
+        ext: dict[str, str] | None = None,
+        done: partial[None] | None = None,
+        *,
+        oneway: bool = False,
+    ) -> None:
+        connection = self._reach()
+        if connection is not None:
+            command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext or {}, body=body)
+            connection.call(command, ANSWER_TIMEOUT_S, done or _nothing)
+
+    def _reach(self) -> SimConnection | None:
+        if self._connection is not None and self._connection.is_usable:
+            return self._connection
+        life = self._group.nodes[self._random.choice(sorted(self._group.nodes))].life
+        if life is None or life.stopping:
+            return None
+        self._connections += 1
+        number = 1_000 * (self._number + 1) + self._connections
+        address = HostAddress("127.0.0.1", FIRST_PORT + number % 5_000)
+        self._connection = SimConnection(self._group, life, self._random, address, FIRST_PORT + number)
+        return self._connection
+
+
+def _nothing(_answer: Answer | None) -> None:
+    """For whoever waits for no answer."""

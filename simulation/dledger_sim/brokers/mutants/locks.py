@@ -1,0 +1,80 @@
+"""Bugs of queue locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.statemachine import CommittedEntry
+from dledger_broker.features.locks.changes import LockChanges
+from dledger_broker.features.locks.leases import Leases
+from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, LockKey, LockTable, Owner
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.tables import Changes
+from dledger_sim.brokers.schedules import locks
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("broker")
+
+
+def _tell_at_once(
+    self: LockChanges, group: str, keys: Sequence[LockKey], owner: Owner, channel: str, done: Done
+) -> None:
+    _real_acquire(self, group, keys, owner, channel, lambda _: None)
+    done(None)
+
+
+_real_acquire = LockChanges.acquire
+
+CATALOGUE.add(
+    "lock-granted-when-proposed",
+    "a lock is granted by what is applied, never by what is proposed",
+    (LockChanges, "acquire", _tell_at_once),
+    (LockChanges, "is_granted", lambda self, key, owner: self.owner(key) == owner),
+    schedule=locks.lock_from_a_leader_that_is_cut_off,
+)
+
+
+def _begin_without_leases(self: Leases, now: float) -> None:
+    self._leases.clear()
+    self._anew_until = now
+
+
+CATALOGUE.add(
+    "lease-ends-with-its-leader",
+    "a new leader has every lease start anew",
+    (Leases, "begin", _begin_without_leases),
+    schedule=locks.lock_at_a_new_leader,
+)
+
+
+def _release_over_the_last_channel(self: Leases, key: LockKey, owner: Owner, channel: str, now: float) -> bool:
+    _ = now
+    lease = self._leases.get(key)
+    return lease is not None and lease.owner == owner and lease.channel == channel
+
+
+CATALOGUE.add(
+    "lock-released-over-the-last-channel",
+    "a release counts once what was granted over another channel is believed in no more",
+    (Leases, "may_release", _release_over_the_last_channel),
+    schedule=locks.late_release_from_an_earlier_connection,
+)
+
+
+def _end_with_topic(self: Changes, topic: TopicState) -> None:
+    _real_topic_deleted(self, topic)
+    for table in self._tables:
+        if isinstance(table, LockTable):
+            ended = (DeleteRow(*key, owner) for key, owner in table if key.topic == topic.config.topic_name)
+            table.apply(DeleteLocks(tuple(ended)), CommittedEntry(0, 0, 0, b"", b""), self)
+
+
+_real_topic_deleted = Changes.topic_deleted
+
+CATALOGUE.add(
+    "lock-ends-with-its-topic",
+    "a lock outlives its topic until its lease ends",
+    (Changes, "topic_deleted", _end_with_topic),
+    schedule=locks.lock_on_a_topic_that_is_deleted,
+)
