@@ -39,6 +39,7 @@ from .rebalance import Strategy, allocate_average, allocate_consistent_hash
 from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
+from .subscriptions import Sql
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "SendError",
     "SendResult",
     "SilentServerError",
+    "Sql",
     "StartFrom",
     "Strategy",
     "SubscriptionGroupConfig",

@@ -16,12 +16,13 @@ from typing import Final
 from dledger_remoting.topics import is_retry_topic
 
 from .core import ClientCore
-from .fetcher import PullLimits, QueueFetcher, Subscription
+from .fetcher import PullLimits, QueueFetcher
 from .leaders import BrokerGroup
 from .membership import Membership
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .offsets import OffsetStore, QueueOffsets, StartFrom
 from .routes import TopicRoute
+from .subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 

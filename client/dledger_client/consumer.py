@@ -16,8 +16,8 @@ import msgspec
 
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
-from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.heartbeat import HeartbeatData
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
@@ -27,7 +27,7 @@ from .callbacks import check_handler
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher, Subscription, being_cancelled
+from .fetcher import PullLimits, QueueFetcher, being_cancelled
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .nameservers import parse_addresses
@@ -35,6 +35,7 @@ from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom,
 from .rebalance import Strategy, StrategyName, strategy_named
 from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
+from .subscriptions import Sql, Subscription, subscription
 from .takers import Taker, Takers
 
 logger = logging.getLogger(__name__)
@@ -64,11 +65,11 @@ class PushConsumer:
             async for message in consumer:
                 print(message.body)
 
-    `subscriptions` is a topic, several topics, or topics with tag expressions (`"a || b"`, `"*"`). With a `handler`,
-    `concurrency` messages are handled at the same time; an exception gives the message back, to come again later, at
-    most `max_reconsume_times` times, or as often as the group's settings say, then it goes to the topic `%DLQ%<group>`.
-    With `orderly`, messages of one queue are handled one after the other, and a failed one is tried again before its
-    successors, by default 16 times.
+    `subscriptions` is a topic, several topics, or topics with tag expressions (`"a || b"`, `"*"`) or filters by
+    properties (`Sql("amount > 100")`). With a `handler`, `concurrency` messages are handled at the same time; an
+    exception gives the message back, to come again later, at most `max_reconsume_times` times, or as often as the
+    group's settings say, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue are handled
+    one after the other, and a failed one is tried again before its successors, by default 16 times.
 
     A message is finished by its taker, or it is not acknowledged: by the handler that returns, by the task that took it
     from the iterator and asks for the next one, or by `message.ack()` or `message.retry()`; with `auto_ack=False` by
@@ -86,7 +87,7 @@ class PushConsumer:
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str],
+        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
         handler: Handler | None = None,
         *,
         concurrency: int = 20,
@@ -425,26 +426,24 @@ class PushConsumer:
 
 
 def _parse_subscriptions(
-    group: str, subscriptions: str | Sequence[str] | Mapping[str, str], *, with_retries: bool
+    group: str, subscriptions: str | Sequence[str] | Mapping[str, str | Sql], *, with_retries: bool
 ) -> dict[str, Subscription]:
     version = time.time_ns() // 1_000_000
     if isinstance(subscriptions, str):
-        expressions: Mapping[str, str] = {subscriptions: SUBSCRIBE_ALL}
+        filters: Mapping[str, str | Sql] = {subscriptions: SUBSCRIBE_ALL}
     elif isinstance(subscriptions, Mapping):
-        expressions = subscriptions
+        filters = subscriptions
     else:
-        expressions = dict.fromkeys(subscriptions, SUBSCRIBE_ALL)
-    if not expressions:
+        filters = dict.fromkeys(subscriptions, SUBSCRIBE_ALL)
+    if not filters:
         raise InvalidArgumentError("no topic given to subscribe to")
-    parsed: dict[str, Subscription] = {}
     try:
         validate_group(group)
-        for topic, expression in expressions.items():
+        for topic in filters:
             validate_topic(topic)
-            TagFilter.parse(expression)
-            parsed[topic] = Subscription(topic, expression or SUBSCRIBE_ALL, version)
-    except (InvalidParameter, SubscriptionParseFailed) as error:
+    except InvalidParameter as error:
         raise InvalidArgumentError(error.remark) from error
+    parsed = {topic: subscription(topic, wanted, version) for topic, wanted in filters.items()}
     if with_retries:
         parsed[retry_topic(group)] = Subscription(retry_topic(group), SUBSCRIBE_ALL, version)
     return parsed

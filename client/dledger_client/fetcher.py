@@ -36,7 +36,6 @@ from dledger_remoting.errors import (
     SystemBusy,
     error_from_response,
 )
-from dledger_remoting.filters.subscriptions import EXPRESSION_TAG
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import PullMessageHeader, PullResponseHeader, decode_ext, encode_ext
 from dledger_remoting.headers_consume import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -46,6 +45,7 @@ from .core import ClientCore
 from .errors import ClientError
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
 from .progress import QueueProgress
+from .subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +57,6 @@ MAX_PAUSE_SECONDS: Final = 1.0
 _REFUSED_PAUSE_SECONDS: Final = 1.0
 _MAX_REFUSED_PAUSE_SECONDS: Final = 16.0
 """A topic that is gone for good is neither asked for nor logged every second."""
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """What a consumer group wants of one topic; `version` grows with every change (ms since 1970)."""
-
-    topic: str
-    expression: str
-    version: int
 
 
 class PullLimits(msgspec.Struct, frozen=True):
@@ -124,13 +116,13 @@ async def pull(
         suspend_timeout_millis=int(suspend_seconds * 1000),
         sub_version=subscription.version,
         subscription=subscription.expression,
-        expression_type=EXPRESSION_TAG,
+        expression_type=subscription.expression_type,
     )
     deadline = core.loop.time() + suspend_seconds + _ANSWER_SECONDS
     response = await core.call(address, RequestCode.PULL_MESSAGE, encode_ext(header), deadline=deadline)
     if response.code not in _PULL_CODES:
         raise error_from_response(response.code, response.remark, response.ext)
-    return _pull_result(response, queue, offset, TagFilter.parse(subscription.expression), settle)
+    return _pull_result(response, queue, offset, subscription.tags, settle)
 
 
 def _pull_result(

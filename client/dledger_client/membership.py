@@ -13,7 +13,6 @@ import msgspec
 from dledger_remoting.bodies import ConsumerList, decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import RemotingError
-from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.headers import ConsumerGroupHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import (
     ConsumeFromWhere,
@@ -21,15 +20,14 @@ from dledger_remoting.heartbeat import (
     ConsumeType,
     HeartbeatData,
     MessageModel,
-    SubscriptionData,
 )
 from dledger_remoting.topics import is_retry_topic
 
 from .core import ClientCore
 from .errors import ClientError, NoRouteError, refusal
-from .fetcher import Subscription
 from .messages import MessageQueue
 from .rebalance import Strategy
+from .subscriptions import Subscription, subscription_data
 
 logger = logging.getLogger(__name__)
 
@@ -60,20 +58,9 @@ def heartbeat_of(
                 consume_type=ConsumeType.PUSH,
                 message_model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
                 consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_first else ConsumeFromWhere.LAST_OFFSET,
-                subscription_data_set=[_subscription_data(subscription) for subscription in subscriptions.values()],
+                subscription_data_set=[subscription_data(subscription) for subscription in subscriptions.values()],
             )
         ],
-    )
-
-
-def _subscription_data(subscription: Subscription) -> SubscriptionData:
-    tags = TagFilter.parse(subscription.expression)
-    return SubscriptionData(
-        topic=subscription.topic,
-        sub_string=subscription.expression,
-        tags_set=sorted(tags.tags),
-        code_set=sorted(tags.codes),
-        sub_version=subscription.version,
     )
 
 

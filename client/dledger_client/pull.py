@@ -8,24 +8,26 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+import msgspec
+
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.errors import (
     InvalidParameter,
     RemotingError,
     ServiceNotAvailable,
-    SubscriptionParseFailed,
     SystemBusy,
 )
-from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
-from .fetcher import MIN_PAUSE_SECONDS, Subscription, pull
+from .fetcher import MIN_PAUSE_SECONDS, pull
 from .messages import MessageQueue, ReceivedMessage, queues_in
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets
+from .subscriptions import Sql, subscription
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +52,9 @@ class PullConsumer:
             messages = await consumer.poll(100, timeout=1.0)
 
     A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `tags`
-    filters all queues. What fails is repeated until `timeout` seconds are over, then it raises `ClientError`: an offset
-    request waits so long, and a queue may be unreadable for so long before `poll` says so.
+    filters all queues, or `sql` by properties, see `Sql`. What fails is repeated until `timeout` seconds are over,
+    then it raises `ClientError`: an offset request waits so long, and a queue may be unreadable for so long before
+    `poll` says so.
     """
 
     def __init__(
@@ -60,18 +63,20 @@ class PullConsumer:
         group: str = "DEFAULT_CONSUMER",
         *,
         tags: str = SUBSCRIBE_ALL,
+        sql: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         client_id: str | None = None,
     ) -> None:
         above_zero(timeout=timeout)
+        if sql is not None and tags != SUBSCRIBE_ALL:
+            raise InvalidArgumentError("tags and sql filter each alone: in sql, the tag is the property TAGS")
         try:
             validate_group(group)
-            TagFilter.parse(tags)
-        except (InvalidParameter, SubscriptionParseFailed) as error:
+        except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
         self._group = group
-        self._tags = tags
+        self._subscription = subscription("", tags if sql is None else Sql(sql), 0)
         self._timeout = timeout
         self._client_id = client_id
         self._core: ClientCore | None = None
@@ -258,7 +263,7 @@ class PullConsumer:
         """The next messages of one queue, or none at the deadline. The position moves over what does not match."""
         core = self._started()
         group = core.routes.group(queue.broker_group)
-        subscription = Subscription(queue.topic, self._tags, 0)
+        wanted = msgspec.structs.replace(self._subscription, topic=queue.topic)
         avoid: str | None = None
         while True:
             left = deadline - core.loop.time()
@@ -272,7 +277,7 @@ class PullConsumer:
                     self._group,
                     queue,
                     self._positions[queue],
-                    subscription,
+                    wanted,
                     max_messages=max_messages,
                     suspend_seconds=min(max(left, 0.0), MAX_SUSPEND_SECONDS),
                 )

@@ -34,6 +34,7 @@ from .rebalance import Strategy, StrategyName
 from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
+from .subscriptions import Sql
 
 _PREFETCH: int = 32
 
@@ -179,7 +180,7 @@ class SyncConsumer:
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str],
+        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
         *,
         auto_ack: bool = True,
         **options: Unpack[ConsumerOptions],

@@ -265,7 +265,10 @@ class FakePullConsumer:
 
     committed: ClassVar[list[int]] = []
 
-    def __init__(self, namesrv, group, *, tags):
+    filters: ClassVar[list[tuple[str, str | None]]] = []
+
+    def __init__(self, namesrv, group, *, tags="*", sql=None):
+        self.filters[:] = [(tags, sql)]
         self.positions = {}
         self.committed.clear()
 
@@ -399,6 +402,18 @@ def test_a_topic_that_cannot_be_read_is_told_how_it_can(monkeypatch):
     result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--exit-eof"])
     assert result.exit_code == 1
     assert "orders has no readable queues: `dledger topic create orders --permission read-write`" in result.output
+
+
+def test_consume_filters_by_tags_or_in_sql(monkeypatch):
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    read = ("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
+    dledger(*read, "--tag", "a || b")
+    assert FakePullConsumer.filters == [("a || b", None)]
+    dledger(*read, "--sql", "amount > 100")
+    assert FakePullConsumer.filters == [("*", "amount > 100")]
+    both = CliRunner().invoke(main, [*read, "--sql", "amount > 100", "--tag", "a"])
+    assert both.exit_code == 2
+    assert "--tag and --sql filter each alone" in both.output
 
 
 def test_consume_commits_what_it_printed_for_a_group(monkeypatch):

@@ -56,7 +56,7 @@ WRONG = {
     "float": [*NO_SECONDS, None],
     "float | None": NO_SECONDS,
     "str | Sequence[str]": [None, *NO_LIST_OF_TEXTS],
-    "str | Sequence[str] | Mapping[str, str]": [None, *NO_LIST_OF_TEXTS, {"T": 5}, {5: "*"}],
+    "str | Sequence[str] | Mapping[str, str | Sql]": [None, *NO_LIST_OF_TEXTS, {"T": 5}, {5: "*"}],
     "str | Iterable[str] | None": NO_LIST_OF_TEXTS,
     "Sequence[str] | None": ["broker-a", *NO_LIST_OF_TEXTS],
     "Mapping[str, str] | None": NO_MAPPING,

@@ -117,7 +117,7 @@ class Group:
         """One command to its end; a member is ended by a signal if nothing else ends it."""
         output = Output(self.model, command.ending)
         end = None if command.joins else Edge.END
-        source = _Source(self.brokers.cluster.namesrv, "T", "CG", "*", Edge.BEGINNING, end, (), command.count)
+        source = _Source(self.brokers.cluster.namesrv, "T", "CG", "*", None, Edge.BEGINNING, end, (), command.count)
 
         async def begin() -> None:
             for queue_id in command.sent:

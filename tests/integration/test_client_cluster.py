@@ -18,8 +18,10 @@ from dledger_client import (
     Admin,
     NotFoundError,
     Producer,
+    PullConsumer,
     PushConsumer,
     SendError,
+    Sql,
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
@@ -122,6 +124,30 @@ async def test_a_message_goes_through_unchanged(cluster: LocalCluster, topic: st
             assert [found.body for found in await admin.messages_by_key(topic, "b")] == [message.body]
             with pytest.raises(NotFoundError):
                 await admin.message_by_id(sent.offset_message_id[:-16] + "F" * 8 + "0" * 8)
+
+
+async def test_consumers_get_what_their_expression_in_sql_is_true_of(cluster: LocalCluster, topic: str):
+    async with Producer(cluster.namesrv) as producer:
+        for amount in range(40):
+            await producer.send(topic, b"%d" % amount, tags="red", properties={"amount": str(amount)})
+    wanted = {b"%d" % amount for amount in range(31, 40)}
+    expression = "amount > 30 AND TAGS = 'red'"
+    async with PushConsumer(cluster.namesrv, "CG-sql", {topic: Sql(expression)}) as consumer:
+        found: set[bytes] = set()
+        async with asyncio.timeout(30):
+            async for message in consumer:
+                assert message.body in wanted - found
+                found.add(message.body)
+                message.ack()
+                if found == wanted:
+                    break
+    async with PullConsumer(cluster.namesrv, sql=f"NOT ({expression})") as reader:
+        await reader.assign(await reader.queues(topic))
+        await reader.seek_to_begin()
+        others: set[bytes] = set()
+        while len(others) < 31 and (messages := await reader.poll(timeout=10)):
+            others |= {message.body for message in messages}
+    assert others == {b"%d" % amount for amount in range(31)}
 
 
 async def test_no_acknowledged_message_is_lost_when_leaders_are_killed(cluster: LocalCluster, topic: str):

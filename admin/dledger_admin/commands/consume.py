@@ -24,6 +24,7 @@ from dledger_client import (
     PushConsumer,
     ReceivedMessage,
     RefusedError,
+    Sql,
     StartFrom,
 )
 from dledger_remoting.topics import is_system_group
@@ -65,6 +66,7 @@ class _Source:
     topic: str
     group: str | None
     tags: str
+    sql: str | None
     begin: Position | None
     end: Position | None
     queues: tuple[QueueName, ...]
@@ -72,6 +74,8 @@ class _Source:
 
     def __post_init__(self) -> None:
         """Refuse what a group cannot do; its members share the queues and go on where the group was."""
+        if self.sql is not None and self.tags != "*":
+            raise click.UsageError("--tag and --sql filter each alone: in SQL, the tag is the property TAGS")
         if self.group is None:
             return
         if self.queues and self.end is None:
@@ -94,6 +98,11 @@ class _Source:
     "--group", type=CONSUMER_GROUP, help="Read as a member of this consumer group, from its committed offsets."
 )
 @click.option("--tag", "tags", default="*", show_default=True, metavar="EXPRESSION", help="Tags, such as 'a || b'.")
+@click.option(
+    "--sql",
+    metavar="EXPRESSION",
+    help="Properties in SQL92, such as \"region = 'eu' AND amount > 100\"; no --tag then.",
+)
 @click.option(
     "--from",
     "begin",
@@ -130,6 +139,7 @@ def consume(
     topic: str,
     group: str | None,
     tags: str,
+    sql: str | None,
     begin: str | None,
     end: str | None,
     from_beginning: bool,
@@ -159,6 +169,7 @@ def consume(
         topic,
         group,
         tags,
+        sql,
         Edge.BEGINNING if from_beginning else None if begin is None else parse_position("--from", begin),
         Edge.END if exit_eof else None if end is None else parse_end("--to", end),
         queues,
@@ -199,7 +210,7 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
     async with PushConsumer(
         source.namesrv,
         group,
-        {source.topic: source.tags},
+        {source.topic: source.tags if source.sql is None else Sql(source.sql)},
         start_from=_start(source.begin),
         auto_ack=False,
     ) as consumer:
@@ -259,7 +270,7 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             if members := await admin.members(source.group):
                 raise GroupInUseError(source.group, [str(member) for member in members])
     async with (
-        PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags) as consumer,
+        PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags, sql=source.sql) as consumer,
         aclosing(_Commits(consumer)) as commits,
     ):
         known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
