@@ -68,6 +68,7 @@ def one_clock_jumps() -> None:
             clocks.brokers.group.start(old)
             clocks.run(5.0)
             clocks.set_wrong(0, wrong)
+            clocks.run(TOLD_S)  # a node that came back knows from then on what time it was
 
 
 def two_clocks_jump_for_a_moment() -> None:
