@@ -81,6 +81,10 @@ class BrokerConfig:
       max_idempotent_keys        how many rows remember them, about 27 bytes of memory each: one for each send, or for
                                  up to 16 whose unique keys follow each other; others are only stored
 
+    Transactions
+      transaction_timeout_ms     how long after its send a half is checked first, unless it says so itself
+      max_open_halves            transactions that are neither committed nor rolled back; one more is answered 2
+
     Reading the log
       busy_range_bytes_per_s     what this node serves of ranges of the log, which Spark jobs read, while it takes in a
                                  megabyte a second or more and has to wait for a core; 0 = reading never gives way
@@ -154,6 +158,9 @@ class BrokerConfig:
 
     idempotent_window_ms: int = 120_000
     max_idempotent_keys: int = 5_000_000
+
+    transaction_timeout_ms: int = 6_000
+    max_open_halves: int = 100_000
 
     busy_range_bytes_per_s: int = 8 * MIB
 
@@ -306,6 +313,8 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_message_bytes", 1, 4 * MIB),
     ("idempotent_window_ms", 0, 3_600_000),
     ("max_idempotent_keys", 1, 1 << 30),
+    ("transaction_timeout_ms", 0, _DAY_MS),
+    ("max_open_halves", 1, 10_000_000),
     ("busy_range_bytes_per_s", 0, 1 << 40),
     ("retention_hours", 1, 24 * 365 * 100),
     ("retention_bytes", 0, 1 << 60),

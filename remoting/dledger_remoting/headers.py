@@ -2,7 +2,7 @@
 
 Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
 modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_range`, `headers_admin`,
-`headers_namesrv`) and are all
+`headers_namesrv`, `headers_transactions`) and are all
 exported here; `hotpath` holds the fast forms of sends and pulls. Field names and types: RocketMQ's
 `CommandCustomHeader` classes.
 """
@@ -67,12 +67,18 @@ from .headers_send import (
     SendMessageHeader,
     SendMessageResponseHeader,
 )
+from .headers_transactions import (
+    CheckTransactionHeader,
+    EndTransactionHeader,
+    ResumeHalfHeader,
+)
 
 __all__ = [
     "BrokerHeartbeatHeader",
     "BrokerMemberGroupHeader",
     "BrokerNameHeader",
     "BrokerNodeHeader",
+    "CheckTransactionHeader",
     "ClusterHeader",
     "ConsumeStatsHeader",
     "ConsumerGroupHeader",
@@ -80,6 +86,7 @@ __all__ = [
     "CreateTopicHeader",
     "DeleteSubscriptionGroupHeader",
     "DeleteTopicHeader",
+    "EndTransactionHeader",
     "GroupHeader",
     "IncludeAbsentHeader",
     "KVKeyHeader",
@@ -103,6 +110,7 @@ __all__ = [
     "ReadRangeResponseHeader",
     "RegisterBrokerHeader",
     "RegisterBrokerResponseHeader",
+    "ResumeHalfHeader",
     "RouteHeader",
     "RouteWatchHeader",
     "SearchOffsetHeader",

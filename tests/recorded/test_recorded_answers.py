@@ -16,11 +16,12 @@ from tests.recorded.areas import (
     ranges,
     sending,
     topics,
+    transactions,
 )
 from tests.recorded.conversation import Record, fix_names
 from tests.recorded.golden_files import compare
 
-AREAS = (sending, pulling, offsets, membership, topics, groups, queries, ranges, pins, node, locks)
+AREAS = (sending, pulling, offsets, membership, topics, groups, queries, ranges, pins, node, locks, transactions)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
+from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.group_time import GroupTime
@@ -80,6 +81,10 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("a moved message", MoveTimers.of([(1, 2, 3)])),
     ("nothing moved", MoveTimers(b"")),
     ("the end of messages below a position", EndTimers(1 << 40)),
+    ("a half", OpenHalf((Half(1 << 40, 7, 300, 1_700_000_006_000, 0, "producers"),))),
+    ("checks of two halves", OpenHalf((Half(5, 0, 91, MOST_INT64, 15, ""), Half(1 << 40, 7, 300, 0, 1, 120 * "g")))),
+    ("a commit", EndHalf(1 << 40, HalfOutcome.COMMITTED)),
+    ("a half that is open again", ReopenHalf(1 << 40)),
     ("one remembered row", RememberSends(bytes(range(14)))),
     ("remembered rows", RememberSends(bytes(range(256))[: 14 * 18])),
     ("limits of what is remembered", LimitSends(120_000, 5_000_000)),

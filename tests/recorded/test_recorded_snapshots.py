@@ -17,6 +17,7 @@ from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
+from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.group_time import GroupTime
@@ -153,6 +154,13 @@ def timers(replica: Replica) -> None:
     replica.apply(FireTimers.of([(STORE_MS, 3 << 20, 500)]), EndTimers(1 << 20))
 
 
+def halves(replica: Replica) -> None:
+    one, other = Half(1 << 40, 7, 300, STORE_MS, 0, "producers"), Half(1 << 41, 8, 400, STORE_MS + 1, 0, "others")
+    lost = Half(5, 0, 91, STORE_MS, 0, "others")
+    replica.apply(OpenHalf((lost, one, other)), OpenHalf((Half(1 << 41, 8, 400, STORE_MS + 9, 3, "others"),)))
+    replica.apply(EndHalf(1 << 40, HalfOutcome.UNDECIDED), ReopenHalf(1 << 40), TrimQueues(6, ()))
+
+
 def many_topics(replica: Replica) -> None:
     for number in range(MANY):
         replica.apply(PutTopic(TopicConfig(f"topic-{number}", 1, 1, attributes={"n": str(number)}), STORE_MS))
@@ -205,6 +213,7 @@ def everything(replica: Replica) -> None:
         remembered_sends,
         timers,
         group_time,
+        halves,
     ):
         fill(replica)
 
@@ -233,6 +242,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     remembered_sends,
     remembered_no_more,
     timers,
+    halves,
     many_topics,
     many_queues,
     many_groups,

@@ -23,6 +23,7 @@ FRESH = {
     "broker": range(500, 540),
     "repeats": range(500, 510),
     "races": range(500, 520),
+    "halves": range(500, 510),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -114,6 +115,7 @@ HAPPENINGS = {
     "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS),
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,
+    "halves": ("half stored", "transaction committed", "transaction rolled back", "log trimmed"),
 }
 """What a short campaign of a scenario reaches."""
 

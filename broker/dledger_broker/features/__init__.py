@@ -23,6 +23,7 @@ from dledger_broker.features import (
     runtime,
     sending,
     topics,
+    transactions,
 )
 from dledger_broker.kernel.state import registry_of
 
@@ -34,6 +35,7 @@ FEATURES: Final = (
     delay.FEATURE,
     locks.FEATURE,
     sending.FEATURE,
+    transactions.FEATURE,
     pulling.FEATURE,
     queries.FEATURE,
     pins.FEATURE,

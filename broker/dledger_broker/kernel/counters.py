@@ -34,6 +34,7 @@ HELP: Final[Mapping[str, str]] = {
     "idempotent_repeats": "Repeated sends that were answered like the first one, and not stored",
     "idempotent_waits": "How often a repeated send had to wait, for the outcome of the first or a new leader's index",
     "idempotent_overflow": "Idempotent sends that were stored only, max_idempotent_keys being remembered already",
+    "max_open_halves": _LIMIT,
     "max_connections": _LIMIT,
     "max_in_flight": _LIMIT,
     "max_held_pulls": _LIMIT,
@@ -103,6 +104,7 @@ class BrokerCounters:
     idempotent_repeats: int = 0
     idempotent_waits: int = 0
     idempotent_overflow: int = 0
+    max_open_halves: int = 0
     max_connections: int = 0
     max_in_flight: int = 0
     max_held_pulls: int = 0

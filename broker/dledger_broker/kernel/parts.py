@@ -60,6 +60,14 @@ class Part:
         """What it shows of itself."""
         return ()
 
+    @property
+    def needs_from(self) -> int | None:
+        """The position from which on it needs the log; None if it needs nothing of it. A full disk overrides it."""
+        return None
+
+    def overridden(self, position: int) -> None:
+        """Leader: the log below a position above `needs_from` is about to be trimmed for a full disk."""
+
     def start(self) -> None:
         """The node has started."""
 

@@ -53,6 +53,9 @@ class Table:
         clock, that of the event loop (`now`), and what no digest has.
         """
 
+    def on_log_trimmed(self, before_position: int) -> None:
+        """The group has decided to trim the log below a position; told again with each command of a trim."""
+
     def on_topic_deleted(self, topic: str) -> None:
         """A topic is gone, with its queues."""
 
@@ -105,6 +108,11 @@ class Changes:
         self.deleted_topics: list[TopicState] = []
         self.groups_changed = False
         self.members_changed = False
+
+    def log_trimmed(self, before_position: int) -> None:
+        """The log goes below a position."""
+        for table in self._tables:
+            table.on_log_trimmed(before_position)
 
     def topic_deleted(self, topic: TopicState) -> None:
         """A topic is out of its table."""

@@ -45,10 +45,11 @@ class Trims(Table):
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
         """See `Table.apply`."""
-        _ = entry, changes
+        _ = entry
         match command:
             case TrimQueues(before_position=before_position, first_offsets=first_offsets):
                 self.raise_to(before_position)
+                changes.log_trimmed(before_position)
                 for row in first_offsets:
                     self._topics.trim_queue(*row)
 

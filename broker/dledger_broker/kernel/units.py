@@ -27,6 +27,8 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     born_ms: int
     born_host: bytes
     reconsume_times: int = 0
+    prepared_position: int = 0
+    """Where the half stands that a commit stores this message of; 0 for any other."""
 
     @property
     def size(self) -> int:

@@ -184,7 +184,13 @@ class WrittenUnit:
         for (number, record, queue, magic, message, size), at in zip(prepared, positions[:-1], strict=True):
             self._places[number] = Place(at, size, queue.staged_offset)
             shared = _pack_shared(
-                record.sys_flag, record.born_ms, record.born_host, now_ms, self._store_host, record.reconsume_times, 0
+                record.sys_flag,
+                record.born_ms,
+                record.born_host,
+                now_ms,
+                self._store_host,
+                record.reconsume_times,
+                record.prepared_position,
             )
             encode_run(parts, units_of.setdefault(queue, []), (message,), (size,), at, queue, magic, shared)
         self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]

@@ -10,6 +10,7 @@ from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.topics import HALF_TOPIC
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.expected import Stored
@@ -126,6 +127,9 @@ class Judge:
         check_views(life, self._workload)
         connection = self._connect(life)
         for topic in self._workload.truth.topics.values():
+            if topic.name == HALF_TOPIC:
+                self._check_hidden(connection)
+                continue
             for queue_id, stored in topic.queues.items():
                 self._read_queue(connection, topic.name, queue_id, len(stored), topic.kept(queue_id))
         self._check_offsets(connection)
@@ -133,6 +137,11 @@ class Judge:
             for by_key in (True, False):
                 self._look_up(connection, by_key=by_key)
         self._send(connection)
+
+    def _check_hidden(self, connection: SimConnection) -> None:
+        """Nobody reads halves."""
+        answer = self._ask(connection, RequestCode.PULL_MESSAGE, self._pull_fields(HALF_TOPIC, 0, 0, 1))
+        require(answer.code == ResponseCode.NO_PERMISSION, "halves are not read", node=connection.key, answer=answer)
 
     def _connect(self, life: Life) -> SimConnection:
         return SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)

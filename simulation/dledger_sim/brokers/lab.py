@@ -16,6 +16,7 @@ _BROKERS: Final = (
     BrokerScenario("repeats", repeats=True),
     BrokerScenario("forgets", repeats=True, forgets=True),
     BrokerScenario("races", races=True),
+    BrokerScenario("halves", halves=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

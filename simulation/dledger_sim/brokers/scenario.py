@@ -30,6 +30,7 @@ CLIENTS: Final = (
     "restarters",
     "stewards",
     "resizers",
+    "transactors",
 )
 
 
@@ -37,17 +38,26 @@ class BrokerScenario:
     """See `dledger_sim.log.scenario.Scenario`.
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
-    sends for a short time only; with `races` there are clients that commit through two nodes at once. With `swarm` each
+    sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
+    there are producers of transactions. With `swarm` each
     seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
-        self, name: str, *, repeats: bool = False, forgets: bool = False, races: bool = False, swarm: bool = False
+        self,
+        name: str,
+        *,
+        repeats: bool = False,
+        forgets: bool = False,
+        races: bool = False,
+        halves: bool = False,
+        swarm: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
         self._forgets = forgets
         self._races = races
+        self._halves = halves
         self._swarm = swarm
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
@@ -82,6 +92,8 @@ class BrokerScenario:
             )
         if self._races:
             settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
+        if self._halves:
+            settings = replace(settings, producers=1, transactors=random.choice((2, 4, 8)))
         brokers = BrokerSettings(
             units_per_file=random.choice((8, 32, 256)),
             checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),

@@ -13,6 +13,7 @@ from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.group_times import TimeJudge
+from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.races import Racer
@@ -96,6 +97,7 @@ class BrokerTrial:
             *[Restarter] * settings.restarters,
             *[Steward] * settings.stewards,
             *[Resizer] * settings.resizers,
+            *[Transactor] * settings.transactors,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         Founder(workload, len(kinds), clients).pause()

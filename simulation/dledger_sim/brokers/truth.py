@@ -39,8 +39,9 @@ from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
-from dledger_remoting.topics import is_system_group
+from dledger_remoting.topics import HALF_TOPIC, is_system_group
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
+from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -86,6 +87,7 @@ class Truth:
         self.by_position: dict[int, Stored] = {}
         self.committed: dict[OffsetKey, int] = {}
         self.expected = Expected()
+        self.halves = HalfTruth(happened)
         self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
@@ -172,8 +174,13 @@ class Truth:
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
             places[operation] = queue_id, offset
-            if operation in self.stored:
-                self._see_repetition(operation)
+            name = record.topic.decode()
+            if name == HALF_TOPIC:
+                self.halves.see_half(operation, base + place)
+            else:
+                self.halves.see_message(operation)
+                if operation in self.stored:
+                    self._see_repetition(operation)
             require(
                 self._remembers_from is None
                 or base + place < self._remembers_from
@@ -184,7 +191,6 @@ class Truth:
                 position=base + place,
             )
             self._positions.append(base + place)
-            name = record.topic.decode()
             topic = self.topics.get(name)
             if topic is None:
                 self.happened["message for a deleted topic"] += 1
@@ -213,6 +219,8 @@ class Truth:
                 self._moment,
             )
             queue.append(stored)
+            if name == HALF_TOPIC:
+                continue
             self.newest[name].append(stored)
             self.stored[operation] = self.by_position[position] = stored
         self._see_batches(places)

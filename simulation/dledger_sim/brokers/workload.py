@@ -55,6 +55,7 @@ class ClientSettings:
     restarters: int = 0
     stewards: int = 0
     resizers: int = 0
+    transactors: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0

@@ -14,6 +14,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
+from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
 from dledger_broker.kernel.group_time import GroupTime
@@ -45,6 +46,9 @@ EXAMPLES = [
     EndTimers(1 << 40),
     PutLocks("g", Owner("", "anna"), (PutRow("orders", 0, None), PutRow("orders", 1, Owner("", "bert")))),
     DeleteLocks((DeleteRow("g", "orders", 0, Owner("", "anna")),)),
+    OpenHalf((Half(1 << 40, 7, 300, 1_700_000_000_000, 0, "producers"),)),
+    EndHalf(1 << 40, HalfOutcome.COMMITTED),
+    ReopenHalf(1 << 40),
 ]
 
 

@@ -15,7 +15,9 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> Retention:
     pins = context.parts[PinRequests].proposed
-    return Retention(context.machine, context.log, context.env, pins, policy_of(context.config), context.counters)
+    return Retention(
+        context.machine, context.log, context.env, pins, policy_of(context.config), context.counters, context.parts
+    )
 
 
 FEATURE: Final = Feature(name="retention", build=_build)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -40,7 +40,9 @@ class Retention(Part):
         pins: ProposedPins,
         policy: RetentionPolicy,
         counters: BrokerCounters,
+        parts: Iterable[Part] = (),
     ) -> None:
+        """`parts` are those of this node, each of which may need the log from some position on."""
         self.policy = policy
         self.trimming = Trimming(machine)
         self._machine = machine
@@ -48,6 +50,7 @@ class Retention(Part):
         self._env = env
         self._pins = pins
         self._counters = counters
+        self._parts = parts
         self._ages = SegmentAges(log, lambda: machine.applied_position)
 
     @property
@@ -77,13 +80,14 @@ class Retention(Part):
         if self.trimming.is_busy:
             return
         pinned = self._pins.lowest(self._env.wall_ms())
+        needed = self._needed()
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
             self.policy,
             expired_before=expired_before,
             disk_ratio=fullest_disk_ratio(self._log.status()),
-            pinned=pinned,
+            pinned=min((one for one in (pinned, needed) if one is not None), default=None),
         )
         if position is not None:
             if pinned is not None and position > pinned:
@@ -91,7 +95,14 @@ class Retention(Part):
                 _logger.warning(
                     "event=pin_overridden position=%d pinned=%d reason='the disk is too full'", position, pinned
                 )
+            for part in self._parts:
+                if part.needs_from is not None and position > part.needs_from:
+                    part.overridden(position)
             self.trimming.trim(handle, position)
+
+    def _needed(self) -> int | None:
+        """The position from which on parts need the log."""
+        return min((needed for part in self._parts if (needed := part.needs_from) is not None), default=None)
 
     def _complete(self, handle: JobHandle) -> None:
         """Go on with a trim of which queues were told and the log was not, because its leader was lost or it failed.
@@ -102,7 +113,7 @@ class Retention(Part):
             return
         told, first = self._machine.state.trims.before, self._log.first_position
         pinned = self._pins.lowest(self._env.wall_ms())
-        limit = told if pinned is None else min(told, pinned)
+        limit = min(one for one in (told, pinned, self._needed()) if one is not None)
         left = [position for position in self._log.trim_candidates() if first < position <= limit]
         if left:
             self.trimming.trim(handle, max(left))

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from random import randrange
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
@@ -30,7 +30,7 @@ from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.tails import RecordTails, unique_key_of
-from dledger_broker.features.sending.targets import SendTargets
+from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
@@ -70,6 +70,13 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 
 
+class Halves(Protocol):
+    """What stores the messages of transactions."""
+
+    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
+        """Store a half that was checked as any other send. Raises `RemotingError` and `LogError`."""
+
+
 class SendRequests(Part):
     """Stores messages."""
 
@@ -105,6 +112,11 @@ class SendRequests(Part):
         self._sweep: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
+        self._halves: Halves | None = None
+
+    def attach_halves(self, halves: Halves) -> None:
+        """Name what stores the messages of transactions; without it they are refused."""
+        self._halves = halves
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -250,7 +262,10 @@ class SendRequests(Part):
                 f"the message body has {len(body)} bytes, the limit is {self._limits.max_message_bytes}"
             )
         if fields.sys_flag & SYS_TRANSACTION_MASK:
-            raise NoPermission("this broker does not take transactional messages: send without a transaction")
+            if self._halves is None:
+                raise NoPermission("this broker does not take transactional messages: send without a transaction")
+            self._halves.take(request, fields, target, queue_id)
+            return
         unique_key = b""
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         messages: Sequence[MessageParts]

@@ -2,9 +2,9 @@
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
-writes, `locks` those of queue locks, `busy` those of what the log did not take, `incarnations` those of names that
-were given twice, `clocks` those of group time, `upgrades` those of nodes of different versions, `state` those of other
-state and of views; `apply` puts one into a real process.
+writes, `locks` those of queue locks, `halves` those of transactions, `busy` those of what the log did not take,
+`incarnations` those of names that were given twice, `clocks` those of group time, `upgrades` those of nodes of
+different versions, `state` those of other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dledger_sim.brokers.mutants import (
     clocks,
     commits,
     filters,
+    halves,
     incarnations,
     locks,
     polls,
@@ -43,6 +44,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **clocks.CATALOGUE,
     **upgrades.CATALOGUE,
     **locks.CATALOGUE,
+    **halves.CATALOGUE,
 }
 
 

@@ -17,6 +17,7 @@ from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.features.retention.job import CHECK_PERIOD_S, FIRST_CHECK_S, Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 from dledger_broker.testing.node import NODE_ID
@@ -223,6 +224,35 @@ def test_a_full_disk_overrides_a_pin_and_is_counted():
     broker.env.advance(1.0)
     assert broker.log.first_position == max(broker.log.snapshots)
     assert retention.counters.pins_overridden == 1
+
+
+class Needing(Part):
+    """A part that needs the log from a position on."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.told: list[int] = []
+
+    @property
+    def needs_from(self) -> int | None:
+        """See `Part.needs_from`."""
+        return self.position
+
+    def overridden(self, position: int) -> None:
+        """See `Part.overridden`."""
+        self.told.append(position)
+
+
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_what_a_part_needs_goes_for_a_full_disk_only(disk_is_full: bool):
+    broker, retaining = trimmed_broker()
+    part = Needing(1)
+    retaining.job._parts = [part]
+    if disk_is_full:
+        broker.node.disk_used = 900
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    assert (broker.log.first_position > 0) == disk_is_full
+    assert bool(part.told) == disk_is_full
 
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():

@@ -144,7 +144,7 @@ def test_a_send_to_an_unknown_topic_creates_it_after_the_default_topic(
         ("T1", {}, b"x" * 1025, 13, "1024"),
         ("T1", {"i": "p\x01" + "x" * 32_767}, b"x", 13, "32767"),
         ("T1", {"i": "DELAY\x013\x02"}, b"x", 13, "DELAY"),
-        ("T1", {"f": "4"}, b"x", 16, "transaction"),
+        ("T1", {"f": "4"}, b"x", 13, "transaction"),
         ("T1", {"m": "true"}, b"\x00\x00", 13, "cut off"),
         ("T1", {"e": "many"}, b"x", 1, "queueId"),
     ],

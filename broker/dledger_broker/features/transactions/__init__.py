@@ -1,0 +1,36 @@
+"""Transactions: messages that consumers see once their producers commit them, and never if these roll them back.
+
+A producer sends a half, does its own work, and ends it with 37. `table.py` has the halves that are open and how the
+last ones ended, `sends.py` opens them, `ends.py` commits and rolls back, `proposed.py` is what this leader has in
+flight. There are no op records as RocketMQ has them: what has ended is in the table.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Final
+
+from dledger_broker.features.sending.send import SendRequests
+from dledger_broker.features.transactions.ends import HalfEnds
+from dledger_broker.features.transactions.proposed import ProposedHalves
+from dledger_broker.features.transactions.requests import Transactions
+from dledger_broker.features.transactions.sends import HalfSends
+from dledger_broker.features.transactions.table import HALF_COMMANDS, HALVES, NAME
+from dledger_broker.kernel.parts import Context, Feature
+from dledger_remoting.ids import UniqueKeyGenerator
+
+
+def _build(context: Context) -> Transactions:
+    machine, requests, writer, store_host = context.machine, context.requests, context.writer, context.store_host
+    proposed = ProposedHalves()
+    keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
+    sends = HalfSends(
+        machine, writer, requests, proposed, context.config, context.counters, store_host, keys, context.clock
+    )
+    transactions = Transactions(machine, context.clock, sends, HalfEnds(machine, writer, requests, proposed))
+    context.parts[SendRequests].attach_halves(transactions)
+    return transactions
+
+
+FEATURE: Final = Feature(name=NAME, commands=HALF_COMMANDS, table=HALVES, activated=True, build=_build)

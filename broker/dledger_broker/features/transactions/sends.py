@@ -1,0 +1,192 @@
+"""Sends of halves: stored where nobody reads them, and opened, in one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, cast
+
+import msgspec
+
+from dledger.invariants import invariant
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.sending.targets import SendTarget
+from dledger_broker.features.transactions.messages import half_properties
+from dledger_broker.features.transactions.proposed import ProposedHalves
+from dledger_broker.features.transactions.table import HALVES, NAME, OPEN_KIND, Half, half_row
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import QueueState
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, ServiceNotAvailable, SystemBusy
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.hotpath import SendV2Fields, send_response_frame
+from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
+from dledger_remoting.properties import (
+    CHECK_IMMUNITY_SECONDS,
+    PRODUCER_GROUP,
+    TRANSACTION_PREPARED,
+    UNIQUE_KEY,
+    find_property,
+)
+from dledger_remoting.record import KEPT_SYS_FLAGS, SYS_TRANSACTION_MASK, SYS_TRANSACTION_PREPARED
+from dledger_remoting.topics import DLQ_PREFIX, HALF_TOPIC, validate_group
+
+MAX_IMMUNITY_S: Final = 3_600
+"""A producer may ask that nobody asks it for so long."""
+
+
+class HalfSends:
+    """Takes sends of halves that `sending` has checked as any other."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        writer: LogWriter,
+        requests: Requests,
+        proposed: ProposedHalves,
+        config: BrokerConfig,
+        counters: BrokerCounters,
+        store_host: HostAddress,
+        unique_keys: UniqueKeyGenerator,
+        clock: GroupClock,
+    ) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._requests = requests
+        self._proposed = proposed
+        self._config = config
+        self._counters = counters
+        self._id_prefix = offset_message_id_prefix(store_host)
+        self._unique_keys = unique_keys
+        self._clock = clock
+        machine.on_state(self._keep_table)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._table = state.table(HALVES)
+
+    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
+        """Store a half and answer when every later leader knows of it. Raises `RemotingError` and `LogError`."""
+        properties = fields.properties.encode()
+        _require_half(request, fields, target, properties)
+        self._machine.activation.require(NAME)
+        if len(self._table.open) + self._proposed.opening >= self._config.max_open_halves:
+            self._counters.max_open_halves += 1
+            raise SystemBusy(
+                f"{self._config.max_open_halves} transactions are open, which is the limit max_open_halves: end some"
+            )
+        if self._machine.queue(HALF_TOPIC, 0) is None:
+            raise ServiceNotAvailable(f"topic {HALF_TOPIC} is not there yet, nothing was stored: try again later")
+        now_ms = self._clock.reckoned_from_ms()
+        if now_ms is None:
+            self._clock.when_known(partial(self._time_known, request))
+            return
+        group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode() or fields.producer_group
+        validate_group(group)
+        new_key = self._unique_keys.next(now_ms)
+        record = NewRecord(
+            topic=HALF_TOPIC,
+            queue_id=0,
+            body=request.body,
+            properties=half_properties(properties, group, new_key, self._config.cluster, target.topic, queue_id),
+            flag=fields.user_flag,
+            sys_flag=fields.sys_flag & KEPT_SYS_FLAGS,
+            born_ms=fields.born_timestamp,
+            born_host=request.origin.born_host,
+            reconsume_times=fields.reconsume_times,
+        )
+        check_ms = now_ms + first_check_after_ms(properties, self._config.transaction_timeout_ms)
+        self.open(record, group, check_ms, (), partial(self._stored, request, queue_id, record))
+
+    def _time_known(self, request: Request, now_ms: int | None) -> None:
+        """Go on with a send that has waited for the group's time."""
+        if now_ms is None and self._machine.leadership.ready:
+            missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
+            self._requests.fail(request, ServiceNotAvailable(missing))
+        else:
+            self._requests.run(request)
+
+    def open(
+        self,
+        record: NewRecord,
+        group: str,
+        next_check_ms: int,
+        commands: Sequence[Command],
+        told: Callable[[Place | None], None],
+    ) -> None:
+        """Stage the record of a half and what opens it, with other commands; `told` its place, None if that is unknown.
+
+        The half topic is there. Raises `LogError`, and nothing is staged.
+        """
+        queue = self._machine.queue(HALF_TOPIC, 0)
+        invariant(queue is not None, "a half is opened while its topic is there")
+        half = Half(0, cast(QueueState, queue).staged_offset, record.size, next_check_ms, 0, group)
+        row = half_row(half)
+
+        def write_row(payload: memoryview, positions: Sequence[int | None]) -> None:
+            payload[:] = half_row(msgspec.structs.replace(half, position=positions[0] or 0))
+
+        def done(outcome: Stored | Unknown) -> None:
+            self._proposed.opening -= 1
+            told(outcome.places[0] if isinstance(outcome, Stored) else None)
+
+        self._writer.write([record], [FixedRows(OPEN_KIND, len(row), write_row), *commands], done=done)
+        self._proposed.opening += 1
+
+    def _stored(self, request: Request, queue_id: int, record: NewRecord, place: Place | None) -> None:
+        if place is None:
+            lost = "leadership was lost before a majority had the message: it may be stored, and be asked about later"
+            self._requests.fail(request, OutcomeUnknown(lost))
+            return
+        self._counters.messages_in += 1
+        self._counters.bytes_in += place.size
+        if request.is_oneway:
+            request.origin.settle()
+            return
+        message_id = self._id_prefix + b"%016X" % place.position
+        unique_key = find_property(record.properties, UNIQUE_KEY.encode()) or b""
+        answer = send_response_frame(
+            request.opaque,
+            message_id,
+            queue_id,
+            place.queue_offset,
+            unique_key,
+            serialize_type=request.serialize_type,
+        )
+        request.origin.answer_frame(answer)
+
+
+def is_half(properties: bytes) -> bool:
+    """Whether a message says that it is a transaction's."""
+    return find_property(properties, TRANSACTION_PREPARED.encode()) in (b"true", b"TRUE", b"True")
+
+
+def _require_half(request: Request, fields: SendV2Fields, target: SendTarget, properties: bytes) -> None:
+    """Raise `MessageIllegal` unless the send is one of a half."""
+    if fields.sys_flag & SYS_TRANSACTION_MASK != SYS_TRANSACTION_PREPARED or not is_half(properties):
+        raise MessageIllegal(
+            f"sysFlag {fields.sys_flag} with {TRANSACTION_PREPARED} other than true is no half: a message of a "
+            "transaction is sent with both, and ended with END_TRANSACTION (37)"
+        )
+    if fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+        raise MessageIllegal("a batch cannot be a transaction: send its messages one by one")
+    if target.retry_group is not None or target.topic.startswith(DLQ_PREFIX):
+        raise MessageIllegal(f"topic {target.topic} takes no transactions: send to an ordinary one")
+
+
+def first_check_after_ms(properties: bytes, timeout_ms: int) -> int:
+    """How long after its send a half is checked first. Raises `MessageIllegal` for what is no time of at most 1 h."""
+    text = (find_property(properties, CHECK_IMMUNITY_SECONDS.encode()) or b"").strip()
+    if not text or text == b"-1":
+        return timeout_ms
+    if not text.isdigit() or int(text[:10]) > MAX_IMMUNITY_S:
+        raise MessageIllegal(
+            f"{CHECK_IMMUNITY_SECONDS} = {text[:32].decode(errors='replace')}: 0 to {MAX_IMMUNITY_S} seconds expected"
+        )
+    return int(text) * 1000

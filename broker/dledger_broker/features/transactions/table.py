@@ -1,0 +1,239 @@
+"""Table of halves: messages of transactions whose outcome is open, and how the last ones ended.
+
+A half is named by its position in the log. Its record stands in the half topic, in the unit that opens it; a commit is
+the message in its real topic and the end of the half, in one unit.
+
+    OpenHalf   rows that follow one another: position u64, queue offset u64, size u32, next check u64, checks u16, bytes
+               of the producer group u8, the group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from dledger.errors import CorruptionError
+from dledger.statemachine import CommittedEntry
+from dledger_broker.kernel.commands import Command, Kinds, RawCommand
+from dledger_broker.kernel.digest import MASK, item_hash
+from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
+from dledger_remoting.topics import HALF_TOPIC
+
+NAME: Final = "transactions"
+"""Of the feature."""
+OPEN_KIND: Final = 38
+ENDED_KEPT: Final = 10_000
+"""How many ends are remembered, for producers that ask again."""
+_HEAD: Final = Struct(">QQIQHB")
+
+
+class HalfOutcome(IntEnum):
+    """How a half ended."""
+
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    LOST = 3
+    """The log was trimmed below it, because a disk was too full."""
+    UNDECIDED = 4
+    """No producer said what is to become of it, however often they were asked."""
+    NO_TOPIC = 5
+    """It was committed when its topic was gone."""
+    REOPENED = 6
+    """It was undecided, and is open again as another half."""
+
+
+class Half(msgspec.Struct, frozen=True, array_like=True):
+    """A half that is open: where its record stands, whose it is, when producers are asked next, how often they were."""
+
+    position: int
+    queue_offset: int
+    size: int
+    next_check_ms: int
+    checks: int
+    group: str
+
+
+class OpenHalf(RawCommand, frozen=True):
+    """Halves whose records stand in the same unit, without checks; with checks, of open halves, what is noted anew.
+
+    A half that has ended meanwhile is not opened by a check that was noted too late.
+    """
+
+    halves: tuple[Half, ...]
+
+    def to_payload(self) -> bytes:
+        """See `RawCommand`."""
+        return b"".join(map(half_row, self.halves))
+
+    @classmethod
+    def from_payload(cls, payload: bytes | memoryview) -> OpenHalf:
+        """See `RawCommand`."""
+        return cls(tuple(_halves(bytes(payload))))
+
+
+class EndHalf(msgspec.Struct, frozen=True):
+    """A half ends, once: one that is not open stays as it is."""
+
+    position: int
+    outcome: HalfOutcome
+
+
+class ReopenHalf(msgspec.Struct, frozen=True):
+    """A half that ended undecided is open again, as another one in the same unit."""
+
+    position: int
+
+
+HALF_COMMANDS: Final[Kinds] = {OPEN_KIND: OpenHalf, 39: EndHalf, 40: ReopenHalf}
+
+
+class HalfFrame(msgspec.Struct, frozen=True, tag="halves"):
+    """Halves that are open."""
+
+    rows: list[Half]
+
+
+class EndedHalfFrame(msgspec.Struct, frozen=True, tag="ended-halves"):
+    """The last ends, as (position, outcome), the oldest first; how many halves trims have ended at all."""
+
+    rows: list[tuple[int, HalfOutcome]]
+    lost: int
+
+
+class HalfTable(Table):
+    """The replicated part. `open` and `ended` are for readers; `lost` is how many halves were ended by trims."""
+
+    __slots__ = ("_sum", "ended", "lost", "open")
+
+    frames = (HalfFrame, EndedHalfFrame)
+
+    def __init__(self) -> None:
+        self.open: dict[int, Half] = {}
+        self.ended: dict[int, HalfOutcome] = {}
+        self.lost = 0
+        self._sum = 0
+
+    @property
+    def digest(self) -> int:
+        """See `Table.digest`; that of an empty table is 0."""
+        return (self._sum + (item_hash("lost-halves", self.lost) if self.lost else 0)) & MASK
+
+    @property
+    def lowest(self) -> int | None:
+        """The position from which on open halves need the log."""
+        return min(self.open, default=None)
+
+    def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
+        """See `Table.apply_raw`: opens halves, and notes checks."""
+        _ = entry
+        for half in _halves(bytes(payload)):
+            before = self.open.get(half.position)
+            if before is not None:
+                self._sum -= _hash_open(before)
+            elif half.checks:
+                continue
+            self._put(half)
+
+    def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
+        """See `Table.apply`."""
+        _ = entry, changes
+        match command:
+            case EndHalf(position=position, outcome=outcome):
+                self._end(position, outcome)
+            case ReopenHalf(position=position):
+                if self.ended.get(position) is HalfOutcome.UNDECIDED:
+                    self._sum -= _hash_ended(position, HalfOutcome.UNDECIDED)
+                    self._put_end(position, HalfOutcome.REOPENED)
+
+    def on_log_trimmed(self, before_position: int) -> None:
+        """See `Table.on_log_trimmed`: what stands below is lost."""
+        self._lose([position for position in self.open if position < before_position])
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """See `Table.on_topic_deleted`: without the half topic there are no halves."""
+        if topic == HALF_TOPIC:
+            self._lose(list(self.open))
+
+    def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
+        """See `Table.capture_frames`."""
+        _ = now
+        captured: dict[str, Iterable[Frame]] = {}
+        if self.open:
+            captured["halves"] = map(HalfFrame, in_slices(list(self.open.values())))
+        if self.ended:
+            slices, lost = in_slices(list(self.ended.items())), self.lost
+            captured["ended-halves"] = (EndedHalfFrame(rows, lost) for rows in slices)
+        return captured
+
+    def restore_frame(self, frame: Frame, now: float) -> None:
+        """See `Table.restore_frame`."""
+        _ = now
+        match frame:
+            case HalfFrame(rows=rows):
+                for half in rows:
+                    self._put(half)
+            case EndedHalfFrame(rows=ends, lost=lost):
+                self.lost = lost
+                for position, outcome in ends:
+                    self._put_end(position, outcome)
+
+    def _lose(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            self._end(position, HalfOutcome.LOST)
+            self.lost += 1
+
+    def _put(self, half: Half) -> None:
+        self.open[half.position] = half
+        self._sum = (self._sum + _hash_open(half)) & MASK
+
+    def _end(self, position: int, outcome: HalfOutcome) -> None:
+        half = self.open.pop(position, None)
+        if half is not None:
+            self._sum -= _hash_open(half)
+            self._put_end(position, outcome)
+
+    def _put_end(self, position: int, outcome: HalfOutcome) -> None:
+        self.ended[position] = outcome
+        self._sum += _hash_ended(position, outcome)
+        if len(self.ended) > ENDED_KEPT:
+            oldest = next(iter(self.ended))
+            self._sum -= _hash_ended(oldest, self.ended.pop(oldest))
+        self._sum &= MASK
+
+
+HALVES: Final = TableKey("halves", HalfTable)
+
+
+def half_row(half: Half) -> bytes:
+    """A row of `OpenHalf`."""
+    group = half.group.encode()
+    head = _HEAD.pack(half.position, half.queue_offset, half.size, half.next_check_ms, half.checks, len(group))
+    return head + group
+
+
+def _halves(payload: bytes) -> Iterator[Half]:
+    """The rows of a payload. Raises `CorruptionError`."""
+    at = 0
+    while at < len(payload):
+        behind = at + _HEAD.size
+        if behind > len(payload) or behind + payload[behind - 1] > len(payload):
+            raise CorruptionError(f"open halves: the row at byte {at} of {len(payload)} is cut off")
+        position, queue_offset, size, next_check_ms, checks, group_bytes = _HEAD.unpack_from(payload, at)
+        at = behind + group_bytes
+        try:
+            group = payload[behind:at].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(f"open halves: the group at byte {behind} is no text") from error
+        yield Half(position, queue_offset, size, next_check_ms, checks, group)
+
+
+def _hash_open(half: Half) -> int:
+    return item_hash("half", *msgspec.structs.astuple(half))
+
+
+def _hash_ended(position: int, outcome: HalfOutcome) -> int:
+    return item_hash("ended-half", position, int(outcome))

@@ -1,0 +1,55 @@
+"""Truth about transactions: what the log has of them beside what producers have asked for, and were told.
+
+A message is never seen before its commit was asked for, once after, and never after a rollback that was answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dledger_sim.log.invariants import require
+
+
+class HalfTruth:
+    """Told of every record, and of every answer to a producer of transactions; `happened` counts what rarely does."""
+
+    def __init__(self, happened: Counter[str]) -> None:
+        self._happened = happened
+        self.sent: set[int] = set()
+        """Operations that were sent as halves."""
+        self.commit_asked: set[int] = set()
+        """Those that their producers asked to commit, answered or not."""
+        self._positions: dict[int, int] = {}
+        """Where the halves stand."""
+        self._seen: set[int] = set()
+        self._rolled_back: set[int] = set()
+
+    def see_half(self, operation: int, position: int) -> None:
+        """The half topic has a record."""
+        require(operation in self.sent, "only what was sent as a half is one", operation=operation)
+        require(operation not in self._positions, "a half is stored once", operation=operation, position=position)
+        self._positions[operation] = position
+
+    def see_message(self, operation: int) -> None:
+        """A topic of consumers has a record."""
+        if operation not in self.sent:
+            return
+        require(operation in self._positions, "what is committed was a half", operation=operation)
+        require(operation in self.commit_asked, "nothing is seen before its commit is asked for", operation=operation)
+        require(operation not in self._rolled_back, "what is rolled back is never seen", operation=operation)
+        require(operation not in self._seen, "a transaction is committed once", operation=operation)
+        self._seen.add(operation)
+        self._happened["transaction committed"] += 1
+
+    def half_acknowledged(self, operation: int, position: int) -> None:
+        """A producer was told where its half stands."""
+        found = self._positions.get(operation)
+        require(found == position, "an acknowledged half is in the log", operation=operation, found=found)
+
+    def end_acknowledged(self, operation: int, *, committed: bool) -> None:
+        """A producer was told that its transaction is committed, or rolled back."""
+        seen = operation in self._seen
+        require(seen == committed, "a transaction ends as its producer was told", operation=operation, seen=seen)
+        if not committed:
+            self._rolled_back.add(operation)
+            self._happened["transaction rolled back"] += 1

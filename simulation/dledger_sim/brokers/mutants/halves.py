@@ -1,0 +1,66 @@
+"""Bugs of transactions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dledger_broker.features.transactions.ends import HalfEnds
+from dledger_broker.features.transactions.messages import committed, real_target
+from dledger_broker.features.transactions.proposed import ProposedEnds
+from dledger_broker.features.transactions.table import EndHalf, HalfOutcome
+from dledger_broker.kernel.requests import Request
+from dledger_remoting.record import MessageRecord
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("halves")
+
+
+def _end_only(self: HalfEnds, request: Request, record: MessageRecord) -> None:
+    self._end_without_record(request, record.physical_offset, HalfOutcome.COMMITTED)
+
+
+CATALOGUE.add(
+    "commit-without-its-message",
+    "a commit stores the message and ends the half in one unit: here the half alone ends",
+    (HalfEnds, "_commit_record", _end_only),
+)
+
+
+def _store_only(self: HalfEnds, request: Request, record: MessageRecord) -> None:
+    position = record.physical_offset
+    topic = self._machine.topic(real_target(record)[0])
+    assert topic is not None
+    self._writer.write([committed(record, topic)], done=partial(self._committed, request, position))
+    self._ends.begin(position)
+
+
+CATALOGUE.add(
+    "commit-without-its-end",
+    "a commit stores the message and ends the half in one unit: here the half stays open",
+    (HalfEnds, "_commit_record", _store_only),
+)
+
+
+def _finish_what_is_there(self: ProposedEnds, position: int) -> None:
+    for told in self._waiting.pop(position, []):
+        told()
+
+
+CATALOGUE.add(
+    "ends-in-flight-not-waited-for",
+    "only one end of a half is on its way at a time",
+    (ProposedEnds, "__contains__", lambda _self, _position: False),
+    (ProposedEnds, "finish", _finish_what_is_there),
+)
+
+
+def _end_at_once(self: HalfEnds, request: Request, position: int, outcome: HalfOutcome) -> None:
+    self._machine.stage_command(EndHalf(position, outcome), lambda _error: None, privileged=True)
+    request.respond()
+
+
+CATALOGUE.add(
+    "rollback-answered-when-staged",
+    "a rollback is answered when it is applied",
+    (HalfEnds, "_end_without_record", _end_at_once),
+)

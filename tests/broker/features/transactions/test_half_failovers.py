@@ -1,0 +1,156 @@
+"""Transactions on three simulated nodes: what a failover, a snapshot and a trim at any point do to them."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from dledger_broker.features.transactions.table import HALVES, HalfTable
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.ids import parse_offset_message_id
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
+from dledger_sim.brokers.service import SimBroker
+from dledger_sim.brokers.truth import encode_body
+from dledger_sim.log.registers import leading
+
+HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
+COMMIT, ROLLBACK = 8, 12
+
+
+class Transacting:
+    """Three simulated nodes, and producers of transactions."""
+
+    def __init__(self) -> None:
+        self.brokers = Brokers()
+
+    def send(self, seconds: float = 0.5) -> tuple[int, Answer]:
+        """Send a half; returns the operation that its message names, and the answer."""
+        brokers = self.brokers
+        operation = brokers.workload.next_operation()
+        code, ext, _ = brokers.workload.make_send(TOPIC, 0, [operation], batch=False)
+        ext = {**ext, "f": "4", "i": HALF + ext.get("i", "")}
+        brokers.workload.truth.halves.sent.add(operation)
+        answers = brokers.ask(brokers.connect(brokers.leader), code, ext, encode_body(operation, 0))
+        brokers.run(seconds)
+        (answer,) = answers
+        assert answer is not None
+        assert answer.code == 0, answer
+        return operation, answer
+
+    def end(self, operation: int, sent: Answer, what: int, node: str | None = None) -> list[Answer | None]:
+        """Ask a node to end a half; its answer will stand in the list."""
+        ext = {
+            "producerGroup": "PG",
+            "tranStateTableOffset": sent.ext["queueOffset"],
+            "commitLogOffset": str(parse_offset_message_id(sent.ext["msgId"])[1]),
+            "commitOrRollback": str(what),
+        }
+        if what == COMMIT:
+            self.brokers.workload.truth.halves.commit_asked.add(operation)
+        connection = self.brokers.connect(node or self.brokers.leader)
+        return self.brokers.ask(connection, RequestCode.END_TRANSACTION, ext)
+
+    def tables(self) -> list[HalfTable]:
+        """The tables of all nodes that live."""
+        lives = [node.life for node in self.brokers.group.nodes.values()]
+        return [cast(SimBroker, life.service).broker.state.table(HALVES) for life in lives if life is not None]
+
+    def stored(self, operation: int) -> bool:
+        """Whether the message is in its queue; the simulator's judge refuses a second one."""
+        return operation in self.brokers.workload.truth.stored
+
+
+def codes(answers: list[Answer | None]) -> list[int]:
+    return [answer.code for answer in answers if answer is not None]
+
+
+def test_a_half_is_committed_by_the_next_leader_through_a_node_that_does_not_lead() -> None:
+    transacting = Transacting()
+    brokers = transacting.brokers
+    operation, sent = transacting.send()
+    old = brokers.leader
+    brokers.group.kill(old)
+    brokers.run(2.0)
+    assert not transacting.stored(operation)
+    answers = transacting.end(operation, sent, COMMIT, brokers.follower if brokers.follower != old else None)
+    brokers.run(1.0)
+    assert codes(answers) == [0]
+    assert transacting.stored(operation)
+    brokers.group.start(old)
+    brokers.run(3.0)
+    assert [(len(table.open), len(table.ended)) for table in transacting.tables()] == [(0, 1)] * 3
+
+
+def test_a_commit_that_is_cut_off_by_a_failover_and_repeated_is_stored_once() -> None:
+    transacting = Transacting()
+    brokers, group = transacting.brokers, transacting.brokers.group
+    operation, sent = transacting.send()
+    old = brokers.leader
+    first = transacting.end(operation, sent, COMMIT)
+    while codes(first) == [] and not transacting.stored(operation):
+        brokers.run(0.0005)
+    group.kill(old)
+    brokers.run(2.0)
+    for _ in range(2):
+        again = transacting.end(operation, sent, COMMIT, brokers.leader)
+        brokers.run(1.0)
+        assert codes(again) == [0]
+    group.start(old)
+    brokers.run(3.0)
+    assert transacting.stored(operation)
+    assert [(len(table.open), len(table.ended)) for table in transacting.tables()] == [(0, 1)] * 3
+
+
+def test_a_deposed_leader_does_not_say_what_has_become_of_a_half() -> None:
+    """1. A leader stages a commit that no other node gets. 2. The others elect, and take the rollback. 3. The old
+    leader, which knows of nothing, must not answer from its own state.
+    """
+    transacting = Transacting()
+    brokers, group = transacting.brokers, transacting.brokers.group
+    operation, sent = transacting.send()
+    old = brokers.leader
+    others = [name for name in group.nodes if name != old]
+    for other in others:
+        group.network.block(old, other)
+        group.network.block(other, old)
+    lost = transacting.end(operation, sent, COMMIT, old)
+    stays_open = transacting.end(operation, sent, 0, old)
+    brokers.run(3.0)
+    new = next(name for name in others if (life := group.nodes[name].life) and life.replica.is_ready)
+    taken = transacting.end(operation, sent, ROLLBACK, new)
+    brokers.run(1.0)
+    assert codes(taken) == [0]
+    assert 0 not in codes(lost) + codes(stays_open)
+    for other in others:
+        group.network.unblock(old, other)
+        group.network.unblock(other, old)
+    brokers.run(4.0)
+    assert not transacting.stored(operation)
+    assert [(len(table.open), len(table.ended)) for table in transacting.tables()] == [(0, 1)] * 3
+
+
+def test_halves_survive_a_snapshot_and_hold_the_log() -> None:
+    transacting = Transacting()
+    brokers, group = transacting.brokers, transacting.brokers.group
+    late = brokers.follower
+    group.kill(late)
+    operation, sent = transacting.send()
+    connection = brokers.connect(brokers.leader)
+    for _ in range(40):
+        brokers.send(connection, TOPIC, padding=4000)
+        brokers.run(0.1)
+    leader = leading(group)
+    part = cast(SimBroker, leader.service)
+    position = leader.replica.snapshots.list()[-1].position
+    (table, *_) = transacting.tables()
+    assert table.lowest is not None
+    assert table.lowest < position
+    part.trim(position)  # as for a full disk
+    brokers.run(1.0)
+    group.start(late)
+    brokers.run(5.0)
+    assert [(len(table.open), table.lost) for table in transacting.tables()] == [(0, 1)] * 3
+    answers = transacting.end(operation, sent, COMMIT)
+    brokers.run(1.0)
+    assert codes(answers) == [1]
+    assert not transacting.stored(operation)
