@@ -104,6 +104,23 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(
     assert sorted(client.bodies("reader")) == sorted(expected)
 
 
+def test_a_push_consumer_gets_what_its_expression_in_sql_is_true_of(one_group, apache, topic):
+    with SyncProducer(one_group.namesrv) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, tags="red", properties={"amount": str(number)})
+    client = apache(one_group.namesrv)
+    client.call(
+        "push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount BETWEEN 3 AND 5 AND TAGS = 'red'"
+    )
+    client.wait_for(lambda: len(client.bodies("reader")) >= 3, "3 messages")
+    with SyncProducer(one_group.namesrv) as producer:
+        producer.send(topic, b"left out", tags="blue", properties={"amount": "4"})
+        producer.send(topic, b"awaited", tags="red", properties={"amount": "4"})
+    client.wait_for(lambda: "awaited" in client.bodies("reader"), "the message that it waits for")
+    client.call("close_push", name="reader")
+    assert sorted(client.bodies("reader")) == ["3", "4", "5", "awaited"]
+
+
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, apache, topic):
     client = apache(one_group.namesrv)
     stories.comes_back(one_group, client, client, f"{topic}-readers", topic)

@@ -32,6 +32,7 @@ type request struct {
 	Body       string   `json:"body"`
 	Bodies     []string `json:"bodies"`
 	Tag        string   `json:"tag"`
+	SQL        string   `json:"sql"`
 	Keys       string   `json:"keys"`
 	Shard      int      `json:"shard"`
 	Prefix     string   `json:"prefix"`
@@ -214,6 +215,9 @@ func push(wanted request) error {
 	selector := consumer.MessageSelector{}
 	if wanted.Tag != "" {
 		selector = consumer.MessageSelector{Type: consumer.TAG, Expression: wanted.Tag}
+	}
+	if wanted.SQL != "" {
+		selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: wanted.SQL}
 	}
 	err = made.Subscribe(wanted.Topic, selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {

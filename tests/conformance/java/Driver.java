@@ -20,6 +20,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -208,7 +209,11 @@ public class Driver {
         if (wanted.containsKey("fails_first")) {
             failsFirst.add(name + "/" + wanted.getString("fails_first"));
         }
-        made.subscribe(wanted.getString("topic"), wanted.containsKey("tag") ? wanted.getString("tag") : "*");
+        if (wanted.containsKey("sql")) {
+            made.subscribe(wanted.getString("topic"), MessageSelector.bySql(wanted.getString("sql")));
+        } else {
+            made.subscribe(wanted.getString("topic"), wanted.containsKey("tag") ? wanted.getString("tag") : "*");
+        }
         made.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt one : messages) {
                 Map<String, Object> fields = new LinkedHashMap<>();
