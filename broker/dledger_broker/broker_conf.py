@@ -133,6 +133,8 @@ ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]
     "maxMessageSize": ("max_message_bytes", _same),
     "fileReservedTime": ("retention_hours", _same),
     "diskMaxUsedSpaceRatio": ("disk_max_used_ratio", _percent),
+    "messageDelayLevel": ("delay_levels", _text),
+    "timerMaxDelaySec": ("timer_max_delay_s", _same),
     "registerNameServerPeriod": ("register_period_ms", _same),
 }
 """Our key for each of RocketMQ's, and what makes our value of its value."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from dledger.logs import FORMATS, STDOUT
 from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
+from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.hosts import split_host_port
 from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, validate_topic
@@ -84,6 +85,12 @@ class BrokerConfig:
     Transactions
       transaction_timeout_ms     how long after its send a half is checked first, unless it says so itself
       max_open_halves            transactions that are neither committed nor rolled back; one more is answered 2
+
+    Delayed messages
+      delay_levels               the delays that messages name by number, from 1 on, each a number and s, m, h or d
+      timer_max_delay_s          how far off the time may be that a message names
+      max_pending_timers         how many messages may wait; a delayed send beyond is refused
+      max_pending_timer_bytes    how many bytes of the log they may take; they are written again before it is trimmed
 
     Reading the log
       busy_range_bytes_per_s     what this node serves of ranges of the log, which Spark jobs read, while it takes in a
@@ -161,6 +168,11 @@ class BrokerConfig:
 
     transaction_timeout_ms: int = 6_000
     max_open_halves: int = 100_000
+
+    delay_levels: str = DEFAULT_LEVELS
+    timer_max_delay_s: int = 259_200
+    max_pending_timers: int = 10_000_000
+    max_pending_timer_bytes: int = 16 << 30
 
     busy_range_bytes_per_s: int = 8 * MIB
 
@@ -263,6 +275,11 @@ class BrokerConfig:
                 "power loss of several nodes can lose acknowledged messages)"
             )
 
+        try:
+            parse_delay_levels(self.delay_levels)
+        except ValueError as error:
+            raise ConfigError(f"delay_levels = {self.delay_levels!r}: {error}") from error
+
     def _check_addresses(self) -> None:
         for key in ("port", "advertised_port", "peer_port"):
             self._check_range(key, 1, 65_535)
@@ -315,6 +332,9 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_idempotent_keys", 1, 1 << 30),
     ("transaction_timeout_ms", 0, _DAY_MS),
     ("max_open_halves", 1, 10_000_000),
+    ("timer_max_delay_s", 1, 40 * 86_400),
+    ("max_pending_timers", 1, 1 << 40),
+    ("max_pending_timer_bytes", 1, 1 << 60),
     ("busy_range_bytes_per_s", 0, 1 << 40),
     ("retention_hours", 1, 24 * 365 * 100),
     ("retention_bytes", 0, 1 << 60),

@@ -121,6 +121,8 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"namesrvAddr": '"h:1"', "namesrv": '["h:1"]'},
     {"flushDiskType": '"ASYNC_FLUSH"', "flush": '"sync"'},
     {"mappedFileSizeCommitLog": "2097152", "segment_bytes": "4194304"},
+    {"messageDelayLevel": '"1s"', "delay_levels": '"2s"'},
+    {"timerMaxDelaySec": "60", "timer_max_delay_s": "61"},
     {"autoCreateTopicEnable": "true", "auto_create_topic": "false"},
     {"autoCreateSubscriptionGroup": "true", "auto_create_group": "false"},
     {"enablePropertyFilter": "true", "property_filter": "false"},

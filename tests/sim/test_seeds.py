@@ -24,6 +24,7 @@ FRESH = {
     "repeats": range(500, 510),
     "races": range(500, 520),
     "halves": range(500, 510),
+    "delays": range(500, 515),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -116,6 +117,7 @@ HAPPENINGS = {
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,
     "halves": ("half stored", "transaction committed", "transaction rolled back", "log trimmed"),
+    "delays": ("delayed message delivered", "row moved", "log trimmed"),
 }
 """What a short campaign of a scenario reaches."""
 

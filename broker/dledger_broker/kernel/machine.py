@@ -18,9 +18,10 @@ staged contexts; a table is kept by whoever asks it for every message (`on_state
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -37,6 +38,7 @@ from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_en
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.feature_views import FeatureView
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.kernel.overlay import Overlay
@@ -52,6 +54,7 @@ from dledger_broker.kernel.view_recovery import recover_queues
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
+from dledger_broker.views.databases import DatabaseFiles, Databases
 from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader
@@ -59,6 +62,9 @@ from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.units import UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
+
+DATABASES: Final = "timeindex"
+"""Folder of what features have in databases."""
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +101,11 @@ class BrokerMachine:
         features: Sequence[Replicated],
         config: MachineConfig | None = None,
         disk: Disk | None = None,
+        databases: Databases | None = None,
     ) -> None:
-        """`features` are those of this version, in the order of their tables; `disk` stands in for the real one."""
+        """`features` are those of this version, in the order of their tables; `disk` and `databases` stand in for the
+        real ones.
+        """
         self.features = features
         self.commands = registry_of(features)
         self.config = config or MachineConfig()
@@ -114,6 +123,8 @@ class BrokerMachine:
         self.before_handover: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
         self._disk = disk or OsDisk(data_dir)
+        self.databases = databases or DatabaseFiles(os.path.join(data_dir, DATABASES))
+        self._feature_views: list[FeatureView] = []
         self._log: Log | None = None
         self._overlay_term = 0
         self._restored = False
@@ -130,7 +141,7 @@ class BrokerMachine:
             replica=self,
             every_bytes=self.config.checkpoint_bytes,
         )
-        reader = LogReader(self)
+        self.log_reader = reader = LogReader(self)
         self.keys = KeySearch(
             self._disk,
             env,
@@ -164,16 +175,22 @@ class BrokerMachine:
         self.log.on_trimmed(self._trimmed)
         self.checkpointer.scrub_later()
         self.keys.start()
+        for view in self._feature_views:
+            view.start(self.checkpointer.incarnation)
 
     def abandon(self) -> None:
         """Start no more work on the views; all that is left to do if the log has failed."""
         self.queues.halt()
         self.keys.abandon()
+        for view in self._feature_views:
+            view.abandon()
         self._writer.abandon()
 
     async def close(self) -> None:
         """Write and sync the views; the node is still running."""
         await self.keys.close()
+        for view in self._feature_views:
+            await view.close()
         if self._restored and not self._recovering:
             checkpointed = asyncio.Event()
             self.checkpointer.close(checkpointed.set)
@@ -269,6 +286,8 @@ class BrokerMachine:
             topic.drop()
         self._put_in_place(state)
         self.applied_position = position
+        for view in self._feature_views:
+            view.restored(position)
         self._recovering = True
         first, self._restored = not self._restored, True
         if not first:
@@ -296,6 +315,10 @@ class BrokerMachine:
         """Have `told` called with the state now, and with each that takes its place, before anything asks it."""
         self._told_of_state.append(told)
         told(self.state)
+
+    def add_view(self, view: FeatureView) -> None:
+        """A feature has a view of its own; before the node is started."""
+        self._feature_views.append(view)
 
     def digest(self) -> int:
         """See `StateMachine.digest`."""

@@ -18,6 +18,7 @@ from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.writer import LogWriter
+from dledger_broker.testing.databases import MemoryDatabases
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
 from dledger_broker.testing.records import Message, SentMessages, stage_messages
@@ -56,7 +57,9 @@ class BrokerInMemory:
         self.config = config
         self.features = features
         self.env = FakeEnvironment()
-        self.machine = BrokerMachine("", env=self.env, features=features, config=config, disk=self.disk)
+        self.machine = BrokerMachine(
+            "", env=self.env, features=features, config=config, disk=self.disk, databases=MemoryDatabases()
+        )
         self.node = FakeNode(self.machine, self.env, log)
         self.machine.attach(self.node)
         self.writer = LogWriter(self.machine, self.node, self.env, STORE_HOST)

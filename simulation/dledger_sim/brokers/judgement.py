@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
@@ -13,6 +14,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.topics import HALF_TOPIC
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.delays import check_delivered
 from dledger_sim.brokers.expected import Stored
 from dledger_sim.brokers.service import SimBroker, address_of
 from dledger_sim.brokers.workload import Workload
@@ -92,6 +94,7 @@ class Judge:
         self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
         self._check_answers()
         self._grow_back()
+        check_delivered(self._group, self._workload.truth.due)
         for name in self._group.nodes:
             self._check_node(name)
         name = self._workload.random.choice(self._group.settings.names)
@@ -129,6 +132,7 @@ class Judge:
         for topic in self._workload.truth.topics.values():
             if topic.name == HALF_TOPIC:
                 self._check_hidden(connection)
+            if topic.name == HALF_TOPIC or topic.name in DUE_TOPICS:
                 continue
             for queue_id, stored in topic.queues.items():
                 self._read_queue(connection, topic.name, queue_id, len(stored), topic.kept(queue_id))

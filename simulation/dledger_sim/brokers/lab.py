@@ -17,6 +17,7 @@ _BROKERS: Final = (
     BrokerScenario("forgets", repeats=True, forgets=True),
     BrokerScenario("races", races=True),
     BrokerScenario("halves", halves=True),
+    BrokerScenario("delays", delays=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

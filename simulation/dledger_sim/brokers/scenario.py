@@ -31,6 +31,7 @@ CLIENTS: Final = (
     "stewards",
     "resizers",
     "transactors",
+    "delayers",
 )
 
 
@@ -39,7 +40,7 @@ class BrokerScenario:
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
-    there are producers of transactions. With `swarm` each
+    there are producers of transactions, with `delays` messages that are to be delivered later. With `swarm` each
     seed has some of all other kinds of clients besides, and some obstacles.
     """
 
@@ -52,6 +53,7 @@ class BrokerScenario:
         races: bool = False,
         halves: bool = False,
         swarm: bool = False,
+        delays: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -59,6 +61,7 @@ class BrokerScenario:
         self._races = races
         self._halves = halves
         self._swarm = swarm
+        self._delays = delays
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -94,6 +97,8 @@ class BrokerScenario:
             settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
         if self._halves:
             settings = replace(settings, producers=1, transactors=random.choice((2, 4, 8)))
+        if self._delays:
+            settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(
             units_per_file=random.choice((8, 32, 256)),
             checkpoint_bytes=random.choice((8 << 10, 64 << 10, 1 << 40)),

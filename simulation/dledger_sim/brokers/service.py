@@ -14,6 +14,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -24,6 +25,7 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
+from dledger_broker.testing.databases import MemoryDatabases
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.connection import SimConnection
@@ -107,6 +109,7 @@ class SimBroker:
                 index_entries=settings.index_entries,
             ),
             disk=life.node.disk,
+            databases=MemoryDatabases(),
         )
         self.broker.keys.on_restart = partial(self._failed, "the key index")
         self.broker.jobs.on_failure = partial(self._failed, "a leader's job")
@@ -176,11 +179,14 @@ class SimBroker:
         self.is_deaf = True
 
     def trim(self, position: int) -> None:
-        """See `Service.trim`; what is pinned stays, as it does unless a disk is too full."""
+        """See `Service.trim`; what is pinned, and messages that are not due yet, stay, unless a disk is too full."""
         handle, trimming = self.broker.jobs.handle_of(self.retention.name), self.retention.trimming
         pinned = self.service.parts[PinRequests].proposed.lowest(self._life.environment.wall_ms())
+        moves = self.service.parts[DueMessages].moves
         if handle is not None and not trimming.is_busy and (pinned is None or position <= pinned):
-            trimming.trim(handle, position)
+            moves.want(position, disk_full=False)
+            if moves.is_free_below(position):
+                trimming.trim(handle, position)
 
     def _on_leadership(self, leadership: Leadership) -> None:
         if leadership.ready and not self.reign:

@@ -12,6 +12,7 @@ from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
@@ -98,6 +99,7 @@ class BrokerTrial:
             *[Steward] * settings.stewards,
             *[Resizer] * settings.resizers,
             *[Transactor] * settings.transactors,
+            *[Delayer] * settings.delayers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         Founder(workload, len(kinds), clients).pause()

@@ -22,6 +22,7 @@ from typing import Final
 from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
+from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
@@ -40,6 +41,7 @@ from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 from dledger_remoting.topics import HALF_TOPIC, is_system_group
+from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.log.group import SimGroup
@@ -92,6 +94,7 @@ class Truth:
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
+        self.due = DueTruth(happened, self.lasting)
         self.seeking: set[str] = set()
         """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
@@ -167,23 +170,28 @@ class Truth:
 
     def _see_records(self, entry: CommittedEntry) -> None:
         records, base = bytes(entry.records), entry.records_position
+        self.due.see_records(entry)
         self._now_ms = max(self._now_ms, store_timestamp_of(entry))
         places: dict[int, tuple[int, int]] = {}
         for record in scan_records(records):
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
+            waits = record.topic in WAITING_TOPICS
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
-            places[operation] = queue_id, offset
             name = record.topic.decode()
+            if not waits:
+                places[operation] = queue_id, offset
+                self.due.see_delivered(operation, self._moment, clocks_jumped=self._clocks_jumped)
             if name == HALF_TOPIC:
                 self.halves.see_half(operation, base + place)
-            else:
+            elif not waits:
                 self.halves.see_message(operation)
                 if operation in self.stored:
                     self._see_repetition(operation)
             require(
                 self._remembers_from is None
                 or base + place < self._remembers_from
+                or waits
                 or self.idempotent.get(operation) != operation
                 or base + place in self._remembered,
                 "an idempotent send is remembered",
@@ -219,7 +227,7 @@ class Truth:
                 self._moment,
             )
             queue.append(stored)
-            if name == HALF_TOPIC:
+            if waits or name == HALF_TOPIC:
                 continue
             self.newest[name].append(stored)
             self.stored[operation] = self.by_position[position] = stored
@@ -286,7 +294,10 @@ class Truth:
             case DeletePins(names=names):
                 for name in names:
                     self.expected.pins.pop(name, None)
+            case TimerRows() | EndTimers():
+                self.due.see_command(command)
             case TrimQueues(before_position=position, first_offsets=rows):
+                self.due.see_trim(position)
                 self._see_pins(position)
                 self.trimmed_to = max(self.trimmed_to, position)
                 self.expected.trims.put(entry.index, self._moment, self.trimmed_to)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nothing_waits import NothingWaits
 
 from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
@@ -103,7 +104,9 @@ class OneNodeBroker:
         """The first kept position once retention has looked and trimmed."""
         trimmed = asyncio.Event()
         self.node.on_trimmed(lambda position: trimmed.set())
-        job = Retention(self.machine, self.node, self.env, ProposedPins(self.machine), policy, BrokerCounters())
+        job = Retention(
+            self.machine, self.node, self.env, ProposedPins(self.machine), NothingWaits(), policy, BrokerCounters()
+        )
         self.machine.jobs.open([job], self.node, LogWriter(self.machine, self.node, self.env, STORE_HOST))
         handle = self.machine.jobs.handle_of(job.name)
         assert handle is not None

@@ -1,6 +1,8 @@
 """Due messages: delay levels, and any time to the millisecond. They wait in the log until they are due.
 
-`commands.py` are the facts that the log has of them, `table.py` counts by stretches of the log what is pending.
+`commands.py` are the facts that the log has of them, `table.py` counts by stretches of the log what is pending, and
+`index.py` knows on each node what is due next. `asked.py` says when a message is due, `records.py` how it waits,
+`firing.py` delivers it, `moving.py` keeps it when the log is trimmed. Start reading in `messages.py`.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features.delay.commands import DELAY_COMMANDS
-from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.messages import NAME, DueMessages
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> DueMessages:
-    return DueMessages(context.machine)
+    return DueMessages(context.machine, context.writer, context.log, context.env, context.config)
 
 
-FEATURE: Final = Feature(name="delay", commands=DELAY_COMMANDS, table=TIMERS, build=_build)
+FEATURE: Final = Feature(name=NAME, commands=DELAY_COMMANDS, table=TIMERS, activated=True, build=_build)

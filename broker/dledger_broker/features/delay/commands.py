@@ -20,12 +20,13 @@ fired, cancelled, moved or ended. Payloads, big-endian:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dledger.errors import CorruptionError
 from dledger_broker.kernel.commands import Kinds, RawCommand
+from dledger_broker.kernel.units import FixedRows
 
 ROW: Final = Struct(">QQI")
 POSITION: Final = Struct(">Q")
@@ -51,6 +52,11 @@ class TimerRows(RawCommand, frozen=True):
         if len(payload) % ROW.size:
             raise CorruptionError(f"{cls.__name__}: {len(payload)} bytes are no rows of {ROW.size}")
         return cls(bytes(payload))
+
+    @staticmethod
+    def unpack(payload: bytes | memoryview) -> list[TimerRow]:
+        """The rows of a payload that say something."""
+        return [row for row in ROW.iter_unpack(TimerRows.from_payload(payload).rows) if row[2]]
 
     @classmethod
     def of(cls, rows: Iterable[TimerRow]) -> Self:
@@ -103,3 +109,14 @@ DELAY_COMMANDS: Final[Kinds] = {
     MOVE_KIND: MoveTimers,
     END_KIND: EndTimers,
 }
+
+
+def added_rows(dues: Sequence[tuple[int, int]]) -> FixedRows:
+    """The `AddTimers` of a unit's records, in their order: each is due at a time, and has a size."""
+
+    def write(payload: memoryview, positions: Sequence[int | None]) -> None:
+        for place, ((due_ms, size), position) in enumerate(zip(dues, positions, strict=True)):
+            row = (due_ms, position, size) if position is not None else (0, 0, 0)
+            ROW.pack_into(payload, place * ROW.size, *row)
+
+    return FixedRows(ADD_KIND, len(dues) * ROW.size, write)

@@ -1,23 +1,63 @@
-"""A node's part of due messages."""
+"""A node's part of due messages: takes messages that are not due yet, and has the jobs that deliver and move them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
+from dledger.environment import Environment
+from dledger.errors import LogError
+from dledger.format import MAX_UNIT_BYTES
+from dledger.log import Log
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.asked import Asked, Due, due_of
+from dledger_broker.features.delay.commands import added_rows
+from dledger_broker.features.delay.firing import FireTimersInTime
+from dledger_broker.features.delay.in_flight import RowsInFlight
+from dledger_broker.features.delay.index import TimerIndex
+from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
+from dledger_broker.features.delay.reading import RecordReads
+from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
 from dledger_broker.features.delay.table import TIMERS
+from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.delays import parse_delay_levels
+from dledger_remoting.errors import MessageIllegal, ServerError
+
+NAME: Final = "delay"
 
 
 class DueMessages(Part):
-    """Shows what is pending."""
+    """See the module. `index` tells what is due, `moves` whether the log may be trimmed."""
 
-    def __init__(self, machine: BrokerMachine) -> None:
+    def __init__(
+        self, machine: BrokerMachine, writer: LogWriter, log: Log, env: Environment, config: BrokerConfig
+    ) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._env = env
+        self._config = config
+        self._levels_ms = parse_delay_levels(config.delay_levels)
+        self._on_their_way = 0
+        self.refused = 0
+        in_flight, self._reads = RowsInFlight(), RecordReads(log)
+        self.index = TimerIndex(machine, env)
+        self.fires = FireTimersInTime(machine, env, self.index.rows, in_flight, self._reads, self._group_time)
+        self.moves = MoveTimersOutOfTheWay(machine, env, self.index.rows, in_flight, self._reads)
         machine.on_state(self._keep_table)
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(TIMERS)
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """See `Part.jobs`."""
+        return (self.fires, self.moves)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -25,4 +65,71 @@ class DueMessages(Part):
         return (
             Gauge("timers_pending", "Messages that are not due yet", lambda: self._table.total.rows),
             Gauge("timer_bytes_pending", "Bytes of their records in the log", lambda: self._table.total.bytes),
+            Gauge("timers_fired", "Delayed messages that this node has delivered", lambda: self.fires.fired),
+            Gauge("timers_moved", "Delayed messages that it wrote again before a trim", lambda: self.moves.moved),
+            Gauge("timers_lost", "Delayed messages that a full disk or rot has cost", self._lost),
+            Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
+            Gauge("timers_without_topic", "Due messages whose topic was gone", lambda: self.fires.without_topic),
+            Gauge("max_pending_timers", "Delayed sends refused because too much waits", lambda: self.refused),
+            Gauge(
+                "time_index_lag_bytes", "How much of the log the time index lacks", lambda: self.index.rows.lag_bytes
+            ),
         )
+
+    def _lost(self) -> int:
+        return self._table.lost + self.moves.lost
+
+    def _group_time(self) -> int | None:
+        return self._env.wall_ms()
+
+    def close(self) -> None:
+        """See `Part.close`."""
+        self._reads.close()
+
+    def when_due(self, asked: Asked, told: Callable[[Due | None], None]) -> None:
+        """Leader: have `told` called with when a message is due that asks now; None: at once.
+
+        Raises `MessageIllegal` if it is too far off.
+        """
+        told(due_of(asked, self._levels_ms, self._env.wall_ms(), self._config.timer_max_delay_s))
+
+    def topic_missing(self, due: Due, then: Callable[[LogError | None], None]) -> bool:
+        """Leader: whether the topic is missing where a message waits; it is made, and `then` is called."""
+        config = due_topic(due.level, len(self._levels_ms))
+        topic = self._machine.topic(config.topic_name)
+        if topic is not None and topic.queue_count >= config.write_queue_nums:
+            return False
+        if topic is None:
+            self._machine.proposals.ensure_topic(config, then)
+        else:
+            self._machine.proposals.put_topic(config, then)
+        return True
+
+    def store(self, message: NewRecord, due: Due, done: Callable[[Place | None], None]) -> None:
+        """Leader: store a message that is delivered when it is due. `done` is told where it waits; None: unknown.
+
+        The topic where it waits is there. Raises `RemotingError` and `LogError`, with nothing stored.
+        """
+        record = waiting(message, due)
+        limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
+        if record.size > limit:
+            raise MessageIllegal(f"a delayed message takes {record.size} bytes of the log, the limit is {limit}")
+        self._require_room(record.size)
+        self._machine.activation.require(NAME)
+        self._writer.write((record,), (added_rows(((due.ms, record.size),)),), done=partial(self._stored, done))
+        self._on_their_way += 1
+
+    def _stored(self, done: Callable[[Place | None], None], outcome: Stored | Unknown) -> None:
+        self._on_their_way -= 1
+        done(outcome.places[0] if isinstance(outcome, Stored) else None)
+
+    def _require_room(self, size: int) -> None:
+        rows, waiting_bytes = self._table.total
+        too_many = rows + self._on_their_way >= self._config.max_pending_timers
+        if too_many or waiting_bytes + size > self._config.max_pending_timer_bytes:
+            self.refused += 1
+            raise ServerError(
+                f"{rows} messages of {waiting_bytes} bytes wait until they are due, the limits are "
+                f"{self._config.max_pending_timers} and {self._config.max_pending_timer_bytes}: send without a delay, "
+                "or later"
+            )

@@ -14,7 +14,6 @@ import msgspec
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features.delay.commands import (
-    ROW,
     AddTimers,
     EndTimers,
     TimerRow,
@@ -62,20 +61,23 @@ class RowsListener(Protocol):
 class TimerTable(Table):
     """The counters; `total` is what is pending in all.
 
-    `listener` is a node's own: it is told of the rows, for the time index.
+    `listener` and `on_ended` are a node's own: they are told of rows that came and went, and of the position below
+    which they were ended, for the time index. `lost` is how many were ended since this state was put in place.
     """
 
     __slots__ = (
         "_added",
         "_contributions",
+        "_ended_now",
         "_gone",
         "_hash_due",
         "_rows_end",
         "_stretches",
         "_sum",
         "ended_below",
-        "ended_listener",
         "listener",
+        "lost",
+        "on_ended",
         "total",
     )
 
@@ -85,7 +87,9 @@ class TimerTable(Table):
         self.total = NOTHING
         self.ended_below = 0
         self.listener: RowsListener | None = None
-        self.ended_listener: Callable[[int, Pending], None] | None = None
+        self.on_ended: Callable[[int], None] | None = None
+        self.lost = 0
+        self._ended_now = False
         self._stretches: dict[int, Pending] = {}
         self._added: list[TimerRow] = []
         self._gone: list[tuple[int, int]] = []
@@ -136,6 +140,10 @@ class TimerTable(Table):
     def batch_applied(self, now: Callable[[], float]) -> None:
         """See `Table.batch_applied`."""
         _ = now
+        if self._ended_now:
+            self._ended_now = False
+            if self.on_ended is not None:
+                self.on_ended(self.ended_below)
         if not (self._added or self._gone):
             return
         added, gone, self._added, self._gone = self._added, self._gone, [], []
@@ -143,17 +151,15 @@ class TimerTable(Table):
             self.listener(added, gone, self._rows_end)
 
     def _add(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        for due_ms, position, size in ROW.iter_unpack(AddTimers.from_payload(payload).rows):
-            if size:
-                self._count(position, 1, size)
-                self._added.append((due_ms, position, size))
+        for row in TimerRows.unpack(payload):
+            self._count(row[1], 1, row[2])
+            self._added.append(row)
         self._rows_end = entry.end
 
     def _remove(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        for due_ms, position, size in ROW.iter_unpack(TimerRows.from_payload(payload).rows):
-            if size:
-                self._count(position, -1, -size)
-                self._gone.append((due_ms, position))
+        for due_ms, position, size in TimerRows.unpack(payload):
+            self._count(position, -1, -size)
+            self._gone.append((due_ms, position))
         self._rows_end = entry.end
 
     def _end(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
@@ -164,8 +170,8 @@ class TimerTable(Table):
         for stretch in [stretch for stretch in self._stretches if stretch < below]:
             self._put(stretch, NOTHING)
         self.ended_below = max(self.ended_below, below + -below % STRETCH_BYTES)
-        if self.ended_listener is not None:
-            self.ended_listener(self.ended_below, ended)
+        self.lost += ended.rows
+        self._ended_now = True
 
     def _count(self, position: int, rows: int, size: int) -> None:
         """A row that is ended already, but was on its way to be fired, counts no more."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import policy_of
@@ -15,9 +16,9 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> Retention:
     pins = context.parts[PinRequests].proposed
-    return Retention(
-        context.machine, context.log, context.env, pins, policy_of(context.config), context.counters, context.parts
-    )
+    moves = context.parts[DueMessages].moves
+    policy = policy_of(context.config)
+    return Retention(context.machine, context.log, context.env, pins, moves, policy, context.counters, context.parts)
 
 
 FEATURE: Final = Feature(name="retention", build=_build)

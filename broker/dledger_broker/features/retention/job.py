@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.log import Log
@@ -27,6 +27,16 @@ may be the reason why leaders change all the time.
 _logger = logging.getLogger(__name__)
 
 
+class WaitsInTheLog(Protocol):
+    """What is in the log until it is due, and is moved before a trim."""
+
+    def is_free_below(self, position: int) -> bool:
+        """Whether nothing of it lies below a position any more."""
+
+    def want(self, position: int, *, disk_full: bool) -> None:
+        """Leader: have it moved from below a position; 0 if that is not wanted. `disk_full`: or given up."""
+
+
 class Retention(Part):
     """Has the log trimmed as `policy` says, a leader's job; implements `dledger_broker.kernel.jobs.Job`."""
 
@@ -38,6 +48,7 @@ class Retention(Part):
         log: Log,
         env: Environment,
         pins: ProposedPins,
+        waiting: WaitsInTheLog,
         policy: RetentionPolicy,
         counters: BrokerCounters,
         parts: Iterable[Part] = (),
@@ -49,6 +60,7 @@ class Retention(Part):
         self._log = log
         self._env = env
         self._pins = pins
+        self._waiting = waiting
         self._counters = counters
         self._parts = parts
         self._ages = SegmentAges(log, lambda: machine.applied_position)
@@ -81,15 +93,17 @@ class Retention(Part):
             return
         pinned = self._pins.lowest(self._env.wall_ms())
         needed = self._needed()
+        disk_ratio = fullest_disk_ratio(self._log.status())
         position = choose_trim(
             self._log.segments(),
             self._log.trim_candidates(),
             self.policy,
             expired_before=expired_before,
-            disk_ratio=fullest_disk_ratio(self._log.status()),
+            disk_ratio=disk_ratio,
             pinned=min((one for one in (pinned, needed) if one is not None), default=None),
         )
-        if position is not None:
+        self._waiting.want(position or 0, disk_full=disk_ratio > self.policy.disk_max_used_ratio)
+        if position is not None and self._waiting.is_free_below(position):
             if pinned is not None and position > pinned:
                 self._counters.pins_overridden += 1
                 _logger.warning(
@@ -115,5 +129,5 @@ class Retention(Part):
         pinned = self._pins.lowest(self._env.wall_ms())
         limit = min(one for one in (told, pinned, self._needed()) if one is not None)
         left = [position for position in self._log.trim_candidates() if first < position <= limit]
-        if left:
+        if left and self._waiting.is_free_below(max(left)):
             self.trimming.trim(handle, max(left))

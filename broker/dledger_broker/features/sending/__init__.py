@@ -9,6 +9,7 @@ import os
 import secrets
 from typing import Final
 
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
@@ -25,7 +26,19 @@ def _build(context: Context) -> SendRequests:
     groups = context.parts[GroupRequests].proposals
     targets = SendTargets(machine, context.group, config, context.announcements, requests, groups)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
-    return SendRequests(machine, context.writer, env, config, counters, targets, store_host, keys, requests, idempotent)
+    return SendRequests(
+        machine,
+        context.writer,
+        env,
+        config,
+        counters,
+        targets,
+        store_host,
+        keys,
+        requests,
+        idempotent,
+        context.parts[DueMessages],
+    )
 
 
 FEATURE: Final = Feature(name="sending", commands=SEND_COMMANDS, table=REMEMBERED, build=_build)

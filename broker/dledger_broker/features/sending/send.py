@@ -27,9 +27,12 @@ from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.delay.asked import asked_delay
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
-from dledger_broker.features.sending.tails import RecordTails, unique_key_of
+from dledger_broker.features.sending.delayed import DelayedSends
+from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.counters import BrokerCounters
@@ -92,6 +95,7 @@ class SendRequests(Part):
         unique_keys: UniqueKeyGenerator,
         requests: Requests,
         idempotent: IdempotentSends,
+        due_messages: DueMessages,
     ) -> None:
         self._machine = machine
         self._idempotent = idempotent
@@ -112,6 +116,9 @@ class SendRequests(Part):
         self._sweep: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
+        self._delayed = DelayedSends(
+            env, limits, counters, requests, self._tails, due_messages, self._id_prefix, self._add_at_once
+        )
         self._halves: Halves | None = None
 
     def attach_halves(self, halves: Halves) -> None:
@@ -138,6 +145,7 @@ class SendRequests(Part):
         while self._flying:
             self._land().fail(OutcomeUnknown("this node is stopping: the message may be stored"))
         self._idempotent.close()
+        self._delayed.close()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -266,7 +274,23 @@ class SendRequests(Part):
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
             self._halves.take(request, fields, target, queue_id)
             return
-        unique_key = b""
+        is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        asked = None if is_batch or target.redirected else asked_delay(fields.properties.encode())
+        if asked is not None:
+            self._delayed.take(request, fields, target, queue_id, asked)
+            return
+        self._collect(request, fields, target, queue_id, self._tails.complete)
+
+    def _add_at_once(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
+        """Take a message that was to be delivered at a time which has come."""
+        self._collect(request, fields, target, queue_id, self._tails.complete_anew)
+        self.flush_later()
+
+    def _collect(
+        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, complete: Complete
+    ) -> None:
+        """Take messages that are checked into the unit of this turn."""
+        body, unique_key = request.body, b""
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         messages: Sequence[MessageParts]
         sizes: list[int] | None = None
@@ -279,7 +303,7 @@ class SendRequests(Part):
             if opted_in and with_own_keys:
                 seed = _identity_of_batch(fields.producer_group, target.topic, messages)
         else:
-            tail, unique_key, tag_code, has_own_key = self._tails.complete(fields.properties.encode(), target)
+            tail, unique_key, tag_code, has_own_key = complete(fields.properties.encode(), target)
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
             if opted_in and has_own_key:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
+from dledger_broker.features.delay.asked import asked_delay
 from dledger_broker.features.sending.targets import PropertiesLayout, SendTarget
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.views.scan import tag_code_of
@@ -14,11 +15,7 @@ from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import (
     CLUSTER,
-    DELAY,
     TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     UNIQUE_KEY,
     find_property,
     without_broker_owned,
@@ -32,9 +29,9 @@ _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 _UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
 _TAGS: Final = TAGS.encode()
 _TAGS_MARK: Final = _TAGS + b"\x01"
-_DELAY_MARK: Final = b"DEL"
-"""Part of the name of every property that asks for a delay."""
-_DELAYS: Final = (DELAY.encode(), TIMER_DELAY_SEC.encode(), TIMER_DELAY_MS.encode(), TIMER_DELIVER_MS.encode())
+
+Complete: TypeAlias = Callable[[bytes, SendTarget], tuple[bytes, bytes, int, bool]]
+"""See `RecordTails.complete`."""
 
 _pack_length: Final = Struct(">H").pack
 
@@ -63,11 +60,33 @@ class RecordTails:
                     return head + properties + added, unique_key, tag_code, True
         return self._complete(properties, target)
 
+    def complete_anew(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
+        """As `complete`, whatever the properties ask for; what they look like is not remembered.
+
+        Raises `MessageIllegal` if they are too long.
+        """
+        return self._build(without_broker_owned(properties), target)[0]
+
     def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
         properties = without_broker_owned(properties)
+        if target.retry_group is None:
+            asked = asked_delay(properties)
+            if asked is not None:
+                raise MessageIllegal(
+                    f"property {asked.name} = {asked.value} asks for a delay, which messages of a batch cannot: send "
+                    "it alone"
+                )
+        completed, layout = self._build(properties, target)
+        if layout is not None:
+            if len(target.layouts) >= MAX_KNOWN_LAYOUTS:
+                target.layouts.clear()
+            target.layouts[len(properties)] = layout
+        return completed
+
+    def _build(
+        self, properties: bytes, target: SendTarget
+    ) -> tuple[tuple[bytes, bytes, int, bool], PropertiesLayout | None]:
         find = properties.find  # three times as fast as `in`, which tries to read a number first
-        if find(_DELAY_MARK) >= 0 and target.retry_group is None:
-            _refuse_delay(properties)
         added = self._cluster if not properties or properties[-1] == 2 else self._cluster_after_open_end
         at = properties.rfind(_UNIQUE_KEY_MARK)
         if at == 0 or (at > 0 and properties[at - 1] == 2):
@@ -90,12 +109,11 @@ class RecordTails:
             )
         tag_code = self._tag_code(properties) if find(_TAGS_MARK) >= 0 else 0
         head = target.topic_field + _pack_length(size)
+        layout: PropertiesLayout | None = None
         if key_end:
-            if len(target.layouts) >= MAX_KNOWN_LAYOUTS:
-                target.layouts.clear()
             before, behind = properties[:start], properties[key_end:]
-            target.layouts[len(properties)] = PropertiesLayout(before, behind, key_end, head, added, tag_code)
-        return head + properties + added, unique_key, tag_code, has_own_key
+            layout = PropertiesLayout(before, behind, key_end, head, added, tag_code)
+        return (head + properties + added, unique_key, tag_code, has_own_key), layout
 
     def batch(self, body: bytes, target: SendTarget) -> tuple[list[MessageParts], bool]:
         """The messages in a batch's body, and whether each came with a unique key. Raises `MessageIllegal`."""
@@ -137,18 +155,13 @@ class RecordTails:
         return code
 
 
+def properties_of(tail: bytes, target: SendTarget) -> bytes:
+    """The properties in a record's part behind the body."""
+    return tail[len(target.topic_field) + 2 :]
+
+
 def unique_key_of(tail: bytes) -> bytes:
     """The unique key in a record's part behind the body."""
     start = tail.rfind(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
     end = tail.find(b"\x02", start)
     return tail[start:] if end < 0 else tail[start:end]
-
-
-def _refuse_delay(properties: bytes) -> None:
-    for name in _DELAYS:
-        value = find_property(properties, name)
-        if value and value.strip() != b"0":
-            raise MessageIllegal(
-                f"this broker delivers at once: property {name.decode()} = {value[:32].decode(errors='replace')} asks "
-                "for a delay; send without it"
-            )

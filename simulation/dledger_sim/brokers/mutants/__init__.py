@@ -1,8 +1,9 @@
 """The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
-SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `units` those of what the broker itself
-writes, `locks` those of queue locks, `halves` those of transactions, `busy` those of what the log did not take,
+SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `delays` those of delayed messages,
+`units` those of what the broker itself writes, `locks` those of queue locks, `halves` those of transactions, `busy`
+those of what the log did not take,
 `incarnations` those of names that were given twice, `clocks` those of group time, `upgrades` those of nodes of
 different versions, `state` those of other state and of views; `apply` puts one into a real process.
 """
@@ -16,6 +17,7 @@ from dledger_sim.brokers.mutants import (
     busy,
     clocks,
     commits,
+    delays,
     filters,
     halves,
     incarnations,
@@ -45,6 +47,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **upgrades.CATALOGUE,
     **locks.CATALOGUE,
     **halves.CATALOGUE,
+    **delays.CATALOGUE,
 }
 
 

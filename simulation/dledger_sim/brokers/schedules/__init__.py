@@ -2,8 +2,9 @@
 
 They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group time,
 `commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that cross
-others, `trims` those of trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of
-different versions, `locks` those of queue locks, `requests` the rest; `brokers` is the group that they drive.
+others, `timers` those of delayed messages, `trims` those of trims, `units` those of units that the broker itself
+writes, `upgrades` those of nodes of different versions, `locks` those of queue locks, `requests` the rest; `brokers` is
+the group that they drive.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dledger_sim.brokers.schedules.crossings import CROSSING_SCHEDULES
 from dledger_sim.brokers.schedules.locks import LOCK_SCHEDULES
 from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
+from dledger_sim.brokers.schedules.timers import TIMER_SCHEDULES
 from dledger_sim.brokers.schedules.trims import TRIM_SCHEDULES
 from dledger_sim.brokers.schedules.units import UNIT_SCHEDULES
 from dledger_sim.brokers.schedules.upgrades import UPGRADE_SCHEDULES
@@ -31,4 +33,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *CLOCK_SCHEDULES,
     *UPGRADE_SCHEDULES,
     *LOCK_SCHEDULES,
+    *TIMER_SCHEDULES,
 )

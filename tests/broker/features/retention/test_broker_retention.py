@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from nothing_waits import NothingWaits
 
 from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
@@ -33,7 +34,7 @@ class Retaining:
         self.counters = BrokerCounters()
         self.pins = ProposedPins(machine)
         self.leases = PinLeases(machine, self.pins, env)
-        self.job = Retention(machine, node, env, self.pins, policy, self.counters)
+        self.job = Retention(machine, node, env, self.pins, NothingWaits(), policy, self.counters)
         self._jobs = machine.jobs
         self._jobs.open([self.leases, self.job], node, broker.writer)
 

@@ -143,7 +143,10 @@ def test_a_send_to_an_unknown_topic_creates_it_after_the_default_topic(
         ("ReadOnly", {}, b"x", 16, "writing"),
         ("T1", {}, b"x" * 1025, 13, "1024"),
         ("T1", {"i": "p\x01" + "x" * 32_767}, b"x", 13, "32767"),
-        ("T1", {"i": "DELAY\x013\x02"}, b"x", 13, "DELAY"),
+        ("T1", {"i": "DELAY\x01soon\x02"}, b"x", 13, "DELAY = soon"),
+        ("T1", {"i": "DELAY\x013\x02TIMER_DELAY_MS\x015\x02"}, b"x", 13, "keep one"),
+        ("T1", {"i": "TIMER_DELAY_SEC\x01259201\x02"}, b"x", 13, "the limit is 259200 s"),
+        ("T1", {"i": "__STARTDELIVERTIME\x01" + "9" * 15 + "\x02"}, b"x", 13, "asks for a delay of"),
         ("T1", {"f": "4"}, b"x", 13, "transaction"),
         ("T1", {"m": "true"}, b"\x00\x00", 13, "cut off"),
         ("T1", {"e": "many"}, b"x", 1, "queueId"),
@@ -208,8 +211,8 @@ def test_a_message_that_no_majority_takes_has_an_unknown_outcome_and_one_answer(
 def test_a_retry_message_that_was_delivered_too_often_goes_to_the_dead_letter_topic(
     broker: ServedBroker, client: FakeClient
 ) -> None:
-    kept = client.send_message("%RETRY%CG", b"again", j="2", l="2", i="DELAY\x013\x02")
-    dead = client.send_message("%RETRY%CG", b"enough", j="3", l="2")
+    kept = client.send_message("%RETRY%CG", b"again", j="2", l="2")
+    dead = client.send_message("%RETRY%CG", b"enough", j="3", l="2", i="DELAY\x013\x02")
     assert (kept.code, dead.code) == (0, 0)
     assert broker.memory.bodies("%RETRY%CG") == [b"again"]
     assert broker.memory.bodies("%DLQ%CG") == [b"enough"]

@@ -1,0 +1,87 @@
+"""Time index of a node: which messages are due next, derived from the commands about them (`views.timeindex`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.environment import Environment
+from dledger_broker.features.delay.commands import (
+    DELAY_COMMANDS,
+    AddTimers,
+    TimerRow,
+    TimerRows,
+)
+from dledger_broker.features.delay.table import STRETCH_BYTES, TIMERS
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.views.timeindex import TimeIndex
+from dledger_broker.views.timerows import Counts, Key, RowChanges
+
+
+class RowsOfTimers:
+    """The rows that commands 33 to 37 are about; implements `dledger_broker.views.timerows.RowSource`."""
+
+    stretch_bytes = STRETCH_BYTES
+
+    def __init__(self, machine: BrokerMachine) -> None:
+        machine.on_state(self._keep_table)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._table = state.table(TIMERS)
+
+    def decode(self, kind: int, payload: bytes | memoryview) -> RowChanges | None:
+        """See `RowSource.decode`."""
+        command = DELAY_COMMANDS.get(kind)
+        if command is None or not issubclass(command, TimerRows):
+            return None
+        rows = TimerRows.unpack(payload)
+        if command is AddTimers:
+            return RowChanges(added=rows)
+        return RowChanges(gone=[row[:2] for row in rows])
+
+    def lowest(self) -> int | None:
+        """See `RowSource.lowest`."""
+        return self._table.lowest
+
+    def pending(self) -> Counts:
+        """See `RowSource.pending`."""
+        return dict(self._table.stretches())
+
+
+class TimerIndex:
+    """`rows` is the index; implements `dledger_broker.kernel.feature_views.FeatureView`."""
+
+    def __init__(self, machine: BrokerMachine, env: Environment, *, always_compare: bool = False) -> None:
+        source = RowsOfTimers(machine)
+        self.rows = TimeIndex(
+            machine.databases, env, machine.log_reader, machine, source, always_compare=always_compare
+        )
+        machine.on_state(self._listen)
+        machine.add_view(self)
+
+    def _listen(self, state: BrokerState) -> None:
+        self._table = table = state.table(TIMERS)
+        table.listener = self._applied
+        table.on_ended = self.rows.drop_below
+
+    def _applied(self, added: Sequence[TimerRow], gone: Sequence[Key], end: int) -> None:
+        self.rows.applied(added, gone, end)
+
+    def restored(self, position: int) -> None:
+        """See `FeatureView.restored`."""
+        self.rows.restored(position)
+        if self._table.ended_below:
+            self.rows.drop_below(self._table.ended_below)
+
+    def start(self, incarnation: str) -> None:
+        """See `FeatureView.start`."""
+        self.rows.follower.incarnation = incarnation
+        self.rows.follower.start()
+
+    def abandon(self) -> None:
+        """See `FeatureView.abandon`."""
+        self.rows.follower.abandon()
+
+    async def close(self) -> None:
+        """See `FeatureView.close`."""
+        await self.rows.follower.close()

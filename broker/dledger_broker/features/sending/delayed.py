@@ -1,0 +1,123 @@
+"""Sends of messages that are to be delivered later: each is a unit of its own, answered once it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from dledger.environment import Cancellable, Environment
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.asked import Asked, Due
+from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.sending.tails import RecordTails, properties_of
+from dledger_broker.features.sending.targets import SendTarget
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.units import NewRecord, Place
+from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, QuorumTimeout, TopicNotExist
+from dledger_remoting.hotpath import SendV2Fields, send_response_frame
+from dledger_remoting.record import KEPT_SYS_FLAGS
+
+DeliverAtOnce: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
+"""Takes a message whose time has come."""
+
+_POSITION: Final = b"%016X"
+
+
+class DelayedSends:
+    """Stores messages until they are due, and answers their senders. `id_prefix` begins the message ids."""
+
+    def __init__(
+        self,
+        env: Environment,
+        limits: BrokerConfig,
+        counters: BrokerCounters,
+        requests: Requests,
+        tails: RecordTails,
+        due_messages: DueMessages,
+        id_prefix: bytes,
+        deliver_at_once: DeliverAtOnce,
+    ) -> None:
+        self._env = env
+        self._limits = limits
+        self._counters = counters
+        self._requests = requests
+        self._tails = tails
+        self._due_messages = due_messages
+        self._id_prefix = id_prefix
+        self._deliver_at_once = deliver_at_once
+        self._waiting: dict[Request, Cancellable] = {}
+
+    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, asked: Asked) -> None:
+        """Store a message that is checked and asks for a delay. Raises `RemotingError`, `LogError`."""
+        if target.idempotent or (fields.idempotent and target.may_be_idempotent):
+            raise MessageIllegal(
+                f"property {asked.name} asks for a delay, which an idempotent send cannot: send it as an ordinary one"
+            )
+        self._due_messages.when_due(asked, partial(self._store, request, fields, target, queue_id))
+
+    def _store(
+        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due | None
+    ) -> None:
+        if due is None:
+            self._deliver_at_once(request, fields, target, queue_id)
+            return
+        if target.dropped:
+            raise TopicNotExist(f"topic {target.topic} does not exist: create it first")
+        if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
+            return
+        tail, unique_key, _, _ = self._tails.complete_anew(fields.properties.encode(), target)
+        message = NewRecord(
+            topic=target.topic,
+            queue_id=queue_id,
+            body=request.body,
+            properties=properties_of(tail, target),
+            flag=fields.user_flag,
+            sys_flag=fields.sys_flag & KEPT_SYS_FLAGS,
+            born_ms=fields.born_timestamp,
+            born_host=request.origin.born_host,
+            reconsume_times=fields.reconsume_times,
+        )
+        self._due_messages.store(message, due, partial(self._stored, request, queue_id, unique_key))
+        self._counters.bytes_in += message.size
+        timeout_s = self._limits.quorum_timeout_ms / 1000
+        self._waiting[request] = self._env.call_later(timeout_s, partial(self._timed_out, request))
+
+    def _stored(self, request: Request, queue_id: int, unique_key: bytes, place: Place | None) -> None:
+        timer = self._waiting.pop(request, None)
+        if timer is None:
+            return  # it was answered that its outcome is unknown
+        timer.cancel()
+        if place is None:
+            self._requests.fail(
+                request, OutcomeUnknown("leadership was lost before a majority had the message: it may be stored")
+            )
+            return
+        self._counters.messages_in += 1
+        if request.is_oneway:
+            request.origin.settle()
+            return
+        frame = send_response_frame(
+            request.opaque,
+            self._id_prefix + _POSITION % place.position,
+            queue_id,
+            place.queue_offset,
+            unique_key,
+            serialize_type=request.serialize_type,
+        )
+        request.origin.answer_frame(frame)
+
+    def _timed_out(self, request: Request) -> None:
+        del self._waiting[request]
+        limit = self._limits.quorum_timeout_ms
+        self._requests.fail(
+            request, QuorumTimeout(f"no majority stored the message within {limit} ms: it may be stored")
+        )
+
+    def close(self) -> None:
+        """Answer what is under way: this node will not learn its outcome."""
+        for request, timer in list(self._waiting.items()):
+            timer.cancel()
+            self._requests.fail(request, OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._waiting.clear()

@@ -1,0 +1,158 @@
+"""Truth about delayed messages, read from the log beside the code under test.
+
+- A message is delivered when it is due, never before; exactly once (`Truth`), and only if it was pending.
+- What is pending stands in the log: a trim takes none of it, but what was given up for a full disk.
+- A message that is moved is pending again at its new place, due when it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from dledger.statemachine import CommittedEntry
+from dledger_broker.features.delay.commands import (
+    AddTimers,
+    CancelTimers,
+    EndTimers,
+    FireTimers,
+    MoveTimers,
+    TimerRows,
+)
+from dledger_broker.features.delay.records import DUE_TOPICS, real_of
+from dledger_broker.features.delay.table import STRETCH_BYTES
+from dledger_remoting.record import iter_records
+from dledger_sim.log.invariants import require
+
+WAITING_TOPICS: Final = frozenset(topic.encode() for topic in DUE_TOPICS)
+
+
+EARLY_S: Final = 1.5
+"""Clocks of a group differ by less: they begin alike, and drift by a few hundredths."""
+
+
+class Waiting(NamedTuple):
+    """A message that waits: its operation, the topic that it is for, when it is due (ms)."""
+
+    operation: int
+    topic: str
+    due_ms: int
+
+
+class DueTruth:
+    """What waits, by the positions of the records; `lasting` are topics that are never deleted."""
+
+    def __init__(self, happened: Counter[str], lasting: set[str]) -> None:
+        self.happened = happened
+        self._lasting = lasting
+        self.pending: dict[int, Waiting] = {}
+        self.asked: dict[int, int] = {}
+        self.wanted: dict[int, float] = {}
+        """Simulated seconds before which operations are not to be delivered, by the clock of nobody."""
+        self.acknowledged: set[int] = set()
+        self.checked_at = 0.0
+        self.delivered: set[int] = set()
+        self.lost: set[int] = set()
+        """Operations that were given up."""
+        self._records: dict[int, Waiting] = {}
+        self._stored_at: dict[int, int] = {}
+
+    def ask(self, operation: int, wanted: float) -> None:
+        """A client is about to send a message that is due at a simulated moment."""
+        self.wanted[operation] = wanted
+
+    def acknowledge(self, operation: int, position: int) -> None:
+        """A client was told that its message waits at a position."""
+        self.acknowledged.add(operation)
+        require(
+            self._stored_at.get(operation) == position,
+            "what is acknowledged waits where the answer says",
+            operation=operation,
+            answered=position,
+            stored=self._stored_at.get(operation),
+        )
+
+    def not_delivered(self) -> list[int]:
+        """Operations that were acknowledged, or stand in the log, and are neither delivered nor given up."""
+        waiting = {waiting.operation for waiting in self.pending.values()} | self.acknowledged
+        return sorted(waiting - self.delivered - self.lost)
+
+    def see_records(self, entry: CommittedEntry) -> None:
+        """Records of an entry: those that wait are remembered until commands say so."""
+        self._records = {}
+        for record in iter_records(bytes(entry.records)):
+            if record.topic in DUE_TOPICS:
+                real = real_of(record)
+                require(real is not None, "a waiting record says what it is for", position=record.physical_offset)
+                if real is not None:
+                    operation = int.from_bytes(record.body[4:12], "big")
+                    self._records[record.physical_offset] = Waiting(operation, real.topic, real.due_ms)
+
+    def see_delivered(self, operation: int, moment: float, *, clocks_jumped: bool) -> None:
+        """A message stands in its topic, at a simulated moment; clocks run apart a little, or may jump."""
+        if operation not in self.asked:
+            return
+        self.happened["delayed message delivered"] += 1
+        self.delivered.add(operation)
+        wanted = self.wanted.get(operation, 0.0)
+        require(
+            clocks_jumped or moment >= wanted - EARLY_S,
+            "nothing is delivered before it is due",
+            operation=operation,
+            due=wanted,
+            at=moment,
+        )
+
+    def see_command(self, command: TimerRows | EndTimers) -> None:
+        """A command about rows."""
+        if isinstance(command, EndTimers):
+            below = command.below + -command.below % STRETCH_BYTES
+            for position in [position for position in self.pending if position < below]:
+                self.lost.add(self.pending.pop(position).operation)
+                self.happened["delayed message given up"] += 1
+            return
+        for due_ms, position, _ in TimerRows.unpack(command.rows):
+            if isinstance(command, AddTimers):
+                self._add(due_ms, position)
+            else:
+                self._remove(command, position)
+
+    def _add(self, due_ms: int, position: int) -> None:
+        waiting = self._records.get(position)
+        require(
+            waiting is not None and waiting.due_ms == due_ms,
+            "a row names a record of its own unit, and when that is due",
+            position=position,
+            due=due_ms,
+            record=waiting,
+        )
+        if waiting is not None:
+            self.pending[position] = waiting
+            self.asked.setdefault(waiting.operation, due_ms)
+            self._stored_at.setdefault(waiting.operation, position)
+            self.happened["delayed message stored"] += 1
+
+    def _remove(self, command: TimerRows, position: int) -> None:
+        waiting = self.pending.pop(position, None)
+        require(waiting is not None, "only what is pending is fired, moved or cancelled", position=position)
+        if waiting is None:
+            return
+        match command:
+            case FireTimers():
+                self.happened["row fired"] += 1
+                require(
+                    waiting.operation in self.delivered or waiting.topic not in self._lasting,
+                    "what is fired stands in its topic",
+                    operation=waiting.operation,
+                    topic=waiting.topic,
+                )
+                self.delivered.add(waiting.operation)  # or its topic was gone
+            case MoveTimers():
+                self.happened["row moved"] += 1
+            case CancelTimers():
+                self.happened["row cancelled"] += 1
+
+    def see_trim(self, position: int) -> None:
+        """The log is about to be trimmed."""
+        below = [at for at in self.pending if at < position]
+        require(not below, "nothing that waits is trimmed", below=below, trim=position)

@@ -1,0 +1,66 @@
+"""Bugs of delayed messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger_broker.features.delay import moving
+from dledger_broker.features.delay.commands import CancelTimers, MoveTimers, TimerRow
+from dledger_broker.features.delay.in_flight import RowsInFlight
+from dledger_broker.features.delay.index import RowsOfTimers
+from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
+from dledger_broker.kernel.units import FixedRows
+from dledger_sim.brokers.schedules import timers
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("delays")
+
+HURRY_MS = 5_000
+
+
+def _hurry(self: DueMessages) -> int | None:
+    now_ms = _real_time(self)
+    return None if now_ms is None else now_ms + HURRY_MS
+
+
+_real_time = DueMessages._group_time  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "fired-early",
+    "no message is delivered before it is due",
+    (DueMessages, "_group_time", _hurry),
+)
+
+CATALOGUE.add(
+    "fired-again-in-flight",
+    "what is on its way to be fired is not fired again by a later run of the job",
+    (RowsInFlight, "__contains__", lambda _self, _position: False),
+    (RowsInFlight, "firing", False),
+    schedule=timers.fire_in_flight_across_a_handover_that_fails,
+)
+
+CATALOGUE.add(
+    "trim-takes-what-waits",
+    "the log is trimmed only where nothing waits",
+    (MoveTimersOutOfTheWay, "is_free_below", lambda _self, _position: True),
+)
+
+
+def _keep_moved(moved: Sequence[TimerRow], lost: Sequence[TimerRow]) -> list[MoveTimers | CancelTimers | FixedRows]:
+    return [command for command in _real_commands(moved, lost) if not isinstance(command, MoveTimers)]
+
+
+_real_commands = moving._commands  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "moved-and-kept",
+    "a message that is moved is pending at its new place alone",
+    (moving, "_commands", _keep_moved),
+)
+
+CATALOGUE.add(
+    "timers-forgotten-at-restart",
+    "what waits is found in the log by a node that starts",
+    (RowsOfTimers, "decode", lambda _self, _kind, _payload: None),
+)

@@ -1,0 +1,84 @@
+"""Delayed messages that meet a handover, a deletion, or fewer queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.properties import TIMER_DELAY_MS
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC, Brokers
+from dledger_sim.brokers.truth import encode_body
+
+PASSING: Final = "passing"
+
+
+def send_delayed(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> int:
+    """Have a message taken that is due later; returns its operation."""
+    operation = brokers.workload.next_operation()
+    code, ext, _ = brokers.workload.make_send(topic, queue_id, [operation], batch=False)
+    ext["i"] += f"{TIMER_DELAY_MS}\x01{delay_ms}\x02"
+    answers: list[Answer | None] = []
+    command = RemotingCommand(code, ext=ext, body=encode_body(operation, 0))
+    brokers.connect(brokers.leader).call(command, TIMEOUT_S, answers.append)
+    brokers.run(0.3)
+    assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
+    return operation
+
+
+def fire_in_flight_across_a_handover_that_fails() -> None:
+    """A message that is on its way to a slow follower is not fired again by the job's next run.
+
+    1. It is due, and its copy is on its way. 2. The leader begins to hand over to a node that it cannot reach: the run
+    of its job ends. 3. It goes on leading, and the next run looks: the row is still pending.
+    """
+    brokers = Brokers()
+    operation = send_delayed(brokers, 1_000)
+    network, leader = brokers.group.network, brokers.leader
+    target, other = (name for name in brokers.group.nodes if name != leader)
+    network.block(leader, target)
+    brokers.slow_down_disk(other)
+    brokers.run(0.85)
+    assert operation not in brokers.workload.truth.stored
+    brokers.hand_over(target)
+    brokers.run(4.0)
+    network.unblock(leader, target)
+    brokers.run(3.0)
+    assert operation in brokers.workload.truth.stored
+
+
+def message_of_a_topic_that_is_gone_when_it_is_due() -> None:
+    """It is fired, without a copy, and nothing waits for it."""
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields(PASSING))
+    brokers.run(1.0)
+    gone, kept = send_delayed(brokers, 2_000, topic=PASSING), send_delayed(brokers, 2_000)
+    brokers.ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PASSING})
+    brokers.run(3.0)
+    truth = brokers.workload.truth
+    assert gone not in truth.stored
+    assert kept in truth.stored
+    assert not truth.due.pending
+
+
+def message_of_a_queue_that_is_not_read_any_more() -> None:
+    """It goes to a queue that consumers read."""
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    fields = brokers.workload.topic_fields(PASSING, 4)
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    brokers.run(1.0)
+    operation = send_delayed(brokers, 2_000, topic=PASSING, queue_id=3)
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields(PASSING, 2))
+    brokers.run(3.0)
+    assert brokers.workload.truth.stored[operation].queue_id < 2
+
+
+TIMER_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
+    fire_in_flight_across_a_handover_that_fails,
+    message_of_a_topic_that_is_gone_when_it_is_due,
+    message_of_a_queue_that_is_not_read_any_more,
+)

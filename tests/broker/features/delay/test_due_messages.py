@@ -1,0 +1,64 @@
+"""Delayed messages on simulated nodes: delivered once, when they are due, whoever leads then."""
+
+from __future__ import annotations
+
+from tests.broker.features.delay.delayed_brokers import Delayed
+
+
+def test_a_message_is_delivered_when_it_is_due() -> None:
+    delayed = Delayed()
+    operation = delayed.send(2_000)
+    delayed.brokers.run(1.5)
+    assert not delayed.is_delivered(operation)
+    assert [table.total.rows for table in delayed.tables()] == [1, 1, 1]
+    delayed.brokers.run(0.6)
+    assert delayed.is_delivered(operation)
+    delayed.brokers.run(1.0)
+    assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
+
+
+def test_a_level_is_a_delay() -> None:
+    delayed = Delayed()
+    operation = delayed.send_level(2)
+    delayed.brokers.run(4.5)
+    assert not delayed.is_delivered(operation)
+    delayed.brokers.run(0.6)
+    assert delayed.is_delivered(operation)
+
+
+def test_a_later_leader_delivers_what_an_earlier_one_has_taken() -> None:
+    delayed = Delayed()
+    brokers = delayed.brokers
+    operations = [delayed.send(3_000) for _ in range(3)]
+    old = brokers.leader
+    brokers.group.kill(old)
+    brokers.run(1.8)
+    assert brokers.leader != old
+    assert not any(map(delayed.is_delivered, operations))
+    brokers.run(2.0)
+    assert all(map(delayed.is_delivered, operations))
+    brokers.group.start(old)
+    brokers.run(3.0)
+    assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
+
+
+def test_messages_are_delivered_in_the_order_in_which_they_are_due() -> None:
+    delayed = Delayed()
+    late, soon = delayed.send(3_000), delayed.send(1_500)
+    delayed.brokers.run(4.0)
+    stored = delayed.truth.stored
+    assert stored[soon].position < stored[late].position
+
+
+def test_a_node_that_comes_back_with_nothing_delivers_what_waits() -> None:
+    """Its time index is derived from the log that it gets."""
+    delayed = Delayed()
+    brokers, group = delayed.brokers, delayed.brokers.group
+    operation = delayed.send(6_000)
+    for name in list(group.nodes):
+        group.kill(name)
+    brokers.run(0.5)
+    for name in list(group.nodes):
+        group.start(name)
+    brokers.run(6.0)
+    assert delayed.is_delivered(operation)
