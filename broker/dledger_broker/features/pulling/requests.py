@@ -183,11 +183,7 @@ class PullRequests(Part):
             self._roles.require(fields.roles)
         require_readable(fields.topic)
         group = self._groups.get(fields.consumer_group)
-        if group is None:
-            validate_group(fields.consumer_group)
-            if not is_system_group(fields.consumer_group):
-                self._create_group(request, fields.consumer_group)
-                return
+        has_to_be_made = group is None and self._has_to_be_made(fields.consumer_group)
         if group is not None and not group.consume_enable:
             raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
         topic = self._machine.state.topics.get(fields.topic)
@@ -199,6 +195,9 @@ class PullRequests(Part):
         if not 0 <= fields.queue_id < config.read_queue_nums:
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         message_filter = self._subscriptions.filter_of(fields, group)
+        if has_to_be_made:  # behind all checks: a pull that is refused has made no group
+            self._create_group(request, fields.consumer_group)
+            return
         if group is not None:
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
@@ -206,9 +205,16 @@ class PullRequests(Part):
             self._offsets.commit_by_pull(request, fields)
         self._read(request, fields, topic.queue(fields.queue_id), message_filter)
 
-    def _create_group(self, request: Request, name: str) -> None:
+    def _has_to_be_made(self, name: str) -> bool:
+        """Whether a pull makes a group that is not there. Raises `RemotingError` if it may not be made."""
+        validate_group(name)
+        if is_system_group(name):
+            return False
         if not self._config.auto_create_group:
             raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        return True
+
+    def _create_group(self, request: Request, name: str) -> None:
         if not self._group.ready:
             self._requests.confirm(request)
             return
