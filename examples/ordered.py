@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections import defaultdict
 
-from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage
+from dledger_client import Admin, OrderlyConsumer, Producer, ReceivedMessage
 
 TOPIC = "example-accounts"
 ACCOUNTS = 5
@@ -29,7 +29,7 @@ async def produce(name_server: str) -> None:
 
 
 async def consume(name_server: str) -> dict[str, list[int]]:
-    """With `orderly`, a queue's next message is handled only after the one before it has succeeded."""
+    """A queue's next message is handled only after the one before it has succeeded, by one member at a time."""
     changes: dict[str, list[int]] = defaultdict(list)
     finished = asyncio.Event()
 
@@ -38,7 +38,7 @@ async def consume(name_server: str) -> dict[str, list[int]]:
         if sum(map(len, changes.values())) == ACCOUNTS * CHANGES:
             finished.set()
 
-    async with PushConsumer(name_server, "example-ledgers", TOPIC, handler, orderly=True):
+    async with OrderlyConsumer(name_server, "example-ledgers", TOPIC, handler):
         await finished.wait()
     return changes
 

@@ -33,6 +33,7 @@ from .errors import (
 from .groups import GroupMember, QueueReader, QueueStatus
 from .messages import Message, MessageQueue, ReceivedMessage
 from .offsets import StartFrom
+from .orderly import OrderlyConsumer
 from .producer import Producer
 from .pull import PullConsumer
 from .rebalance import Strategy, allocate_average, allocate_consistent_hash
@@ -60,6 +61,7 @@ __all__ = [
     "NoNameServerError",
     "NoRouteError",
     "NotFoundError",
+    "OrderlyConsumer",
     "Producer",
     "PullConsumer",
     "PushConsumer",

@@ -4,6 +4,9 @@ Handing a queue over without delivering messages twice: 1. both members learn of
 broker's notice; 2. the old owner stops reading, drops what it has not handed out, and commits; 3. it commits once more
 when the messages in work are done, or after `RELEASE_SECONDS`; 4. the new owner asks for the committed offset only
 `HANDOVER_SECONDS` after it learned of its share. What is in work longer than that is delivered to both.
+
+With locks it goes on differently: 3. the old owner waits until nothing is in work, commits, has the answer, and gives
+the lock up; if it cannot commit the lock ends by itself. 4. The new owner waits for the lock, then asks for the offset.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dledger_remoting.topics import is_retry_topic
 from .core import ClientCore
 from .fetcher import PullLimits, QueueFetcher
 from .leaders import BrokerGroup
+from .locks import QueueLocks
 from .membership import Membership
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .offsets import OffsetStore, QueueOffsets, StartFrom
@@ -41,6 +45,7 @@ class Assignments:
     """The fetchers of one consumer, kept in step with its share of the queues.
 
     `on_messages` is called when a fetcher has got messages, `settle` when the application has ended its work on one.
+    With `with_locks` a queue is read only while its lock is held.
     """
 
     def __init__(
@@ -55,7 +60,9 @@ class Assignments:
         limits: PullLimits,
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
+        with_locks: bool = False,
     ) -> None:
+        self._locks = QueueLocks(core, consumer_group, self._read_after_loss) if with_locks else None
         self._core = core
         self._consumer_group = consumer_group
         self._subscriptions = subscriptions
@@ -69,6 +76,7 @@ class Assignments:
         self._releasing: dict[MessageQueue, QueueFetcher] = {}
         self._first_seen: dict[str, frozenset[MessageQueue]] = {}
         self._rebalance_wanted = asyncio.Event()
+        self._released = asyncio.Event()
         self._closing = False
 
     @property
@@ -80,12 +88,18 @@ class Assignments:
         """True while what is acknowledged to a fetcher is committed: until a moment after its queue was given up."""
         return fetcher is self._fetchers.get(fetcher.queue) or fetcher is self._releasing.get(fetcher.queue)
 
+    def may_work_on(self, fetcher: QueueFetcher) -> bool:
+        """False while the lock of a queue is not held: another member may work on it."""
+        return self._locks is None or self._locks.holds(fetcher.queue)
+
     def start(self) -> None:
         """Begin to follow routes, leaders and the group's membership."""
         self._core.routes.listeners.append(self._on_route)
         self._core.leader_listeners.append(self._on_leader)
         self._core.keep(self._rebalance_regularly, "rebalance")
         self._core.keep(self._commit_regularly, "commit offsets")
+        if self._locks is not None:
+            self._core.keep(self._locks.renew_regularly, "renew locks")
 
     def rebalance_soon(self) -> None:
         """The group's members have changed."""
@@ -104,6 +118,14 @@ class Assignments:
     async def commit(self) -> set[MessageQueue]:
         """Commit what is acknowledged and not committed yet; the queues for which that failed until the next time."""
         return await self._commit(self.fetchers())
+
+    async def unlock(self) -> bool:
+        """Give up the locks of queues of which everything handed out is committed; False if there are others."""
+        if self._locks is None:
+            return True
+        finished = [one for one in self.fetchers() if not one.in_work and one.unsaved_offset() is None]
+        await self._locks.release(fetcher.queue for fetcher in finished)
+        return len(finished) == len(self.fetchers())
 
     def fetchers(self) -> list[QueueFetcher]:
         """Those of the queues that are read, and of those that are being given up."""
@@ -171,6 +193,12 @@ class Assignments:
 
             self._read(fetcher.queue, start)
 
+    def _read_after_loss(self, queue: MessageQueue) -> None:
+        """Somebody else may have had the lock: what is buffered is void, and what is in work is not committed."""
+        if queue in self._fetchers and not self._closing:
+            self._give_up(queue)
+            self._take_over(queue, wait=False)
+
     def _give_up(self, queue: MessageQueue) -> None:
         logger.info("%s no longer reads %s", self._core.client_id, queue)
         fetcher = self._releasing[queue] = self._fetchers.pop(queue)
@@ -179,14 +207,23 @@ class Assignments:
 
     async def _release(self, fetcher: QueueFetcher) -> None:
         await self._commit([fetcher])
+        if self._locks is not None:
+            await fetcher.untaken()
+        else:
+            await self._wait_a_moment(fetcher)
+        left = await self._commit([fetcher])
+        if self._locks is not None and not left and self.may_work_on(fetcher):
+            await self._locks.release([fetcher.queue])
+        if self._releasing.get(fetcher.queue) is fetcher:
+            del self._releasing[fetcher.queue]
+        self._released.set()
+
+    async def _wait_a_moment(self, fetcher: QueueFetcher) -> None:
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await fetcher.idle()
         except TimeoutError:
             logger.warning("%s given up with messages in work; the next owner gets them too", fetcher.queue)
-        await self._commit([fetcher])
-        if self._releasing.get(fetcher.queue) is fetcher:
-            del self._releasing[fetcher.queue]
 
     async def _find_start(self, queue: MessageQueue, *, wait: bool) -> int:
         """The committed offset; without one the configured start, which is then committed at once.
@@ -194,7 +231,12 @@ class Assignments:
         Otherwise a member that takes over before the first commit would begin at a later "last" and skip messages. For
         the same reason a queue that appears later, with its topic or when that grows, is read from its first message.
         """
-        if wait:
+        if self._locks is not None:
+            while queue in self._releasing:
+                self._released.clear()
+                await self._released.wait()
+            await self._locks.acquire(queue)
+        elif wait:
             await asyncio.sleep(HANDOVER_SECONDS)
         deadline = self._core.loop.time() + _ANSWER_SECONDS
         stored = await self._store.load(queue, deadline)
@@ -219,6 +261,7 @@ class Assignments:
             if (offset := fetcher.unsaved_offset()) is not None
             and self.holds(fetcher)
             and not self._is_followed(fetcher)
+            and self.may_work_on(fetcher)
         }
         if not offsets:
             return set()

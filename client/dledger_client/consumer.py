@@ -81,6 +81,7 @@ class PushConsumer:
     lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
     At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit. A queue whose
     messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see `stalled`.
+    `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`.
     """
 
     def __init__(
@@ -104,12 +105,15 @@ class PushConsumer:
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
         client_id: str | None = None,
+        queue_locks: bool = False,
     ) -> None:
         at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size, max_outstanding=max_outstanding)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
         above_zero(start_timeout=start_timeout, warn_after=warn_after)
         if broadcast != (offset_file is not None):
             raise InvalidArgumentError("offset_file belongs to broadcast consumers, which keep their offsets in it")
+        if queue_locks and (broadcast or not orderly):
+            raise InvalidArgumentError("queue_locks are for orderly consumers that share their queues")
         self._name_servers = parse_addresses(name_servers)
         self._group = group
         self._subscriptions = _parse_subscriptions(group, subscriptions, with_retries=not broadcast)
@@ -117,6 +121,7 @@ class PushConsumer:
         self._concurrency = concurrency
         self._auto_ack = auto_ack
         self._orderly = orderly
+        self._queue_locks = queue_locks
         self._start_from = check_start(start_from)
         self._strategy = None if broadcast else strategy_named(strategy)
         self._offset_file = offset_file
@@ -179,6 +184,7 @@ class PushConsumer:
             limits=self._limits,
             on_messages=self._offer,
             settle=self._settle,
+            with_locks=self._queue_locks,
         )
         retries = RetrySender(core, self._group, self._max_reconsume_times)
         stalls = StallWatch(self._client_id, assignments.fetchers, self._warn_after)
@@ -286,7 +292,7 @@ class PushConsumer:
         """The next message of the queues in turn, None if there is none."""
         while self._with_work:
             fetcher = self._with_work.popleft()
-            if fetcher.revoked or not fetcher.buffer:
+            if fetcher.revoked or not fetcher.buffer or not self._started().assignments.may_work_on(fetcher):
                 fetcher.listed = False
                 continue
             message = fetcher.take()
@@ -330,7 +336,8 @@ class PushConsumer:
         try:
             await self._finish_work(running, closer)
             await running.assignments.commit()
-            await running.membership.leave()
+            if await running.assignments.unlock():  # to leave would free the locks of what is in work
+                await running.membership.leave()
         finally:
             await running.core.close()
 

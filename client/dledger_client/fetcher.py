@@ -232,6 +232,7 @@ class QueueFetcher:
         if taken is None or taken.reconsume_times != message.reconsume_times:
             return False
         del self.in_work[message.queue_offset]
+        self._settled.set()
         return True
 
     def acknowledge(self, offset: int) -> None:
@@ -257,6 +258,12 @@ class QueueFetcher:
     async def idle(self) -> None:
         """Wait until no message that was handed out is unacknowledged."""
         while self.progress is not None and self.progress.outstanding:
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def untaken(self) -> None:
+        """Wait until nobody works on a message: what is given back meanwhile stays unacknowledged."""
+        while self.in_work:
             self._settled.clear()
             await self._settled.wait()
 

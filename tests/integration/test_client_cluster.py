@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +16,13 @@ from cluster_checks import assert_offsets_unique_and_dense, read_topic
 
 from dledger_client import (
     Admin,
+    MessageQueue,
     NotFoundError,
+    OrderlyConsumer,
     Producer,
     PullConsumer,
     PushConsumer,
+    ReceivedMessage,
     SendError,
     Sql,
     SyncAdmin,
@@ -70,7 +73,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
             await asyncio.sleep(0.01)
 
 
-def queues_of(consumer: PushConsumer, topic: str) -> int:
+def queues_of(consumer: PushConsumer | OrderlyConsumer, topic: str) -> int:
     return sum(queue.topic == topic for queue in consumer.assignment)
 
 
@@ -203,6 +206,45 @@ async def test_order_per_key_holds_over_a_killed_leader(cluster: LocalCluster, t
             numbers = [int(body.partition("-")[2]) for body in bodies if body.startswith(f"{key}-")]
             assert list(dict.fromkeys(numbers)) == list(range(150))
             assert numbers == sorted(numbers)
+
+
+async def test_two_ordered_consumers_handle_each_queue_in_order_and_alone_over_a_killed_leader(
+    cluster: LocalCluster, topic: str
+):
+    messages = 200
+    at_work: set[MessageQueue] = set()
+    together: list[MessageQueue] = []
+    by_second: list[MessageQueue] = []
+    handled: dict[MessageQueue, list[int]] = defaultdict(list)
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.queue in at_work:
+            together.append(message.queue)
+        at_work.add(message.queue)
+        await asyncio.sleep(0.005)
+        at_work.discard(message.queue)
+        handled[message.queue].append(message.queue_offset)
+
+    async def handle_by_second(message: ReceivedMessage) -> None:
+        by_second.append(message.queue)
+        await handle(message)
+
+    def done() -> int:
+        return sum(len(set(offsets)) for offsets in handled.values())
+
+    async with (
+        Producer(cluster.namesrv, timeout=20) as producer,
+        OrderlyConsumer(cluster.namesrv, f"{topic}-members", topic, handle),
+    ):
+        await asyncio.gather(*(producer.send(topic, b"%d" % n, ordering_key=str(n % 16)) for n in range(messages)))
+        async with OrderlyConsumer(cluster.namesrv, f"{topic}-members", topic, handle_by_second) as second:
+            await until(lambda: queues_of(second, topic) == 2)
+            await asyncio.to_thread(cluster.kill_leader)
+            await asyncio.gather(*(producer.send(topic, b"%d" % n, ordering_key=str(n % 16)) for n in range(messages)))
+            await until(lambda: done() == 2 * messages, 60)
+    assert (together, bool(by_second)) == ([], True)
+    for offsets in handled.values():
+        assert list(dict.fromkeys(offsets)) == sorted(set(offsets))
 
 
 async def test_a_paused_leader_is_left_for_its_successor(cluster: LocalCluster, topic: str):

@@ -1,0 +1,99 @@
+"""Consuming in order: one message of a queue at a time, by one member of the group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from .arguments import checked
+from .consumer import Handler, PushConsumer
+from .messages import MessageQueue
+from .offsets import StartFrom
+from .rebalance import Strategy, StrategyName
+
+
+@checked
+class OrderlyConsumer:
+    """Handles the messages of each queue in their order, while no other member of the group has the queue.
+
+        async with OrderlyConsumer("127.0.0.1:9876", "ledgers", "accounts", handler) as consumer:
+            await consumer.run_forever()
+
+    The brokers lock each queue for one member. Messages with one ordering key are in one queue, so each is handled
+    when the one before it is done, whichever members come, go or die, and whatever leader the brokers have. Up to
+    `concurrency` queues are worked on at a time. A message whose handler raises is tried again in its place, after a
+    pause, `max_reconsume_times` times; then it goes to the topic `%DLQ%<group>` and its successors follow.
+
+    A queue that moves to another member is given up when its message in work is done and committed. If a member dies,
+    its queues come to others within about a minute. A handler that runs for longer than a lock lasts without a broker
+    (30 s) may see its message handled by another member, too: delivery is at least once.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        subscriptions: str | Sequence[str] | Mapping[str, str],
+        handler: Handler,
+        *,
+        concurrency: int = 20,
+        start_from: StartFrom = "first",
+        strategy: StrategyName | Strategy = "average",
+        max_reconsume_times: int = 16,
+        start_timeout: float | None = 10.0,
+        close_timeout: float = 5.0,
+        warn_after: float = 60.0,
+        client_id: str | None = None,
+    ) -> None:
+        self._consumer = PushConsumer(
+            name_servers,
+            group,
+            subscriptions,
+            handler,
+            concurrency=concurrency,
+            orderly=True,
+            queue_locks=True,
+            start_from=start_from,
+            strategy=strategy,
+            max_reconsume_times=max_reconsume_times,
+            start_timeout=start_timeout,
+            close_timeout=close_timeout,
+            warn_after=warn_after,
+            client_id=client_id,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers list this member of the group."""
+        return self._consumer.client_id
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues of this member's share; it reads each once it has the lock."""
+        return self._consumer.assignment
+
+    async def start(self) -> None:
+        """Join the group and begin to read. Raises what `PushConsumer.start` raises."""
+        await self._consumer.start()
+
+    async def close(self) -> None:
+        """Finish the messages in work, for at most `close_timeout` seconds, commit, give the locks up, and leave."""
+        await self._consumer.close()
+
+    async def run_forever(self) -> None:
+        """Wait until the consumer is closed."""
+        await self._consumer.run_forever()
+
+    async def commit(self) -> None:
+        """Commit now what is done, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""
+        await self._consumer.commit()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
