@@ -20,6 +20,7 @@ from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvM
 
 NAME_SERVER = sys.argv[1]
 RETRY_PAUSE_SECONDS = 0.1
+CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 
 _producers: dict[str, Producer] = {}
 _pushers: dict[str, PushConsumer] = {}
@@ -108,17 +109,26 @@ def stop_streams() -> None:
     _stop_streams.set()
 
 
-def push(name: str, group: str, topic: str, tag: str = "*", *, orderly: bool = False) -> None:
-    """Start a push consumer that says what it receives."""
+def push(name: str, group: str, topic: str, tag: str = "*", *, orderly: bool = False, failures: int = 0) -> None:
+    """Start a push consumer that says what it receives, and then cannot handle the first `failures` messages."""
+    left = failures
 
     def receive(one: RecvMessage) -> None:
         fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset}
         say(received=name, topic=one.topic, body=text(one.body), tag=text(one.tags), keys=text(one.keys), **fields)
 
+    def receive_or_fail(_consumer: object, one: object) -> int:
+        nonlocal left
+        receive(RecvMessage(one))
+        left -= 1
+        return RECONSUME_LATER if left >= 0 else CONSUME_SUCCESS
+
     made = PushConsumer(group, orderly=orderly)
     made.set_namesrv_addr(NAME_SERVER)
     made.set_instance_name(name)
     made.subscribe(topic, receive, tag)
+    if failures:  # an exception in a callback ends as a success: the binding raises it where ctypes drops it
+        made._register_callback(receive_or_fail)
     made.start()
     _pushers[name] = made
 

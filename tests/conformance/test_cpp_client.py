@@ -9,6 +9,8 @@ from cluster_checks import assert_offsets_unique_and_dense, bodies_of, create_to
 from dledger_client.sync import SyncAdmin, SyncProducer
 
 REBALANCE_SECONDS = 30.0
+RETRY_SECONDS = 40.0
+"""The second delivery comes after 10 s, to a consumer that looks every 20 s which queues are its own."""
 
 
 def test_the_first_message_to_an_unknown_topic_creates_it(one_group, cpp):
@@ -107,6 +109,15 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_gro
     client.wait_for(lambda: len(client.bodies("reader")) >= len(expected), f"{len(expected)} messages")
     client.call("close_push", name="reader")
     assert sorted(client.bodies("reader")) == sorted(expected)
+
+
+def test_a_message_that_could_not_be_handled_comes_again(one_group, cpp):
+    create_topic(one_group, "CppRetry")
+    client = cpp(one_group.namesrv)
+    client.call("push", name="reader", group="cpp-retry", topic="CppRetry", failures=1)
+    client.call("send", topic="CppRetry", body="again")
+    client.wait_for(lambda: len(client.bodies("reader")) >= 2, "a second delivery", timeout=RETRY_SECONDS)
+    assert client.bodies("reader") == ["again", "again"]
 
 
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, cpp):

@@ -14,6 +14,7 @@ from tests.recorded.areas import (
     pulling,
     queries,
     ranges,
+    retries,
     sending,
     topics,
     transactions,
@@ -21,7 +22,21 @@ from tests.recorded.areas import (
 from tests.recorded.conversation import Record, fix_names
 from tests.recorded.golden_files import compare
 
-AREAS = (sending, pulling, offsets, membership, topics, groups, queries, ranges, pins, node, locks, transactions)
+AREAS = (
+    sending,
+    pulling,
+    offsets,
+    membership,
+    topics,
+    groups,
+    queries,
+    ranges,
+    pins,
+    node,
+    locks,
+    transactions,
+    retries,
+)
 
 
 @pytest.fixture(autouse=True)

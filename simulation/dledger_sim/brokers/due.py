@@ -3,6 +3,8 @@
 - A message is delivered when it is due, never before; exactly once (`Truth`), and only if it was pending.
 - What is pending stands in the log: a trim takes none of it, but what was given up for a full disk.
 - A message that is moved is pending again at its new place, due when it was.
+- A message that was sent back comes again as often as it was taken, and no oftener. Each time is one of its own,
+  known by where it waits.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dledger_broker.features.delay.commands import (
 from dledger_broker.features.delay.records import DUE_TOPICS, real_of
 from dledger_broker.features.delay.table import STRETCH_BYTES
 from dledger_remoting.record import iter_records
+from dledger_remoting.topics import is_retry_topic
 from dledger_sim.log.invariants import require
 
 WAITING_TOPICS: Final = frozenset(topic.encode() for topic in DUE_TOPICS)
@@ -37,6 +40,8 @@ class Waiting(NamedTuple):
     operation: int
     topic: str
     due_ms: int
+    again: tuple[int, int] | None = None
+    """What was sent back, and how often it was delivered again then; its operation is no client's."""
 
 
 class DueTruth:
@@ -52,6 +57,9 @@ class DueTruth:
         self.acknowledged: set[int] = set()
         self.checked_at = 0.0
         self.delivered: set[int] = set()
+        self.taken_back: Counter[tuple[int, int]] = Counter()
+        """How often messages, delivered again so many times, wait or waited for a retry topic."""
+        self.came_again: Counter[tuple[int, int]] = Counter()
         self.lost: set[int] = set()
         """Operations that were given up."""
         self._records: dict[int, Waiting] = {}
@@ -86,7 +94,10 @@ class DueTruth:
                 require(real is not None, "a waiting record says what it is for", position=record.physical_offset)
                 if real is not None:
                     operation = int.from_bytes(record.body[4:12], "big")
-                    self._records[record.physical_offset] = Waiting(operation, real.topic, real.due_ms)
+                    again = (operation, record.reconsume_times) if is_retry_topic(real.topic) else None
+                    if again is not None:
+                        operation = -record.physical_offset
+                    self._records[record.physical_offset] = Waiting(operation, real.topic, real.due_ms, again)
 
     def see_delivered(self, operation: int, moment: float, *, clocks_jumped: bool) -> None:
         """A message stands in its topic, at a simulated moment; clocks run apart a little, or may jump."""
@@ -101,6 +112,20 @@ class DueTruth:
             operation=operation,
             due=wanted,
             at=moment,
+        )
+
+    def see_again(self, operation: int, reconsume_times: int) -> None:
+        """A message stands in a retry topic."""
+        again = operation, reconsume_times
+        self.came_again[again] += 1
+        self.happened["message came again"] += 1
+        require(
+            self.came_again[again] <= self.taken_back[again],
+            "a message comes again as often as it was sent back",
+            operation=operation,
+            reconsume_times=reconsume_times,
+            came=self.came_again[again],
+            taken=self.taken_back[again],
         )
 
     def see_command(self, command: TimerRows | EndTimers) -> None:
@@ -128,6 +153,8 @@ class DueTruth:
         )
         if waiting is not None:
             self.pending[position] = waiting
+            if waiting.again is not None:
+                self.taken_back[waiting.again] += 1
             self.asked.setdefault(waiting.operation, due_ms)
             self._stored_at.setdefault(waiting.operation, position)
             self.happened["delayed message stored"] += 1
@@ -149,6 +176,8 @@ class DueTruth:
                 self.delivered.add(waiting.operation)  # or its topic was gone
             case MoveTimers():
                 self.happened["row moved"] += 1
+                if waiting.again is not None:
+                    self.taken_back[waiting.again] -= 1
             case CancelTimers():
                 self.happened["row cancelled"] += 1
 

@@ -40,7 +40,7 @@ from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
-from dledger_remoting.topics import HALF_TOPIC, is_system_group
+from dledger_remoting.topics import HALF_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_group
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.half_truth import HalfTruth
@@ -176,22 +176,25 @@ class Truth:
         for record in scan_records(records):
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
-            waits = record.topic in WAITING_TOPICS
-            require(operation not in self.refused, "what was refused is never stored", operation=operation)
             name = record.topic.decode()
-            if not waits:
+            again = is_retry_topic(name) or is_dead_letter_topic(name)
+            is_sent = not again and record.topic not in WAITING_TOPICS
+            require(operation not in self.refused, "what was refused is never stored", operation=operation)
+            if is_retry_topic(name):
+                self.due.see_again(operation, int.from_bytes(records[place + 72 : place + 76], "big"))
+            if is_sent:
                 places[operation] = queue_id, offset
                 self.due.see_delivered(operation, self._moment, clocks_jumped=self._clocks_jumped)
             if name == HALF_TOPIC:
                 self.halves.see_half(operation, base + place)
-            elif not waits:
+            elif is_sent:
                 self.halves.see_message(operation)
                 if operation in self.stored:
                     self._see_repetition(operation)
             require(
                 self._remembers_from is None
                 or base + place < self._remembers_from
-                or waits
+                or not is_sent
                 or self.idempotent.get(operation) != operation
                 or base + place in self._remembered,
                 "an idempotent send is remembered",
@@ -227,7 +230,7 @@ class Truth:
                 self._moment,
             )
             queue.append(stored)
-            if waits or name == HALF_TOPIC:
+            if not is_sent or name == HALF_TOPIC:
                 continue
             self.newest[name].append(stored)
             self.stored[operation] = self.by_position[position] = stored

@@ -2,10 +2,10 @@
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `delays` those of delayed messages,
-`units` those of what the broker itself writes, `locks` those of queue locks, `halves` those of transactions, `busy`
-those of what the log did not take,
-`incarnations` those of names that were given twice, `clocks` those of group time, `upgrades` those of nodes of
-different versions, `state` those of other state and of views; `apply` puts one into a real process.
+`retries` those of messages that are sent back, `units` those of what the broker itself writes, `locks` those of queue
+locks, `halves` those of transactions, `busy` those of what the log did not take, `incarnations` those of names that
+were given twice, `clocks` those of group time, `upgrades` those of nodes of different versions, `state` those of other
+state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dledger_sim.brokers.mutants import (
     polls,
     repeats,
     requests,
+    retries,
     state,
     units,
     upgrades,
@@ -48,6 +49,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **locks.CATALOGUE,
     **halves.CATALOGUE,
     **delays.CATALOGUE,
+    **retries.CATALOGUE,
 }
 
 

@@ -1,0 +1,72 @@
+"""Records of messages that come again, and of dead letters.
+
+Of the message itself nothing changes. Beside it stands whose it was: RETRY_TOPIC is the topic in which it was sent, and
+ORIGIN_MESSAGE_ID the id that it had there, however often it came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger_broker.kernel.units import NewRecord
+from dledger_remoting.hosts import pack_host
+from dledger_remoting.ids import offset_message_id
+from dledger_remoting.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    START_DELIVER_TIME,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    find_property,
+    without_broker_owned,
+)
+from dledger_remoting.record import KEPT_SYS_FLAGS, MessageRecord
+
+FIRST_LEVEL: Final = 3
+"""Delay level before the second delivery; before each further one it is a level higher."""
+_DELAYS: Final = frozenset(
+    name.encode() for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
+)
+
+
+def level_of(asked: int, reconsume_times: int) -> int:
+    """The delay level of a message that was delivered again so many times; `asked` is the client's, 0 for none."""
+    return asked if asked > 0 else FIRST_LEVEL + reconsume_times
+
+
+def sent_back(record: MessageRecord, topic: str, queue_id: int, delay_level: int | None) -> NewRecord:
+    """The message in a record as it goes to a retry or dead letter topic; None: without a delay."""
+    properties = bytes(record.properties)
+    added: dict[str, str] = {}
+    if not find_property(properties, RETRY_TOPIC.encode()):
+        added[RETRY_TOPIC] = record.topic
+    if not find_property(properties, ORIGIN_MESSAGE_ID.encode()):
+        added[ORIGIN_MESSAGE_ID] = offset_message_id(record.store_host, record.physical_offset)
+    if delay_level is not None:
+        added[DELAY] = str(delay_level)
+    return NewRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=bytes(record.body),
+        properties=_with_properties(_without_delays(properties), added),
+        flag=record.flag,
+        sys_flag=record.sys_flag & KEPT_SYS_FLAGS,
+        born_ms=record.born_timestamp,
+        born_host=pack_host(record.born_host),
+        reconsume_times=record.reconsume_times + 1,
+    )
+
+
+def _without_delays(properties: bytes) -> bytes:
+    """Without what earlier delays have left: how long it waits now is decided anew."""
+    pairs = without_broker_owned(properties).split(b"\x02")
+    return b"\x02".join(pair for pair in pairs if pair.partition(b"\x01")[0] not in _DELAYS)
+
+
+def _with_properties(properties: bytes, added: Mapping[str, str]) -> bytes:
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    return properties + "".join(f"{name}\x01{value}\x02" for name, value in added.items()).encode()

@@ -1,0 +1,199 @@
+"""Send-back of messages (36): a consumer could not handle one, and it comes again later or becomes a dead letter.
+
+A repeated request makes another copy, as it does in RocketMQ: consumers must expect a message twice in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, cast
+
+from dledger.environment import Cancellable, Environment
+from dledger.errors import LogError
+from dledger.invariants import invariant
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.asked import Asked, Due
+from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.retries.records import level_of, sent_back
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_broker.kernel.units import Place, Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.errors import (
+    GroupNotExist,
+    OutcomeUnknown,
+    QuorumTimeout,
+    RemotingError,
+    ServerError,
+)
+from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext
+from dledger_remoting.properties import DELAY
+from dledger_remoting.record import MessageRecord, decode_record
+from dledger_remoting.topics import (
+    PERM_READ_WRITE,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    dead_letter_topic,
+    retry_topic,
+    validate_group,
+)
+
+GROUPS_WITHOUT_RETRIES: Final = 0
+"""`retryQueueNums` of a group that wants no message again."""
+
+
+class RetryRequests(Part):
+    """Stores what comes back. `retried` and `dead_letters` count what was stored by this node."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        writer: LogWriter,
+        env: Environment,
+        config: BrokerConfig,
+        requests: Requests,
+        groups: GroupProposals,
+        due_messages: DueMessages,
+    ) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._env = env
+        self._config = config
+        self._requests = requests
+        self._group_proposals = groups
+        self._due_messages = due_messages
+        self._waiting: dict[Request, Cancellable] = {}
+        self.retried = self.dead_letters = 0
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: Route(self.send_back, Needs.LEADER, CHANGES)}
+
+    @property
+    def gauges(self) -> tuple[Gauge, ...]:
+        """See `Part.gauges`."""
+        return (
+            Gauge("messages_retried", "Messages that consumers have sent back, to come again", lambda: self.retried),
+            Gauge("dead_letters", "Messages that were sent back too often", lambda: self.dead_letters),
+        )
+
+    def close(self) -> None:
+        """See `Part.close`."""
+        for request, timer in list(self._waiting.items()):
+            timer.cancel()
+            self._requests.fail(request, OutcomeUnknown("this node is stopping: the message may have been sent back"))
+        self._waiting.clear()
+
+    def send_back(self, request: Request) -> None:
+        """36: have a message delivered to a group again, later."""
+        header = decode_ext(ConsumerSendBackHeader, request.ext)
+        group = self._machine.state.table(GROUPS).by_name.get(header.group)
+        if group is None:
+            self._create_group(request, header.group)
+        elif group.retry_queue_nums == GROUPS_WITHOUT_RETRIES:
+            request.respond()
+        else:
+            self._requests.spawn(request, self._send_back(request, header, group))
+
+    def _create_group(self, request: Request, name: str) -> None:
+        validate_group(name)
+        if not self._config.auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        self._group_proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
+
+    async def _send_back(
+        self, request: Request, header: ConsumerSendBackHeader, group: SubscriptionGroupConfig
+    ) -> None:
+        """Go on in a task: the message may have to be read from the disk."""
+        data = await self._machine.lookup.message_at(header.offset) if header.offset >= 0 else None
+        if data is None:
+            raise ServerError(f"look message by offset failed, {header.offset}")
+        record = decode_record(data)
+        limit = header.max_reconsume_times
+        if limit is None or limit < 0:
+            limit = group.retry_max_times
+        if header.delay_level < 0 or record.reconsume_times >= limit:
+            self._bury(request, record, group.group_name)
+        else:
+            self._retry(request, record, group, level_of(header.delay_level, record.reconsume_times))
+
+    def _retry(self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, level: int) -> None:
+        topic = self._topic(request, retry_topic(group.group_name), retry_topic_config(group))
+        if topic is not None:
+            told = partial(self._store_retry, request, record, topic, level)
+            self._due_messages.when_due(Asked(DELAY, level), told)
+
+    def _store_retry(
+        self, request: Request, record: MessageRecord, topic: TopicState, level: int, due: Due | None
+    ) -> None:
+        """Store a message that waits until it is due, now that it is known when that is."""
+        invariant(due is not None, "a delay level is a time to come", level=level)
+        due = cast(Due, due)
+        try:
+            if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
+                return
+            queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
+            message = sent_back(record, topic.config.topic_name, queue_id, level)
+            self._due_messages.store(message, due, partial(self._retry_stored, request))
+        except (RemotingError, LogError) as error:
+            self._requests.fail(request, error)
+            return
+        self._wait(request)
+
+    def _bury(self, request: Request, record: MessageRecord, group: str) -> None:
+        """Make it a dead letter."""
+        name = dead_letter_topic(group)
+        config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
+        if self._topic(request, name, config) is not None:
+            letter = sent_back(record, name, 0, None)
+            self._writer.write((letter,), done=partial(self._dead_letter_stored, request))
+            self._wait(request)
+
+    def _topic(self, request: Request, name: str, config: TopicConfig) -> TopicState | None:
+        """The topic; None if it is being made, after which the request is handled again."""
+        topic = self._machine.topic(name)
+        if topic is None:
+            self._machine.proposals.ensure_topic(config, partial(self._requests.resume, request))
+        return topic
+
+    def _wait(self, request: Request) -> None:
+        timeout_s = self._config.quorum_timeout_ms / 1000
+        self._waiting[request] = self._env.call_later(timeout_s, partial(self._timed_out, request))
+
+    def _timed_out(self, request: Request) -> None:
+        del self._waiting[request]
+        limit = self._config.quorum_timeout_ms
+        self._requests.fail(
+            request, QuorumTimeout(f"no majority stored the message within {limit} ms: it may have been sent back")
+        )
+
+    def _retry_stored(self, request: Request, place: Place | None) -> None:
+        if place is not None:
+            self.retried += 1
+        self._answer(request, stored=place is not None)
+
+    def _dead_letter_stored(self, request: Request, outcome: Stored | Unknown) -> None:
+        stored = isinstance(outcome, Stored) and outcome.places[0] is not None
+        self.dead_letters += stored
+        self._answer(request, stored=stored)
+
+    def _answer(self, request: Request, *, stored: bool) -> None:
+        timer = self._waiting.pop(request, None)
+        if timer is None:
+            return  # it was answered that its outcome is unknown
+        timer.cancel()
+        if stored:
+            request.respond()
+        else:
+            self._requests.fail(
+                request, OutcomeUnknown("leadership was lost before a majority had the message: it may be sent back")
+            )

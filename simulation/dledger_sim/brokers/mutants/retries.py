@@ -1,0 +1,35 @@
+"""Bugs of messages that consumers send back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger_broker.features.retries import records, requests
+from dledger_broker.kernel.units import NewRecord
+from dledger_remoting.record import MessageRecord
+from dledger_sim.brokers.schedules import retries
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("retries")
+
+
+def _uncounted(record: MessageRecord, topic: str, queue_id: int, delay_level: int | None) -> NewRecord:
+    message = _real_sent_back(record, topic, queue_id, delay_level)
+    return msgspec.structs.replace(message, reconsume_times=record.reconsume_times)
+
+
+_real_sent_back = records.sent_back
+
+CATALOGUE.add(
+    "retried-for-ever",
+    "a message that was sent back too often becomes a dead letter",
+    (requests, "sent_back", _uncounted),
+    schedule=retries.message_that_comes_again_and_is_a_dead_letter_then,
+)
+
+CATALOGUE.add(
+    "origin-of-the-last-delivery",
+    "a message that comes again has the id that it had at first",
+    (records, "find_property", lambda _properties, _name: None),
+    schedule=retries.message_that_comes_again_and_is_a_dead_letter_then,
+)
