@@ -84,6 +84,8 @@ class BrokerConfig:
 
     Transactions
       transaction_timeout_ms     how long after its send a half is checked first, unless it says so itself
+      transaction_check_interval_ms  pause between two checks of a half
+      transaction_check_max      how often a half is checked before it is given up
       max_open_halves            transactions that are neither committed nor rolled back; one more is answered 2
 
     Delayed messages
@@ -167,6 +169,8 @@ class BrokerConfig:
     max_idempotent_keys: int = 5_000_000
 
     transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_check_max: int = 15
     max_open_halves: int = 100_000
 
     delay_levels: str = DEFAULT_LEVELS
@@ -331,6 +335,8 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("idempotent_window_ms", 0, 3_600_000),
     ("max_idempotent_keys", 1, 1 << 30),
     ("transaction_timeout_ms", 0, _DAY_MS),
+    ("transaction_check_interval_ms", 100, _DAY_MS),
+    ("transaction_check_max", 1, 1_000),
     ("max_open_halves", 1, 10_000_000),
     ("timer_max_delay_s", 1, 40 * 86_400),
     ("max_pending_timers", 1, 1 << 40),

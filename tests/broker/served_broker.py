@@ -51,6 +51,9 @@ class FakeClient:
         self.answers: list[RemotingCommand] = []
         self.settled = 0
         self.pushed: list[tuple[int, dict[str, str]]] = []
+        self.pushed_bodies: list[bytes] = []
+        self.serialize_type = 0
+        self.wants_leader_notices = False
         self.broker = broker
         self._opaque = 0
         self._expected: asyncio.Future[RemotingCommand] | None = None
@@ -85,6 +88,7 @@ class FakeClient:
 
     def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
         self.pushed.append((code, ext))
+        self.pushed_bodies.append(body)
         return len(self.pushed)
 
     def send(

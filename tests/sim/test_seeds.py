@@ -116,7 +116,13 @@ HAPPENINGS = {
     "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS),
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,
-    "halves": ("half stored", "transaction committed", "transaction rolled back", "log trimmed"),
+    "halves": (
+        "half stored",
+        "transaction committed",
+        "transaction rolled back",
+        "transaction given up",
+        "log trimmed",
+    ),
     "delays": ("delayed message delivered", "row moved", "log trimmed"),
 }
 """What a short campaign of a scenario reaches."""

@@ -23,12 +23,20 @@ class HalfTruth:
         """Where the halves stand."""
         self._seen: set[int] = set()
         self._rolled_back: set[int] = set()
+        self._undecided: set[int] = set()
 
     def see_half(self, operation: int, position: int) -> None:
         """The half topic has a record."""
         require(operation in self.sent, "only what was sent as a half is one", operation=operation)
         require(operation not in self._positions, "a half is stored once", operation=operation, position=position)
         self._positions[operation] = position
+
+    def see_undecided(self, operation: int) -> None:
+        """A half is put aside, because nobody has ended it."""
+        ended = operation in self._seen or operation in self._rolled_back or operation in self._undecided
+        require(operation in self._positions and not ended, "what is given up was open", operation=operation)
+        self._undecided.add(operation)
+        self._happened["transaction given up"] += 1
 
     def see_message(self, operation: int) -> None:
         """A topic of consumers has a record."""
@@ -37,6 +45,7 @@ class HalfTruth:
         require(operation in self._positions, "what is committed was a half", operation=operation)
         require(operation in self.commit_asked, "nothing is seen before its commit is asked for", operation=operation)
         require(operation not in self._rolled_back, "what is rolled back is never seen", operation=operation)
+        require(operation not in self._undecided, "what is given up is never seen", operation=operation)
         require(operation not in self._seen, "a transaction is committed once", operation=operation)
         self._seen.add(operation)
         self._happened["transaction committed"] += 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.topics import HALF_TOPIC
+from dledger_remoting.topics import is_broker_written
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.delays import check_delivered
@@ -130,9 +129,8 @@ class Judge:
         check_views(life, self._workload)
         connection = self._connect(life)
         for topic in self._workload.truth.topics.values():
-            if topic.name == HALF_TOPIC:
-                self._check_hidden(connection)
-            if topic.name == HALF_TOPIC or topic.name in DUE_TOPICS:
+            if is_broker_written(topic.name):
+                self._check_hidden(connection, topic.name)
                 continue
             for queue_id, stored in topic.queues.items():
                 self._read_queue(connection, topic.name, queue_id, len(stored), topic.kept(queue_id))
@@ -142,10 +140,11 @@ class Judge:
                 self._look_up(connection, by_key=by_key)
         self._send(connection)
 
-    def _check_hidden(self, connection: SimConnection) -> None:
-        """Nobody reads halves."""
-        answer = self._ask(connection, RequestCode.PULL_MESSAGE, self._pull_fields(HALF_TOPIC, 0, 0, 1))
-        require(answer.code == ResponseCode.NO_PERMISSION, "halves are not read", node=connection.key, answer=answer)
+    def _check_hidden(self, connection: SimConnection, topic: str) -> None:
+        """Nobody reads the broker's own topics."""
+        answer = self._ask(connection, RequestCode.PULL_MESSAGE, self._pull_fields(topic, 0, 0, 1))
+        refused = answer.code == ResponseCode.NO_PERMISSION
+        require(refused, "the broker's own topics are not read", node=connection.key, topic=topic, answer=answer)
 
     def _connect(self, life: Life) -> SimConnection:
         return SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)

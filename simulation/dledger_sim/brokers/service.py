@@ -63,6 +63,9 @@ class BrokerSettings:
     quorum_timeout_ms: int = 2500
     retention_ms: int = 5000
     idempotent_window_ms: int = 120_000
+    transaction_timeout_ms: int = 2000
+    transaction_check_interval_ms: int = 1000
+    transaction_check_max: int = 3
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
@@ -91,6 +94,9 @@ class SimBroker:
             quorum_timeout_ms=settings.quorum_timeout_ms,
             offset_flush_ms=settings.offset_flush_ms,
             idempotent_window_ms=settings.idempotent_window_ms,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            transaction_check_interval_ms=settings.transaction_check_interval_ms,
+            transaction_check_max=settings.transaction_check_max,
         )
         self._life = life
         self._obstacles = obstacles

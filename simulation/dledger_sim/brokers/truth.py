@@ -40,7 +40,13 @@ from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
-from dledger_remoting.topics import HALF_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_group
+from dledger_remoting.topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    is_dead_letter_topic,
+    is_retry_topic,
+    is_system_group,
+)
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.half_truth import HalfTruth
@@ -187,6 +193,8 @@ class Truth:
                 self.due.see_delivered(operation, self._moment, clocks_jumped=self._clocks_jumped)
             if name == HALF_TOPIC:
                 self.halves.see_half(operation, base + place)
+            elif name == CHECK_MAX_TIME_TOPIC:
+                self.halves.see_undecided(operation)
             elif is_sent:
                 self.halves.see_message(operation)
                 if operation in self.stored:
@@ -230,7 +238,7 @@ class Truth:
                 self._moment,
             )
             queue.append(stored)
-            if not is_sent or name == HALF_TOPIC:
+            if not is_sent or name in {HALF_TOPIC, CHECK_MAX_TIME_TOPIC}:
                 continue
             self.newest[name].append(stored)
             self.stored[operation] = self.by_position[position] = stored

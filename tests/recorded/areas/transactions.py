@@ -50,6 +50,9 @@ async def refused(broker: Broker) -> None:
     await broker.ask("no half", 310, send_ext("T1", 0, "UNIQ_KEY\x01K1\x02", f="4"), b"hello")
     late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013601\x02"
     await broker.ask("an immunity that is too long", 310, send_ext("T1", 0, late, f="4"), b"hello")
+    await broker.ask("what was never given up", 323, {"msgId": f"0A00000100002A9F{position:016X}"})
+    await broker.ask("no id", 323, {"msgId": "none"})
+    await broker.ask("no id at all", 323)
     broker.memory.delete_topic("T1")
     await broker.ask("its topic is gone", 37, end_ext(position, offset, 8))
 
@@ -58,4 +61,5 @@ async def elsewhere(broker: Broker) -> None:
     await broker.follow()
     none = {"noForward": "true"}
     await broker.ask("an end", 37, {**end_ext(100, 0, 8), **none})
+    await broker.ask("one that was given up", 323, {"msgId": "0A00000100002A9F0000000000000005", **none})
     await broker.ask("an end, and the leader cannot be reached", 37, end_ext(100, 0, 8))

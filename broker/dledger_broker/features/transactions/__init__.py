@@ -1,8 +1,9 @@
 """Transactions: messages that consumers see once their producers commit them, and never if these roll them back.
 
-A producer sends a half, does its own work, and ends it with 37. `table.py` has the halves that are open and how the
-last ones ended, `sends.py` opens them, `ends.py` commits and rolls back, `proposed.py` is what this leader has in
-flight. There are no op records as RocketMQ has them: what has ended is in the table.
+A producer sends a half, does its own work, and ends it with 37; one that does not is asked what has become of it (39).
+`table.py` has the halves that are open and how the last ones ended, `sends.py` opens them, `ends.py` commits and rolls
+back, `checks.py` asks producers and gives up at last, `resuming.py` opens again what was given up (323), `proposed.py`
+is what this leader has in flight. There are no op records as RocketMQ has them: what has ended is in the table.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import os
 import secrets
 from typing import Final
 
+from dledger_broker.clients.relay import Relay
 from dledger_broker.features.sending.send import SendRequests
+from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.requests import Transactions
+from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALF_COMMANDS, HALVES, NAME
 from dledger_broker.kernel.parts import Context, Feature
@@ -28,7 +32,10 @@ def _build(context: Context) -> Transactions:
     sends = HalfSends(
         machine, writer, requests, proposed, context.config, context.counters, store_host, keys, context.clock
     )
-    transactions = Transactions(machine, context.clock, sends, HalfEnds(machine, writer, requests, proposed))
+    checks = CheckBacks(machine, proposed, context.clock, context.parts[Relay], context.config)
+    resumption = HalfResumption(machine, requests, proposed, sends, context.clock, context.config)
+    ends = HalfEnds(machine, writer, requests, proposed)
+    transactions = Transactions(machine, context.clock, sends, ends, checks, resumption)
     context.parts[SendRequests].attach_halves(transactions)
     return transactions
 

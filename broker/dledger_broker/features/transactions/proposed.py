@@ -38,3 +38,5 @@ class ProposedHalves:
         self.opening = 0
         """Halves that are staged to be opened."""
         self.ends = ProposedEnds()
+        self.checked: set[int] = set()
+        """Halves of which a check is about to be noted."""

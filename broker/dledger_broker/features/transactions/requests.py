@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dledger_broker.features.sending.targets import SendTarget
+from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
+from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request
@@ -25,9 +28,19 @@ _logger: Final = logging.getLogger(__name__)
 class Transactions(Part):
     """See the feature."""
 
-    def __init__(self, machine: BrokerMachine, clock: GroupClock, sends: HalfSends, ends: HalfEnds) -> None:
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        clock: GroupClock,
+        sends: HalfSends,
+        ends: HalfEnds,
+        checks: CheckBacks,
+        resumption: HalfResumption,
+    ) -> None:
         self._sends = sends
         self._ends = ends
+        self._checks = checks
+        self._resumption = resumption
         machine.on_state(self._keep_table)
         clock.needed_by(lambda: bool(self._table.open))
 
@@ -37,7 +50,19 @@ class Transactions(Part):
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
-        return {RequestCode.END_TRANSACTION: Route(self._ends.handle, Needs.LEADER, CHANGES)}
+        return {
+            RequestCode.END_TRANSACTION: Route(self._ends.handle, Needs.LEADER, CHANGES),
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: Route(self._resumption.handle, Needs.LEADER, CHANGES),
+        }
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """See `Part.jobs`."""
+        return (self._checks,)
+
+    def close(self) -> None:
+        """See `Part.close`."""
+        self._checks.close()
 
     @property
     def gauges(self) -> Sequence[Gauge]:

@@ -76,8 +76,7 @@ class HalfSends:
         properties = fields.properties.encode()
         _require_half(request, fields, target, properties)
         self._machine.activation.require(NAME)
-        if len(self._table.open) + self._proposed.opening >= self._config.max_open_halves:
-            self._counters.max_open_halves += 1
+        if self.is_full():
             raise SystemBusy(
                 f"{self._config.max_open_halves} transactions are open, which is the limit max_open_halves: end some"
             )
@@ -103,6 +102,13 @@ class HalfSends:
         )
         check_ms = now_ms + first_check_after_ms(properties, self._config.transaction_timeout_ms)
         self.open(record, group, check_ms, (), partial(self._stored, request, queue_id, record))
+
+    def is_full(self) -> bool:
+        """Whether as many halves are open as `max_open_halves` allows, which is counted."""
+        if len(self._table.open) + self._proposed.opening < self._config.max_open_halves:
+            return False
+        self._counters.max_open_halves += 1
+        return True
 
     def _time_known(self, request: Request, now_ms: int | None) -> None:
         """Go on with a send that has waited for the group's time."""

@@ -1,0 +1,186 @@
+"""Job that asks producers (39) what has become of halves that they do not end, and gives up those that nobody ends.
+
+A check is noted, and applied, before anybody is asked: a later leader neither begins again nor asks more often. It
+counts whether a producer is there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from dledger.errors import BusyError, LogError, LogFullError, TrimmedError
+from dledger_broker.clients.relay import Outcome, Relay
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.transactions.messages import real_target, undecided
+from dledger_broker.features.transactions.proposed import ProposedHalves
+from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome, OpenHalf
+from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.jobs import JobHandle
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.units import Stored, Unknown
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.headers import CheckTransactionHeader, encode_ext
+from dledger_remoting.ids import offset_message_id
+from dledger_remoting.properties import UNIQUE_KEY, find_property
+from dledger_remoting.record import MessageRecord, encode_record
+from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, PERM_READ_WRITE, TopicConfig
+
+_logger: Final = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+MOST_AT_ONCE: Final = 500
+"""Halves of one look; the others are due in the next one still."""
+
+
+class CheckBacks:
+    """Looks every second; implements `dledger_broker.kernel.jobs.Job`."""
+
+    name: Final = "check_backs"
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        proposed: ProposedHalves,
+        clock: GroupClock,
+        relay: Relay,
+        config: BrokerConfig,
+    ) -> None:
+        self._machine = machine
+        self._proposed = proposed
+        self._clock = clock
+        self._relay = relay
+        self._config = config
+        self._reads: set[asyncio.Task[None]] = set()
+        machine.on_state(self._keep_table)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._table = state.table(HALVES)
+
+    def close(self) -> None:
+        """Give up reads in progress."""
+        for read in self._reads:
+            read.cancel()
+
+    def run(self, handle: JobHandle) -> None:
+        """See `Job.run`."""
+        handle.call_later(LOOK_S, partial(self._look, handle))
+
+    def _look(self, handle: JobHandle) -> None:
+        handle.call_later(LOOK_S, partial(self._look, handle))
+        now_ms = self._clock.now_ms()
+        if now_ms is None:
+            return
+        due = [half for half in self._table.open.values() if half.next_check_ms <= now_ms and self._is_free(half)]
+        asked = [half for half in due if half.checks < self._config.transaction_check_max][:MOST_AT_ONCE]
+        if asked:
+            self._note_checks(handle, asked, now_ms + self._config.transaction_check_interval_ms)
+        given_up = [half for half in due if half.checks >= self._config.transaction_check_max][:MOST_AT_ONCE]
+        if given_up and self._has_topic(handle):
+            for half in given_up:
+                self._read(handle, half, partial(self._give_up, handle))
+
+    def _is_free(self, half: Half) -> bool:
+        """Whether nothing is in flight of a half, and its record stays."""
+        position, proposed = half.position, self._proposed
+        return (
+            position not in proposed.ends and position not in proposed.checked and position >= self._machine.kept_from
+        )
+
+    # ---------------------------------------------------------------- asking
+
+    def _note_checks(self, handle: JobHandle, halves: Sequence[Half], next_check_ms: int) -> None:
+        noted = tuple(
+            msgspec.structs.replace(half, next_check_ms=next_check_ms, checks=half.checks + 1) for half in halves
+        )
+        positions = [half.position for half in halves]
+        ask = handle.guarded(partial(self._ask_all, handle, noted))
+
+        def settled(error: LogError | None) -> None:
+            self._proposed.checked.difference_update(positions)
+            if error is None:
+                ask()
+
+        self._proposed.checked.update(positions)
+        handle.stage_command(OpenHalf(noted), settled)
+
+    def _ask_all(self, handle: JobHandle, noted: Sequence[Half]) -> None:
+        for half in noted:
+            self._read(handle, half, self._ask)
+
+    def _ask(self, half: Half, record: MessageRecord) -> None:
+        topic, queue_id = real_target(record)
+        unique_key = (find_property(record.properties, UNIQUE_KEY.encode()) or b"").decode(errors="replace")
+        header = CheckTransactionHeader(
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.position,
+            topic=topic,
+            bname=self._config.broker_group,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=offset_message_id(record.store_host, half.position),
+        )
+        body = encode_record(msgspec.structs.replace(record, topic=topic, queue_id=queue_id))
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        self._relay.call_producer(half.group, code, encode_ext(header), body, 0.0, _whoever_lives)
+
+    # ---------------------------------------------------------------- giving up
+
+    def _has_topic(self, handle: JobHandle) -> bool:
+        """Whether what is given up can be kept; else its topic is on its way."""
+        if self._machine.topic(CHECK_MAX_TIME_TOPIC) is not None:
+            return True
+        config = TopicConfig(CHECK_MAX_TIME_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
+        handle.require_running()
+        self._machine.proposals.ensure_topic(config, _looked_for_again)
+        return False
+
+    def _give_up(self, handle: JobHandle, half: Half, record: MessageRecord) -> None:
+        position = half.position
+
+        def settled(_outcome: Stored | Unknown) -> None:
+            self._proposed.ends.finish(position)
+
+        try:
+            handle.write([undecided(record)], [EndHalf(position, HalfOutcome.UNDECIDED)], done=settled)
+        except (BusyError, LogFullError):
+            return  # the next look finds it still open
+        self._proposed.ends.begin(position)
+        _logger.warning("event=transaction_undecided position=%d group=%s checks=%d", position, half.group, half.checks)
+
+    # ---------------------------------------------------------------- records
+
+    def _read(self, handle: JobHandle, half: Half, then: Callable[[Half, MessageRecord], None]) -> None:
+        """Go on with the record of a half in the turn that has it, if that is still open and nothing in flight."""
+        go_on = handle.guarded(partial(self._with_record, half.position, then))
+        task = asyncio.get_running_loop().create_task(self._read_later(half.position, go_on))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _read_later(self, position: int, go_on: Callable[[MessageRecord], None]) -> None:
+        try:
+            found = await self._machine.lookup.record_at(position)
+        except (LogError, TrimmedError) as error:
+            _logger.warning("event=half_unreadable position=%d error=%r", position, str(error))
+            return  # it is due again, or ended by what has trimmed it
+        if found is not None:
+            go_on(found[1])
+
+    def _with_record(self, position: int, then: Callable[[Half, MessageRecord], None], record: MessageRecord) -> None:
+        half = self._table.open.get(position)
+        if half is not None and self._is_free(half):
+            then(half, record)
+
+
+def _whoever_lives(_outcome: Outcome) -> None:
+    """The next check may find a producer."""
+
+
+def _looked_for_again(_error: object) -> None:
+    """The next look sees whether the topic is there."""

@@ -1,0 +1,87 @@
+"""Halves that are open again (323): what was given up is a half once more, once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.transactions.messages import opened_again
+from dledger_broker.features.transactions.proposed import ProposedHalves
+from dledger_broker.features.transactions.sends import HalfSends
+from dledger_broker.features.transactions.table import HALVES, HalfOutcome, ReopenHalf
+from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.units import Place
+from dledger_remoting.errors import InvalidParameter, OutcomeUnknown, ServerError, ServiceNotAvailable, SystemBusy
+from dledger_remoting.headers import ResumeHalfHeader, decode_ext
+from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.properties import PRODUCER_GROUP, find_property
+from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+
+
+class HalfResumption:
+    """Answers 323 on a confirmed leader."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        requests: Requests,
+        proposed: ProposedHalves,
+        sends: HalfSends,
+        clock: GroupClock,
+        config: BrokerConfig,
+    ) -> None:
+        self._machine = machine
+        self._requests = requests
+        self._ends = proposed.ends
+        self._sends = sends
+        self._clock = clock
+        self._config = config
+
+    def handle(self, request: Request) -> None:
+        """323: by the id of the message that was kept of a half."""
+        if not request.confirmed:
+            self._requests.confirm(request)
+            return
+        header = decode_ext(ResumeHalfHeader, request.ext)
+        try:
+            _, position = parse_offset_message_id(header.msg_id)
+        except ValueError as error:
+            raise InvalidParameter(f"msgId {header.msg_id!r} is no id with a position: {error}") from error
+        self._requests.spawn(request, self._resume(request, position))
+
+    async def _resume(self, request: Request, position: int) -> None:
+        found = await self._machine.lookup.record_at(position)
+        if (
+            found is None
+            or found[1].topic != CHECK_MAX_TIME_TOPIC
+            or not await self._machine.lookup.is_listed(found[1])
+        ):
+            raise ServerError(f"no transaction that was given up is kept at {position}")
+        record = found[1]
+        half_position = record.prepared_transaction_offset
+        if half_position in self._ends:
+            self._ends.wait(half_position, partial(self._requests.run, request))
+            return
+        outcome = self._machine.state.table(HALVES).ended.get(half_position)
+        if outcome is not HalfOutcome.UNDECIDED:
+            what = "it is open again, or was" if outcome is HalfOutcome.REOPENED else "it was given up too long ago"
+            raise ServerError(f"the transaction that is kept at {position} cannot be opened again: {what}")
+        now_ms = self._clock.reckoned_from_ms()
+        if now_ms is None or self._machine.queue(HALF_TOPIC, 0) is None:
+            raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")
+        if self._sends.is_full():
+            raise SystemBusy(f"{self._config.max_open_halves} transactions are open, which is the limit: end some")
+        group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode()
+        check_ms = now_ms + self._config.transaction_timeout_ms
+        done = partial(self._resumed, request, half_position)
+        self._sends.open(opened_again(record), group, check_ms, [ReopenHalf(half_position)], done)
+        self._ends.begin(half_position)
+
+    def _resumed(self, request: Request, half_position: int, place: Place | None) -> None:
+        self._ends.finish(half_position)
+        if place is None:
+            self._requests.fail(request, OutcomeUnknown("leadership was lost: the transaction may be open again"))
+        else:
+            request.respond()
