@@ -11,6 +11,7 @@ from .consumer import Handler, PushConsumer
 from .messages import MessageQueue
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
+from .subscriptions import Sql
 
 
 @checked
@@ -34,7 +35,7 @@ class OrderlyConsumer:
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str],
+        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
         handler: Handler,
         *,
         concurrency: int = 20,

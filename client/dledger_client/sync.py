@@ -59,6 +59,7 @@ class ConsumerOptions(TypedDict, total=False):
     """The options of `PushConsumer` that make sense for an iterator."""
 
     orderly: bool
+    queue_locks: bool
     start_from: StartFrom
     strategy: StrategyName | Strategy
     broadcast: bool

@@ -9,7 +9,7 @@ import pytest
 from client_fakes import FakeCluster, fake_cluster, until
 
 import dledger_client.consumer
-from dledger_client import InvalidArgumentError, OrderlyConsumer, PushConsumer, locks
+from dledger_client import InvalidArgumentError, OrderlyConsumer, PushConsumer, SyncConsumer, locks
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, make_response
 
@@ -144,6 +144,26 @@ async def test_a_message_that_fails_is_tried_again_in_its_place_and_at_last_put_
             await until(lambda: (1, 0) in seen)
         assert seen == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert cluster.group.bodies("%DLQ%CG") == [b"0"]
+
+
+async def test_a_blocking_consumer_locks_its_queues_too() -> None:
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 3)
+        brokers = LockingBrokers(cluster)
+
+        def read() -> list[int]:
+            with SyncConsumer(cluster.namesrv, "CG", "T", orderly=True, queue_locks=True, client_id="me") as consumer:
+                seen = []
+                for message in consumer:
+                    seen.append(message.queue_offset)
+                    if len(seen) == 3:
+                        assert brokers.owners["T", 0] == "me"
+                        message.ack()
+                        return seen
+            raise AssertionError("the consumer was closed")
+
+        assert await asyncio.to_thread(read) == [0, 1, 2]
+        assert ("T", 0) not in brokers.owners
 
 
 async def test_locks_are_for_consumers_that_share_queues_in_order() -> None:

@@ -93,7 +93,7 @@ class LockChanges:
         present = self.owner(key)
         if present is None or present == owner:
             return True
-        return key not in self._in_flight and not self.leases.runs(key, present, self._env.now())
+        return not self.leases.runs(key, present, self._env.now())
 
     def acquire(self, group: str, keys: Sequence[LockKey], owner: Owner, channel: str, done: Done) -> None:
         """Have a member of a group own queues that it may acquire. Leases begin now, whenever it is applied."""

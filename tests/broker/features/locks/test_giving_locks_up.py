@@ -83,6 +83,14 @@ def test_a_request_behind_a_release_in_flight_is_no_renewal(
     assert (granted(bert.answered(other)), granted(anna.answered(again))) == ({T1_0}, set())
 
 
+def test_a_request_behind_a_release_in_flight_acquires_the_lock_anew(broker: ServedBroker, anna: FakeClient) -> None:
+    lock(anna, "anna")
+    anna.send(UNLOCK, body=lock_body("anna", T1_0))
+    again = anna.send(LOCK, body=lock_body("anna", T1_0))
+    broker.settle()
+    assert (granted(anna.answered(again)), owner_of(broker)) == ({T1_0}, "anna")
+
+
 def test_a_renewal_behind_which_the_lock_is_given_up_is_not_granted(broker: ServedBroker, anna: FakeClient) -> None:
     lock(anna, "anna")
     renewal = anna.send(LOCK, body=lock_body("anna", T1_0))
@@ -159,6 +167,16 @@ def test_who_leaves_while_there_is_no_leader_is_answered_and_gives_up_once_there
     broker.advance(1)
     assert granted(anna.answered(asked)) == set()
     assert (owner_of(broker), anna.in_flight, anna.forwards) == (None, 0, 0)
+
+
+def test_who_leaves_is_heard_behind_its_requests_that_wait_for_a_leader(broker: ServedBroker, anna: FakeClient) -> None:
+    lock(anna, "anna")
+    anna.forwards = 1
+    leave(anna, "anna")
+    assert owner_of(broker) == "anna"
+    anna.forwards -= 1
+    broker.advance(0.1)
+    assert owner_of(broker) is None
 
 
 def test_20016_is_answered_like_42(broker: ServedBroker, anna: FakeClient) -> None:

@@ -98,6 +98,10 @@ def test_an_owner_whose_lease_ran_out_gets_its_lock_like_anybody(
     broker.settle()
     assert (granted(bert.answered(other)), granted(anna.answered(owner))) == ({T1_0}, set())
     broker.advance(60.1)
+    before = entries(broker)
+    assert lock(bert, "bert") == {T1_0}
+    assert entries(broker) == before + 1
+    broker.advance(60.1)
     assert lock(anna, "anna") == {T1_0}
 
 
@@ -204,6 +208,18 @@ def test_what_the_log_refused_can_be_locked_afterwards(
     broker.memory.node.stage_error = BusyError("too much is under way")
     assert anna.call(LOCK, body=lock_body("anna", T1_0)).code == ResponseCode.SYSTEM_BUSY
     broker.memory.node.stage_error = None
+    assert lock(bert, "bert") == {T1_0}
+
+
+def test_what_could_not_even_be_proposed_can_be_locked_afterwards(
+    broker: ServedBroker, anna: FakeClient, bert: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.memory.machine, "stage_command", fail)
+        assert anna.call(LOCK, body=lock_body("anna", T1_0)).code == ResponseCode.SYSTEM_ERROR
     assert lock(bert, "bert") == {T1_0}
 
 
