@@ -82,7 +82,7 @@ class TimeFollower:
         self._replica = replica
         self._source = source
         self._told = told
-        self._always_compare = always_compare
+        self.always_compare = always_compare
         self.incarnation = ""
         self.whole: bool | None = None
         self.mismatches = self.alarms = self.restarts = 0
@@ -160,7 +160,7 @@ class TimeFollower:
         file, target = self._files, self._replica.applied_position
         durable = min(target, self._replica.log.durable_position)
         due = self._last or self._env.now() >= self._compare_at
-        counts = self._source.pending() if due or (self._always_compare and target > self.position) else None
+        counts = self._source.pending() if due or (self.always_compare and target > self.position) else None
         self.raise_floor(self._lowest_segment(target))
         if self.position >= self._tail.begin:
             changes, complete = self._tail.first(durable, WRITE_ROWS)

@@ -35,6 +35,7 @@ from dledger_sim.brokers.truth import Truth
 from dledger_sim.brokers.waiting import Waiting
 from dledger_sim.brokers.watched import WatchedMachine
 from dledger_sim.log.group import Life
+from dledger_sim.log.invariants import require
 from dledger_sim.log.node import SimulatedNode
 from dledger_sim.log.scheduler import Scheduler
 
@@ -79,7 +80,13 @@ class SimBroker:
     """One life's broker; implements `dledger_sim.log.service.Service`."""
 
     def __init__(
-        self, life: Life, scheduler: Scheduler, settings: BrokerSettings, obstacles: Obstacles, truth: Truth
+        self,
+        life: Life,
+        scheduler: Scheduler,
+        settings: BrokerSettings,
+        obstacles: Obstacles,
+        truth: Truth,
+        databases: MemoryDatabases,
     ) -> None:
         name, environment = life.node.name, life.environment
         address, features = address_of(name), settings.other_features.get(name, settings.features)
@@ -115,7 +122,7 @@ class SimBroker:
                 index_entries=settings.index_entries,
             ),
             disk=life.node.disk,
-            databases=MemoryDatabases(),
+            databases=databases,
         )
         self.broker.keys.on_restart = partial(self._failed, "the key index")
         self.broker.jobs.on_failure = partial(self._failed, "a leader's job")
@@ -141,6 +148,9 @@ class SimBroker:
                 lambda: environment.paused_until,
             )
         )
+        self._time_index = self.service.parts[DueMessages].index.rows.follower
+        self._time_index.always_compare = True
+        self.machine.checks.append(self._check_time_index)
         self.reign = 0
         """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
         self._reigns = 0
@@ -149,6 +159,9 @@ class SimBroker:
         self.connections: dict[SimConnection, None] = {}
         """The connections over which requests came."""
         self.broker.on_leadership_changed.append(self._on_leadership)
+
+    def _check_time_index(self) -> None:
+        require(not self._time_index.mismatches, "the time index agrees with the state", node=self._life.node.name)
 
     def _failed(self, what: str) -> None:
         """What mends a fault in a real process must not hide it here."""

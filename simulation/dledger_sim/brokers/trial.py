@@ -12,6 +12,7 @@ from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.databases import NodeDatabases
 from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
@@ -40,6 +41,7 @@ class BrokerTrial:
     ) -> None:
         self.workload = Workload(random, settings, brokers, operations)
         self.obstacles = obstacles or Obstacles()
+        self._databases = NodeDatabases()
         self._running: list[SimBroker] = []
         self._times: TimeJudge | None = None
 
@@ -50,7 +52,8 @@ class BrokerTrial:
 
     def serve(self, group: SimGroup, life: Life) -> SimBroker:
         """See `Trial.serve`."""
-        broker = SimBroker(life, group.scheduler, self.workload.brokers, self.obstacles, self.workload.truth)
+        databases = self._databases.of(life.node.disk, Random(f"{life.node.name} {life.node.lives} databases"))
+        broker = SimBroker(life, group.scheduler, self.workload.brokers, self.obstacles, self.workload.truth, databases)
         watch(broker.service, self.counts)
         self._watch_time(broker, group, life)
         self._running.append(broker)

@@ -51,11 +51,9 @@ class RowsOfTimers:
 class TimerIndex:
     """`rows` is the index; implements `dledger_broker.kernel.feature_views.FeatureView`."""
 
-    def __init__(self, machine: BrokerMachine, env: Environment, *, always_compare: bool = False) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment) -> None:
         source = RowsOfTimers(machine)
-        self.rows = TimeIndex(
-            machine.databases, env, machine.log_reader, machine, source, always_compare=always_compare
-        )
+        self.rows = TimeIndex(machine.databases, env, machine.log_reader, machine, source)
         machine.on_state(self._listen)
         machine.add_view(self)
 

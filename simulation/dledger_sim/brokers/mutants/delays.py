@@ -11,6 +11,8 @@ from dledger_broker.features.delay.index import RowsOfTimers
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.kernel.units import FixedRows
+from dledger_broker.views.timefile import TimeFile
+from dledger_broker.views.timerows import Counts, RowChanges
 from dledger_sim.brokers.schedules import timers
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -63,4 +65,17 @@ CATALOGUE.add(
     "timers-forgotten-at-restart",
     "what waits is found in the log by a node that starts",
     (RowsOfTimers, "decode", lambda _self, _kind, _payload: None),
+)
+
+
+def _keep_gone(self: TimeFile, changes: Sequence[RowChanges], position: int, floor: int, counts: Counts | None) -> None:
+    _real_write(self, [change._replace(gone=()) for change in changes], position, floor, counts)
+
+
+_real_write = TimeFile.write
+
+CATALOGUE.add(
+    "gone-rows-kept",
+    "the time index agrees with the state",
+    (TimeFile, "write", _keep_gone),
 )
