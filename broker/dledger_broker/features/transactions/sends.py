@@ -112,11 +112,13 @@ class HalfSends:
 
     def _time_known(self, request: Request, now_ms: int | None) -> None:
         """Go on with a send that has waited for the group's time."""
-        if now_ms is None and self._machine.leadership.ready:
+        if now_ms is not None:
+            self._requests.run(request)
+        elif self._machine.leadership.ready:
             missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
             self._requests.fail(request, ServiceNotAvailable(missing))
         else:
-            self._requests.run(request)
+            self._requests.pass_on(request)
 
     def open(
         self,

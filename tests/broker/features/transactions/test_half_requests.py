@@ -8,6 +8,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, records, send_ext
 
 from dledger.errors import LogFullError
+from dledger.statemachine import Leadership
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.transactions.messages import SPARE_BYTES
 from dledger_broker.features.transactions.table import HALVES, EndHalf, HalfOutcome, HalfTable
@@ -334,3 +335,15 @@ def test_nobody_reads_halves(broker: ServedBroker, client: FakeClient) -> None:
     assert client.call_from_disk(RequestCode.VIEW_MESSAGE_BY_ID, view).code == ResponseCode.SYSTEM_ERROR
     ext = {"topic": "T1", "key": "K1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
     assert client.call_from_disk(RequestCode.QUERY_MESSAGE, ext).code == 0
+
+
+def test_a_half_that_comes_while_the_node_ceases_to_lead_is_passed_on(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine knows before the requests do that it does not lead, and with it the clock."""
+    machine = broker.memory.machine
+    monkeypatch.setattr(machine, "leadership", Leadership(1, None, is_leader=False, ready=False))
+    opaque = client.send(310, send_ext("T1", 0, HALF, f="4"), b"half")
+    broker.memory.node.step_down()
+    broker.advance(5)
+    assert client.answered(opaque).code == ResponseCode.SERVICE_NOT_AVAILABLE
