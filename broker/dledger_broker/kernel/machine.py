@@ -60,7 +60,7 @@ from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import FileLayout
-from dledger_broker.views.units import UNITS_PER_FILE
+from dledger_broker.views.units import UNIT, UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
 
 DATABASES: Final = "timeindex"
@@ -239,7 +239,14 @@ class BrokerMachine:
                 self.queues.appended(redispatch(records, self.state.topic_table, self.queues.start_over))
 
     def dropped(self, contexts: Sequence[object]) -> None:
-        """See `StateMachine.dropped`."""
+        """See `StateMachine.dropped`: a leader may go on, and no queue may have a gap.
+
+        1. An entry waits for space on the disk, and others behind it. 2. There is none: they are dropped. 3. There is
+        space again, and the same leader hands out the next offsets.
+        """
+        for context in cast(Sequence[StagedContext], contexts):
+            for queue, end_offset, units in context.runs:
+                queue.staged_offset = min(queue.staged_offset, end_offset - len(units) // UNIT.size)
         for context in cast(Sequence[StagedContext], contexts):
             context.dropped()
 

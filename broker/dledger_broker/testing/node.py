@@ -169,6 +169,12 @@ class FakeNode:
         self._machine.dropped(contexts)
         self._machine.on_leadership(Leadership(self.term + 1, None, is_leader=False, ready=False))
 
+    def drop_staged(self) -> None:
+        """Drop what is staged, which has waited for space on the disk that is not there; this node goes on leading."""
+        contexts, self._contexts = self._contexts, []
+        self._parts, self._commands, self._record_bytes = [], [], 0
+        self._machine.dropped(contexts)
+
     # ---------------------------------------------------------------- writing
 
     def stage(

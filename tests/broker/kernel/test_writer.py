@@ -475,3 +475,17 @@ def assert_dense(records: Sequence[MessageRecord]) -> None:
         offsets[each.topic, each.queue_id].append(each.queue_offset)
     for of_queue in offsets.values():
         assert of_queue == list(range(len(of_queue)))
+
+
+def test_what_is_dropped_for_want_of_space_leaves_no_gap_while_its_leader_goes_on() -> None:
+    broker = BrokerInMemory()
+    broker.create_topic("T1")
+    told: list[Outcome] = []
+    for number in (2, 1):
+        records = [NewRecord(topic="T1", queue_id=0, body=b"x", born_ms=0, born_host=BORN_HOST)] * number
+        broker.writer.write(records, done=told.append)
+    broker.node.drop_staged()
+    assert told == [Unknown(), Unknown()]
+    broker.send("T1", 0, Message(b"next"))
+    assert broker.bodies("T1") == [b"next"]
+    assert broker.queue("T1").next_offset == 1
