@@ -16,7 +16,9 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> DueMessages:
-    return DueMessages(context.machine, context.writer, context.log, context.env, context.config)
+    return DueMessages(
+        context.machine, context.writer, context.log, context.env, context.config, context.clock, context.requests
+    )
 
 
 FEATURE: Final = Feature(name=NAME, commands=DELAY_COMMANDS, table=TIMERS, activated=True, build=_build)

@@ -20,14 +20,16 @@ from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.reading import RecordReads
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
 from dledger_broker.features.delay.table import TIMERS
+from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.delays import parse_delay_levels
-from dledger_remoting.errors import MessageIllegal, ServerError
+from dledger_remoting.errors import MessageIllegal, ServerError, ServiceNotAvailable
 
 NAME: Final = "delay"
 
@@ -36,11 +38,19 @@ class DueMessages(Part):
     """See the module. `index` tells what is due, `moves` whether the log may be trimmed."""
 
     def __init__(
-        self, machine: BrokerMachine, writer: LogWriter, log: Log, env: Environment, config: BrokerConfig
+        self,
+        machine: BrokerMachine,
+        writer: LogWriter,
+        log: Log,
+        env: Environment,
+        config: BrokerConfig,
+        clock: GroupClock,
+        requests: Requests,
     ) -> None:
         self._machine = machine
         self._writer = writer
-        self._env = env
+        self._clock = clock
+        self._requests = requests
         self._config = config
         self._levels_ms = parse_delay_levels(config.delay_levels)
         self._on_their_way = 0
@@ -50,6 +60,7 @@ class DueMessages(Part):
         self.fires = FireTimersInTime(machine, env, self.index.rows, in_flight, self._reads, self._group_time)
         self.moves = MoveTimersOutOfTheWay(machine, env, self.index.rows, in_flight, self._reads)
         machine.on_state(self._keep_table)
+        clock.needed_by(lambda: bool(self._table.total.rows))
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(TIMERS)
@@ -80,18 +91,32 @@ class DueMessages(Part):
         return self._table.lost + self.moves.lost
 
     def _group_time(self) -> int | None:
-        return self._env.wall_ms()
+        return self._clock.now_ms()
 
     def close(self) -> None:
         """See `Part.close`."""
         self._reads.close()
 
-    def when_due(self, asked: Asked, told: Callable[[Due | None], None]) -> None:
-        """Leader: have `told` called with when a message is due that asks now; None: at once.
+    def reckoned_from_ms(self) -> int | None:
+        """Leader: the time that a delay is reckoned from; None: it is not known, see `wait_for_time`."""
+        return self._clock.reckoned_from_ms()
 
-        Raises `MessageIllegal` if it is too far off.
-        """
-        told(due_of(asked, self._levels_ms, self._env.wall_ms(), self._config.timer_max_delay_s))
+    def wait_for_time(self, request: Request) -> None:
+        """Have a request handled again once that time is known, for which nothing was proposed."""
+        self._clock.when_known(partial(self._time_known, request))
+
+    def _time_known(self, request: Request, now_ms: int | None) -> None:
+        if now_ms is not None:
+            self._requests.run(request)
+        elif self._machine.leadership.ready:
+            missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
+            self._requests.fail(request, ServiceNotAvailable(missing))
+        else:
+            self._requests.pass_on(request)
+
+    def due(self, asked: Asked, now_ms: int) -> Due | None:
+        """When a message is due that asks at a time; None: at once. Raises `MessageIllegal` if it is too far off."""
+        return due_of(asked, self._levels_ms, now_ms, self._config.timer_max_delay_s)
 
     def topic_missing(self, due: Due, then: Callable[[LogError | None], None]) -> bool:
         """Leader: whether the topic is missing where a message waits; it is made, and `then` is called."""

@@ -128,14 +128,18 @@ class RetryRequests(Part):
 
     def _retry(self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, level: int) -> None:
         topic = self._topic(request, retry_topic(group.group_name), retry_topic_config(group))
-        if topic is not None:
-            told = partial(self._store_retry, request, record, topic, level)
-            self._due_messages.when_due(Asked(DELAY, level), told)
+        if topic is None:
+            return
+        now_ms = self._due_messages.reckoned_from_ms()
+        if now_ms is None:
+            self._due_messages.wait_for_time(request)
+        else:
+            self._store_retry(request, record, topic, level, self._due_messages.due(Asked(DELAY, level), now_ms))
 
     def _store_retry(
         self, request: Request, record: MessageRecord, topic: TopicState, level: int, due: Due | None
     ) -> None:
-        """Store a message that waits until it is due, now that it is known when that is."""
+        """Store a message that waits until it is due."""
         invariant(due is not None, "a delay level is a time to come", level=level)
         due = cast(Due, due)
         try:

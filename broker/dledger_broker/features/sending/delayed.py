@@ -15,7 +15,7 @@ from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.units import NewRecord, Place
-from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, QuorumTimeout, TopicNotExist
+from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
 from dledger_remoting.record import KEPT_SYS_FLAGS
 
@@ -55,16 +55,17 @@ class DelayedSends:
             raise MessageIllegal(
                 f"property {asked.name} asks for a delay, which an idempotent send cannot: send it as an ordinary one"
             )
-        self._due_messages.when_due(asked, partial(self._store, request, fields, target, queue_id))
-
-    def _store(
-        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due | None
-    ) -> None:
+        now_ms = self._due_messages.reckoned_from_ms()
+        if now_ms is None:
+            self._due_messages.wait_for_time(request)
+            return
+        due = self._due_messages.due(asked, now_ms)
         if due is None:
             self._deliver_at_once(request, fields, target, queue_id)
-            return
-        if target.dropped:
-            raise TopicNotExist(f"topic {target.topic} does not exist: create it first")
+        else:
+            self._store(request, fields, target, queue_id, due)
+
+    def _store(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due) -> None:
         if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
             return
         tail, unique_key, _, _ = self._tails.complete_anew(fields.properties.encode(), target)

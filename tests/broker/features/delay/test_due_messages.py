@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dledger_remoting.properties import TIMER_DELAY_MS
 from tests.broker.features.delay.delayed_brokers import Delayed
 
 
@@ -61,4 +62,33 @@ def test_a_node_that_comes_back_with_nothing_delivers_what_waits() -> None:
     for name in list(group.nodes):
         group.start(name)
     brokers.run(6.0)
+    assert delayed.is_delivered(operation)
+
+
+def test_a_clock_that_jumps_a_day_ahead_delivers_nothing_early() -> None:
+    delayed = Delayed()
+    group = delayed.brokers.group
+    operation = delayed.send(20_000)
+    for name in group.nodes:
+        group.nodes[name].wall_offset_ms = 86_400_000
+        delayed.brokers.run(2.0)
+        assert not delayed.is_delivered(operation)
+        group.nodes[name].wall_offset_ms = 0
+        delayed.brokers.run(1.0)
+    delayed.brokers.run(12.0)
+    assert delayed.is_delivered(operation)
+
+
+def test_a_send_waits_until_the_clocks_of_a_majority_are_known() -> None:
+    """A leader that has just begun may not have heard any other clock."""
+    delayed = Delayed()
+    brokers = delayed.brokers
+    old = brokers.leader
+    brokers.group.kill(old)
+    while brokers.group.leader is None or brokers.leader == old:
+        brokers.run(0.01)
+    operation, answers = delayed.ask(brokers.connect(brokers.leader), {TIMER_DELAY_MS: "1000"})
+    brokers.run(2.0)
+    assert [answer.code for answer in answers if answer] == [0]
+    brokers.run(1.0)
     assert delayed.is_delivered(operation)
