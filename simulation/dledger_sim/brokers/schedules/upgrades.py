@@ -16,6 +16,9 @@ from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.log.registers import leading
 
+TOLD_S: Final = 8.0
+"""A leader has been told by then what a node understands that started, and has recorded it."""
+
 
 class CountUp(msgspec.Struct, frozen=True):
     """Count one more."""
@@ -66,7 +69,7 @@ class Upgrade:
         self.brokers.run(2.0)
         del self._others[name]
         self.brokers.group.start(name)
-        self.brokers.run(3.0)
+        self.brokers.run(TOLD_S)
 
     def lead(self, name: str) -> None:
         """Have a node lead."""
