@@ -42,15 +42,18 @@ from .routes import TopicRoute
 from .stalls import QueueStall
 from .subscriptions import Sql
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
+from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
 __all__ = [
     "Admin",
+    "Check",
     "ClientClosedError",
     "ClientError",
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
     "DeadlineError",
+    "Decision",
     "GroupInUseError",
     "GroupMember",
     "Handler",
@@ -61,6 +64,7 @@ __all__ = [
     "NoNameServerError",
     "NoRouteError",
     "NotFoundError",
+    "OpenTransaction",
     "OrderlyConsumer",
     "Producer",
     "PullConsumer",
@@ -83,6 +87,7 @@ __all__ = [
     "SyncProducer",
     "TopicConfig",
     "TopicRoute",
+    "TransactionProducer",
     "WrongServerError",
     "allocate_average",
     "allocate_consistent_hash",

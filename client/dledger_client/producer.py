@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 from zlib import crc32
+
+import msgspec
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -16,6 +18,7 @@ from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked
+from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
 from .messages import Message, MessageQueue
@@ -100,6 +103,7 @@ class Producer:
         self._closing = False
         self._routing: dict[str, asyncio.Lock] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
+        self._request_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
         self._sender: Sender | None = None
 
@@ -107,7 +111,9 @@ class Producer:
         """Begin to keep routes up to date. No name server needs to be there yet."""
         if self._core is not None:
             raise ClientClosedError("the producer has been started before; make another one")
-        self._core = ClientCore(self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat)
+        self._core = ClientCore(
+            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._request_handler
+        )
         self._sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
@@ -237,6 +243,26 @@ class Producer:
                 raise SendError(topic, 0, "not_sent", error) from error
             except ClientError as error:
                 raise SendError(topic, 0, "not_sent", error) from error
+
+    def _answer_checks(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
+        """Before the start: have requests of brokers handled, for producers of transactions."""
+        self._request_handler = handler
+
+    async def _send_half(self, topic: str, message: Message, marks: str, sys_flag: int) -> SendResult:
+        """Send a transaction's message, with the properties that mark it as one; raises what `send` raises."""
+        with self._calls:
+            deadline = self._deadline(None)
+            self._check_topic(topic)
+            sent = self._encoder.encode(topic, message)
+            half = msgspec.structs.replace(sent, properties=marks + sent.properties, sys_flag=sent.sys_flag | sys_flag)
+            return (await self._send(half, self._choice(None), deadline))[0]
+
+    async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
+        """Ask a broker group's leader what may be asked twice; raises `RefusedError` or `DeadlineError`."""
+        with self._calls:
+            core, _ = self._started()
+            deadline = core.loop.time() + timeout
+            await core.call_leader(core.routes.group(broker_group), code, ext, deadline=deadline)
 
     async def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be written, sorted; also those of a broker group that is away just now.
