@@ -30,8 +30,9 @@ from dledger_sim.log.invariants import require
 WAITING_TOPICS: Final = frozenset(topic.encode() for topic in DUE_TOPICS)
 
 
-EARLY_S: Final = 1.5
-"""Clocks of a group differ by less: they begin alike, and drift by a few hundredths."""
+EARLY_S: Final = 4.0
+"""A delay is reckoned from group time, which is behind by as much as a leader that still leads has not heard of the
+other clocks; and clocks drift by a few hundredths."""
 
 
 class Waiting(NamedTuple):

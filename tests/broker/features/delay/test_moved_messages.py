@@ -47,3 +47,24 @@ def test_a_leader_that_follows_goes_on_with_moves() -> None:
     assert [table.below(position).rows for table in delayed.tables()] == [0, 0]
     brokers.run(40.0)
     assert delayed.is_delivered(operation)
+
+
+def test_what_cannot_be_moved_because_the_log_is_full_is_given_up_and_counted() -> None:
+    delayed = Delayed()
+    brokers = delayed.brokers
+    low = delayed.send(60_000)
+    delayed.fill_log()
+    kept = delayed.send(60_000)
+    position = leading(brokers.group).replica.snapshots.list()[-1].position
+    delayed.leader.trim(position)
+    brokers.fill_disk_for(2.0)
+    brokers.run(2.0)
+    assert delayed.truth.due.lost == {low}
+    assert [table.below(position).rows for table in delayed.tables()] == [0, 0, 0]
+    delayed.leader.trim(position)
+    brokers.run(1.0)
+    assert leading(brokers.group).replica.store.first_position >= position
+    brokers.run(60.0)
+    assert (delayed.is_delivered(low), delayed.is_delivered(kept)) == (False, True)
+    (gauge,) = (gauge for gauge in delayed.due_messages.gauges if gauge.name == "timers_lost")
+    assert gauge.read() == 1
