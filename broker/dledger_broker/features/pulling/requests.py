@@ -414,12 +414,16 @@ class PullRequests(Part):
                 pieces = self._pieces(result)
             except TrimmedError:
                 return result._replace(status=ReadStatus.MESSAGE_WAS_REMOVING)
-            if pieces is not None:
-                chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)
-                if chosen.status is not ReadStatus.FOUND:
-                    return chosen
-                self._answer_found(pull.request, chosen, parts)
+            if pieces is None:
+                self._requests.spawn(
+                    pull.request, self._deliver_cold(pull.request, fields, message_filter, result, offset)
+                )
                 return None
+            chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)
+            if chosen.status is not ReadStatus.FOUND:
+                return chosen
+            self._answer_found(pull.request, chosen, parts)
+            return None
         self._deliver(pull.request, fields, message_filter, result, offset)
         return None
 

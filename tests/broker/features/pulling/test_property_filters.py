@@ -170,6 +170,32 @@ def test_a_waiting_pull_is_answered_from_the_disk(broker: ServedBroker, client: 
     assert position(asyncio.run(scenario())) == (20, "1")
 
 
+def test_a_waiting_pull_whose_messages_come_into_memory_meanwhile_is_answered_by_one_look(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first look found on the disk is read there; a second look in the same turn would answer 20 at once."""
+    log = broker.service.parts[PullRequests]._log
+    read, looks = log.read_nowait, list[int]()
+
+    def cold_once(position: int, size: int) -> bytes | None:
+        looks.append(position)
+        return None if len(looks) == 1 else read(position, size)
+
+    async def scenario() -> RemotingCommand:
+        waiting = held(client, LARGE)
+        broker.settle()
+        monkeypatch.setattr(log, "read_nowait", cold_once)
+        send_amounts(broker.client("other"), 1)
+        assert not client.has_answer(waiting)
+        while not client.has_answer(waiting):
+            broker.memory.env.run_ready()
+            await asyncio.sleep(0)
+        return client.answered(waiting)
+
+    assert position(asyncio.run(scenario())) == (20, "1")
+    assert len(looks) == 1
+
+
 def test_a_waiting_pull_whose_messages_are_trimmed_is_repeated(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
