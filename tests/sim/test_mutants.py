@@ -25,7 +25,6 @@ KNOWN_SEEDS = {
     "commit-behind-a-group-deletion": 2,
     "deleted-group-keeps-offsets": 2,
     "discarded-commits-never-answered": 22,
-    "ends-in-flight-not-waited-for": 7,
     "every-topic-is-young": 2,
     "expired-sends-indexed-first": 4,
     "filling-not-waited-for": 3,

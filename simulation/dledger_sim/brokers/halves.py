@@ -18,6 +18,8 @@ GROUP: Final = "producers"
 MOST_ATTEMPTS: Final = 6
 AGAIN_SHARE: Final = 0.3
 """The share of ends that are asked for again although they were answered."""
+TWICE_SHARE: Final = 0.3
+"""The share of ends that are asked for twice at once, as by a client whose connection delivers late."""
 HASTE: Final = 0.1
 
 
@@ -74,6 +76,8 @@ class Transactor(Client):
         if wish == COMMIT:
             self.workload.truth.halves.commit_asked.add(transaction.operation)
         ext = transaction.ext | {"commitOrRollback": str(wish)}
+        if self.random.random() < TWICE_SHARE:
+            self.call(RequestCode.END_TRANSACTION, dict(ext), lambda _answer: None)
         if not self.call(RequestCode.END_TRANSACTION, ext, partial(self._ended, transaction, wish)):
             self._go_on(transaction, again=True)
 
