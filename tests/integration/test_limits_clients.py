@@ -76,7 +76,7 @@ def test_every_limit_is_counted_under_its_key(leader):
     limits = inspect.cleandoc(str(BrokerConfig.__doc__)).partition("Limits (")[2].partition("\n\n")[0]
     keys = re.findall(r"^ {2}(\w+)", limits, re.MULTILINE)
     counted = {name for name, _ in metrics(leader)}
-    assert len(keys) == 11
+    assert {"max_connections", "max_relayed_calls"} <= set(keys), "the list of limits is read whole"
     assert {f"dledger_broker_{key.removesuffix('_ms')}_total" for key in keys} <= counted
 
 
