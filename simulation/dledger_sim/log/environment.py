@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 CACHED_SHARE = 0.9
 CACHED_READ_S = 0.002
-"""Most reads of the cold lane are served by the page cache."""
+"""Most works of the lanes without an order (reads of the cold lane, the writing of views) need the page cache only."""
 STEP_S = 0.0005
 """Until a job goes on whose time has run out."""
 STALL_SHARE = 0.05
@@ -72,6 +72,7 @@ class SimEnvironment:
         self._works = 0
         self.wall_offset_ms: Callable[[], int] = lambda: 0
         self.sync_delay_s: Callable[[str], float] = lambda _lane: 0.0005
+        self.cached_share = CACHED_SHARE
         self._loop = SimEventLoop(self, self._task_failed)
         self._as_loop = self._loop.as_loop
         self._task_error: BaseException | None = None
@@ -189,7 +190,7 @@ class SimEnvironment:
 
         def begin() -> None:
             total = self.sync_delay_s(lane)
-            if unordered and self._random.random() < CACHED_SHARE:
+            if unordered and self._random.random() < self.cached_share:
                 total = self._random.random() * CACHED_READ_S
             start = self._scheduler.now
             end = start + total

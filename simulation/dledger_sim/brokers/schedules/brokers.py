@@ -65,10 +65,13 @@ class Brokers:
         return answers
 
     def slow_down_disk(self, name: str, sync_s: float = SLOW_SYNC_S) -> None:
-        """Syncs of a node take so long from now on: longer than a leader waits for who is to succeed it."""
+        """Syncs of a node, and whatever else it does on its disk, take so long from now on: by default longer than a
+        leader waits for who is to succeed it.
+        """
         life = self.group.nodes[name].life
         assert life is not None
         life.environment.sync_delay_s = lambda _lane: sync_s
+        life.environment.cached_share = 0.0
 
     def fill_disk_for(self, seconds: float) -> None:
         """Let time pass in which the leader's log refuses everything, the small and rare commands too."""

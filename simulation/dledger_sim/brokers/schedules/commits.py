@@ -378,10 +378,14 @@ def commit_passed_on_to_a_leader_that_closes_files() -> None:
     leader = brokers.leader
     at_leader, at_follower = brokers.connect(leader), brokers.connect(brokers.follower)
     brokers.found_group(at_leader)
+    buffer = cast(SimBroker, leading(brokers.group).service).service.parts[OffsetRequests].commits.buffer
+    buffer._delay_s = 6.0  # noqa: SLF001 - longer than closing files takes
     brokers.slow_down_disk(leader, 0.1)
     brokers.group.stop(leader)
     brokers.run(0.03)
     brokers.ask(at_follower, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.run(0.05)
+    assert buffer.collected
     brokers.run(4.0)
     assert brokers.group.nodes[leader].life is None
     assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
