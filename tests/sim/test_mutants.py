@@ -17,7 +17,6 @@ SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
     "batch-torn": 2,
-    "busy-commit-dropped": 26,
     "busy-commit-not-proposed-again": 2,
     "busy-for-ever": 6,
     "busy-not-refused": 7,

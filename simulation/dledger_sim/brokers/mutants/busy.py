@@ -17,6 +17,7 @@ from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
+from dledger_sim.brokers.schedules import questions
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")
@@ -39,6 +40,7 @@ CATALOGUE.add(
     "busy-commit-dropped",
     "a commit that the busy log did not take is proposed again, also if nobody waits for its answer",
     (OffsetBuffer, "_landed", _drop_refused_commits),
+    schedule=questions.commit_while_the_log_is_busy,
 )
 
 

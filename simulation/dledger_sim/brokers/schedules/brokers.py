@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from dledger.errors import LogFullError
+from dledger.errors import BusyError, LogError, LogFullError
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
@@ -75,10 +75,17 @@ class Brokers:
 
     def fill_disk_for(self, seconds: float) -> None:
         """Let time pass in which the leader's log refuses everything, the small and rare commands too."""
+        self._refuse_for(seconds, LogFullError("the disk is full"))
+
+    def busy_for(self, seconds: float) -> None:
+        """Let time pass in which the leader's log takes nothing."""
+        self._refuse_for(seconds, BusyError("too much is in flight"))
+
+    def _refuse_for(self, seconds: float, error: LogError) -> None:
         log = leading(self.group).replica.leading
 
         def refuse(*_: object, **__: object) -> int:
-            raise LogFullError("the disk is full")
+            raise error
 
         stage = log.stage
         log.stage = refuse  # type: ignore[method-assign]

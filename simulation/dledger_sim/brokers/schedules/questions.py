@@ -1,4 +1,4 @@
-"""Questions for committed offsets that meet commits on their way."""
+"""Commits of offsets that are on their way for long, and questions that meet them."""
 
 from __future__ import annotations
 
@@ -31,4 +31,19 @@ def question_behind_a_commit_under_way() -> None:
     assert [(answer.code, answer.ext.get("offset")) for answer in answers if answer] == [(ResponseCode.SUCCESS, "2")]
 
 
-QUESTION_SCHEDULES: Final = (question_behind_a_commit_under_way,)
+def commit_while_the_log_is_busy() -> None:
+    """A commit that nobody waits for, and that the log does not take at once, is in the log in the end.
+
+    Seeds hardly meet it: the queue must see no later commit, which would make up for this one.
+    """
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.found_group(connection)
+    brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2), oneway=True)
+    brokers.busy_for(0.5)
+    assert (GROUP_NAME, TOPIC, 0) not in brokers.workload.truth.committed, "the log took nothing"
+    brokers.run(2.0)
+    assert brokers.workload.truth.committed.get((GROUP_NAME, TOPIC, 0)) == 2
+
+
+QUESTION_SCHEDULES: Final = (question_behind_a_commit_under_way, commit_while_the_log_is_busy)
