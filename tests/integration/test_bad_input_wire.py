@@ -104,9 +104,9 @@ def test_an_unknown_code_is_answered_3_and_named(request, role, code):
 
 def test_a_known_code_that_is_not_served_is_answered_3_with_its_name(leader):
     with BareClient(leader) as client:
-        answer = client.ask(RequestCode.END_TRANSACTION)
+        answer = client.ask(RequestCode.POP_MESSAGE)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "request type 37 not supported (END_TRANSACTION)" in (answer.remark or "")
+    assert "request type 200050 not supported (POP_MESSAGE)" in (answer.remark or "")
 
 
 QUEUE = {"topic": "x", "queueId": "0"}

@@ -341,7 +341,7 @@ async def test_a_failed_message_comes_back(cluster: LocalCluster, topic: str):
     async with Producer(cluster.namesrv) as producer:
         await producer.send(topic, b"x")
     async with PushConsumer(cluster.namesrv, "CG-retry", topic, handler):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):  # the broker delays the first two retries by 10 and 30 s
             await finished.wait()
     assert deliveries == [0, 1, 2]
 
