@@ -100,6 +100,16 @@ async def called_back(
     return await future
 
 
+async def slept(env: Environment, delay_s: float) -> None:
+    """Wait for so many seconds of the environment's clock."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = env.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
 class AsyncioEnvironment:
     """The environment of a real process on an asyncio (or uvloop) event loop.
 

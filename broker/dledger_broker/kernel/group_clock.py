@@ -12,6 +12,8 @@ from dledger_broker.kernel.clock import BelievedTime, reached_by_majority
 from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_remoting.errors import ServiceNotAvailable
 
 LOOK_PERIOD_S: Final = 1.0
 TELL_PERIOD_S: Final = 20.0
@@ -76,6 +78,22 @@ class GroupClock:
             return
         self._held.append((self._env.now() + self._hold_s, told))
         self._look_later()
+
+    def hold(self, request: Request, requests: Requests) -> None:
+        """Have a request, for which nothing was proposed, handled again once the time to reckon from is known.
+
+        It is refused if that takes longer than `hold_s`, and passed on if this node leads no more.
+        """
+        self.when_known(partial(self._time_known, request, requests))
+
+    def _time_known(self, request: Request, requests: Requests, known_ms: int | None) -> None:
+        if known_ms is not None:
+            requests.run(request)
+        elif self._machine.leadership.ready:
+            missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
+            requests.fail(request, ServiceNotAvailable(missing))
+        else:
+            requests.pass_on(request)
 
     def release(self) -> None:
         """Tell all that are held that group time is not known."""

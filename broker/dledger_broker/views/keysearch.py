@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from dledger.environment import COLD, Environment, called_back
+from dledger.environment import COLD, Environment, called_back, slept
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
 from dledger.supervision import supervise
@@ -84,7 +84,7 @@ class KeySearch:
 
     def start(self) -> None:
         """Begin to index; needs a running event loop."""
-        run = supervise(self._run, "key index", self.on_restart, now=self._env.now, sleep=self._sleep)
+        run = supervise(self._run, "key index", self.on_restart, now=self._env.now, sleep=partial(slept, self._env))
         self._task = asyncio.get_running_loop().create_task(run)
 
     async def close(self) -> None:
@@ -200,12 +200,12 @@ class KeySearch:
                 if await self.index_block():
                     if self._position - self._saved_position >= SAVE_EVERY_BYTES:
                         await self.save()
-                    await self._sleep((self._env.now() - started) * (1 / self._current_share() - 1))
+                    await slept(self._env, (self._env.now() - started) * (1 / self._current_share() - 1))
                 else:
                     if self._position != self._saved_position:
                         await self.save()
                     await self._scrub()
-                    await self._sleep(IDLE_POLL_S)
+                    await slept(self._env, IDLE_POLL_S)
             except TrimmedError:
                 continue
             except (LogError, OSError, RecordError) as error:
@@ -213,7 +213,7 @@ class KeySearch:
                 if self._index.in_doubt:
                     self._generation += 1
                     self._loaded = False
-                await self._sleep(RETRY_S)
+                await slept(self._env, RETRY_S)
 
     async def _scrub(self) -> None:
         """From time to time, when nothing else is to be done."""
@@ -227,14 +227,6 @@ class KeySearch:
         busy = applied != self._seen_applied
         self._seen_applied = applied
         return core_share(self._share, self.lag_bytes) if busy else IDLE_SHARE
-
-    async def _sleep(self, delay_s: float) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._env.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
-        try:
-            await future
-        finally:
-            timer.cancel()
 
     async def _work(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._worker.submit(work, done))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from dledger.environment import Environment, called_back
+from dledger.environment import Environment, called_back, slept
 from dledger.errors import LogError, TrimmedError
 from dledger.supervision import supervise
 from dledger_broker.views.logreader import AppliedLog, LogReader
@@ -98,7 +98,9 @@ class TimeFollower:
     def start(self) -> None:
         """Begin to follow the log; the state is restored, and an event loop runs."""
         self._started = True
-        run = supervise(self._run, "time index", self._count_restart, now=self._env.now, sleep=self._sleep)
+        run = supervise(
+            self._run, "time index", self._count_restart, now=self._env.now, sleep=partial(slept, self._env)
+        )
         self._task = asyncio.get_running_loop().create_task(run)
 
     async def stop(self) -> None:
@@ -198,12 +200,12 @@ class TimeFollower:
             try:
                 if not await self.fold():
                     self._told.progressed()
-                    await self._sleep(IDLE_POLL_S)
+                    await slept(self._env, IDLE_POLL_S)
             except TrimmedError:
                 continue
             except (LogError, OSError, sqlite3.Error) as error:
                 self.failed(error)
-                await self._sleep(RETRY_S)
+                await slept(self._env, RETRY_S)
 
     async def _read_log(self, end: int) -> tuple[list[RowChanges], int]:
         """Commands of the next piece of the log, and where it ends: at or below `end`."""
@@ -295,14 +297,6 @@ class TimeFollower:
 
     def _count_restart(self) -> None:
         self.restarts += 1
-
-    async def _sleep(self, delay_s: float) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._env.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
-        try:
-            await future
-        finally:
-            timer.cancel()
 
     async def _work(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._worker.submit(work, done))

@@ -29,7 +29,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.delays import parse_delay_levels
-from dledger_remoting.errors import MessageIllegal, ServerError, ServiceNotAvailable
+from dledger_remoting.errors import MessageIllegal, ServerError
 
 NAME: Final = "delay"
 
@@ -103,16 +103,7 @@ class DueMessages(Part):
 
     def wait_for_time(self, request: Request) -> None:
         """Have a request handled again once that time is known, for which nothing was proposed."""
-        self._clock.when_known(partial(self._time_known, request))
-
-    def _time_known(self, request: Request, now_ms: int | None) -> None:
-        if now_ms is not None:
-            self._requests.run(request)
-        elif self._machine.leadership.ready:
-            missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
-            self._requests.fail(request, ServiceNotAvailable(missing))
-        else:
-            self._requests.pass_on(request)
+        self._clock.hold(request, self._requests)
 
     def due(self, asked: Asked, now_ms: int) -> Due | None:
         """When a message is due that asks at a time; None: at once. Raises `MessageIllegal` if it is too far off."""

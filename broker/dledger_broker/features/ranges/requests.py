@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
-from dledger.environment import Environment
+from dledger.environment import Environment, slept
 from dledger.errors import TrimmedError
 from dledger.log import Log
 from dledger.store.ranges import LogCut
@@ -142,13 +141,8 @@ class RangeRequests(Part):
         while not condition():
             if self._env.now() >= deadline:
                 return False
-            await self._sleep(POLL_S)
+            await slept(self._env, POLL_S)
         return True
-
-    async def _sleep(self, seconds: float) -> None:
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._env.call_later(seconds, partial(_resolve, woken))
-        await woken
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -207,7 +201,7 @@ class RangeRequests(Part):
         turn = self._pace.turn(max(1, min(header.max_bytes, MAX_RANGE_BYTES)))
         if turn.hold_s:
             self._counters.range_reads_held += 1
-            await self._sleep(turn.hold_s)
+            await slept(self._env, turn.hold_s)
         try:
             async with self._turn():
                 self._roles.require(header.roles)
@@ -239,8 +233,3 @@ def _planned(topic: TopicState) -> PlannedTopic:
         if queue.next_offset
     ]
     return PlannedTopic(topic.config.topic_name, topic.created_position, sorted(queues, key=lambda queue: queue.id))
-
-
-def _resolve(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)

@@ -84,7 +84,7 @@ class HalfSends:
             raise ServiceNotAvailable(f"topic {HALF_TOPIC} is not there yet, nothing was stored: try again later")
         now_ms = self._clock.reckoned_from_ms()
         if now_ms is None:
-            self._clock.when_known(partial(self._time_known, request))
+            self._clock.hold(request, self._requests)
             return
         group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode() or fields.producer_group
         validate_group(group)
@@ -109,16 +109,6 @@ class HalfSends:
             return False
         self._counters.max_open_halves += 1
         return True
-
-    def _time_known(self, request: Request, now_ms: int | None) -> None:
-        """Go on with a send that has waited for the group's time."""
-        if now_ms is not None:
-            self._requests.run(request)
-        elif self._machine.leadership.ready:
-            missing = "the clocks of a majority of the nodes are not known, nothing was stored: try again later"
-            self._requests.fail(request, ServiceNotAvailable(missing))
-        else:
-            self._requests.pass_on(request)
 
     def open(
         self,
