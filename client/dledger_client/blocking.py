@@ -42,21 +42,23 @@ class Blocking:
             work.close()
             raise ClientClosedError(f"the client belongs to process {self._process_id}: make one in each process")
         future = None
-        with self._lock, suppress(RuntimeError):  # a signal handler may close the loop in between
-            if not self._stopped:
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        if future is None:
-            work.close()
-            raise ClientClosedError("the client is closed")
         try:
-            return future.result()
+            with self._lock, suppress(RuntimeError):  # a signal handler may close the loop in between
+                if not self._stopped:
+                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            if future is not None:
+                return future.result()
         except CancelledError:
             stopped = ClientClosedError("the client was closed meanwhile")
             stopped.outcome = "unknown"
             raise stopped from None
         except BaseException:
-            future.cancel()  # of effect only if a signal's handler raised: nobody waits for the result any more
+            if future is None or not future.done():  # a signal's handler raised: nobody waits for the result any more
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(_cut_off, work)
             raise
+        work.close()
+        raise ClientClosedError("the client is closed")
 
     def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
         """Acknowledge or give back on the loop, whichever thread asks for it."""
@@ -86,6 +88,19 @@ class Blocking:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _cut_off(work: Coroutine[None, None, object]) -> None:
+    """Cancel the task of a coroutine, or close the coroutine if it has none.
+
+    A signal's handler can raise while the coroutine is handed to the loop: its task may run, and its caller holds no
+    future by which to cancel it.
+    """
+    for task in asyncio.all_tasks():
+        if task.get_coro() is work:
+            task.cancel()
+            return
+    work.close()
 
 
 async def _cancel_all_others() -> None:

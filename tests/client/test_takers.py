@@ -239,6 +239,29 @@ def test_a_call_that_a_signal_has_cut_off_takes_no_message(threaded_cluster):  #
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_call_that_is_cut_off_while_it_is_handed_to_the_loop_takes_no_message(threaded_cluster, monkeypatch):  # noqa: F811
+    """The handler of a signal raises when the task runs already, and its caller does not hold the future yet."""
+    with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
+        waiters = consumer._consumer._work_waiters
+        hand_over = asyncio.run_coroutine_threadsafe
+
+        def hand_over_and_raise(work, loop):
+            hand_over(work, loop)
+            wait_until(lambda: waiters)
+            raise CutOffError
+
+        for ask in (partial(next, consumer), partial(consumer.receive, 1)):
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "run_coroutine_threadsafe", hand_over_and_raise)
+                with pytest.raises(CutOffError):
+                    ask()
+            wait_until(lambda: not waiters)
+        with SyncProducer(threaded_cluster.namesrv) as producer:
+            producer.send("T", b"x")
+        [message] = consumer.receive(1, timeout=10)
+        assert message.queue_offset == 0
+
+
 def lines(caplog):
     return [record.getMessage() for record in caplog.records if "stands still" in record.getMessage()]
 
