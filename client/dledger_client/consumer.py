@@ -401,7 +401,7 @@ class PushConsumer:
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
         is_repeated_here = self._orderly and message.reconsume_times < limit
         if not is_repeated_here and await running.retries.give_back(
-            message, lambda: running.assignments.holds(fetcher)
+            message, lambda: running.assignments.holds(fetcher), give_up=self._orderly
         ):
             fetcher.retrying.discard(message.queue_offset)
             self._done(fetcher, message)

@@ -37,6 +37,8 @@ MAX_PAUSE_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS: Final = 0.1
 
 _FIRST_RETRY_DELAY_LEVEL: Final = 3
+_DEAD_LETTER: Final = -1
+"""Delay level of a message that is not to come again."""
 _NOT_SUPPORTED: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
 
@@ -55,8 +57,11 @@ class RetrySender:
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
         self._brokers_do_it = True
 
-    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool]) -> bool:
+    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool], *, give_up: bool = False) -> bool:
         """True once the copy is stored, however long that takes: until then the message stays unacknowledged.
+
+        With `give_up` it is a dead letter: it was tried again here, of which its record, and so the broker, knows
+        nothing.
 
         False if there can be no copy of this message, or as soon as its queue is not `is_held`: whoever has the queue
         now gets the message itself.
@@ -64,7 +69,7 @@ class RetrySender:
         failures = 0
         while is_held():
             try:
-                if self._brokers_do_it and await self._ask_broker(message):
+                if self._brokers_do_it and await self._ask_broker(message, give_up=give_up):
                     return True
                 await asyncio.sleep(pause_seconds(message.reconsume_times))
                 if not is_held():
@@ -82,12 +87,12 @@ class RetrySender:
                 failures += 1
         return False
 
-    async def _ask_broker(self, message: ReceivedMessage) -> bool:
+    async def _ask_broker(self, message: ReceivedMessage, *, give_up: bool) -> bool:
         """True once the broker has stored a copy, False if it does not know the request."""
         header = ConsumerSendBackHeader(
             offset=message.physical_offset,
             group=self._consumer_group,
-            delay_level=0,
+            delay_level=_DEAD_LETTER if give_up else 0,
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=message.topic,
             unit_mode=False,

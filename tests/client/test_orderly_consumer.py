@@ -146,6 +146,29 @@ async def test_a_message_that_fails_is_tried_again_in_its_place_and_at_last_put_
         assert cluster.group.bodies("%DLQ%CG") == [b"0"]
 
 
+async def test_a_broker_that_takes_messages_back_is_told_that_one_is_not_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tries were this consumer's: the broker has counted none, and would begin with its own."""
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 2)
+        LockingBrokers(cluster)
+        leader = cluster.group.nodes[0]
+        leader.on[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: make_response(command, 0)
+        seen = []
+
+        async def handler(message):
+            seen.append(message.queue_offset)
+            if message.queue_offset == 0:
+                raise ValueError("never")
+
+        async with OrderlyConsumer(cluster.namesrv, "CG", "T", handler, max_reconsume_times=1):
+            await until(lambda: 1 in seen)
+        [command] = [command for command in leader.received if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+        assert (command.ext["delayLevel"], seen) == ("-1", [0, 0, 1])
+
+
 async def test_a_blocking_consumer_locks_its_queues_too() -> None:
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 3)

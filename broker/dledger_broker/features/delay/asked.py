@@ -33,12 +33,18 @@ class Asked(NamedTuple):
     value: int
 
 
-def asked_delay(properties: bytes) -> Asked | None:
-    """What a message asks for; None if it is an ordinary one. Raises `MessageIllegal`."""
+def asked_delay(properties: bytes, *, of_retry: bool = False) -> Asked | None:
+    """What a message asks for; None if it is an ordinary one. Raises `MessageIllegal`.
+
+    One that a client stores for retry (`of_retry`) has the properties of the message that failed: a level is the
+    client's, beside which a time is what that one has once asked for.
+    """
     if properties.find(_MARK) < 0:
         return None
     asked: Asked | None = None
     for name, key in zip(_NAMES, _BYTES, strict=True):
+        if of_retry and asked is not None and asked.name == DELAY:
+            return asked
         text = (find_property(properties, key) or b"").strip()
         if not text:
             continue

@@ -1,4 +1,4 @@
-"""Configuration of the retry topics of consumer groups."""
+"""Configuration of the retry topics of consumer groups, and how often a message comes again."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
     return TopicConfig(
         retry_topic(group.group_name), read_queue_nums=queues, write_queue_nums=queues, perm=PERM_READ_WRITE
     )
+
+
+def retry_limit(asked: int | None, group: SubscriptionGroupConfig) -> int:
+    """How often a message is delivered again at most: what the client asks for, unless that is nothing or below 0."""
+    return group.retry_max_times if asked is None or asked < 0 else asked

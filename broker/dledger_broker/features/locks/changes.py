@@ -75,6 +75,11 @@ class LockChanges:
         """True if `owner` has a queue, by what is applied, and has not given it up meanwhile."""
         return self.table.owner(key) == owner == self.owner(key)
 
+    def holds_any(self, group: str) -> bool:
+        """True while a member of a group may believe in one of its locks, by what is applied."""
+        now = self._env.now()
+        return any(self.leases.runs(key, owner, now) for key, owner in self.table.of_group(group).items())
+
     # ---------------------------------------------------------------- decisions
 
     def renew(self, key: LockKey, owner: Owner, channel: str) -> bool:

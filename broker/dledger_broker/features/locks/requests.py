@@ -79,6 +79,10 @@ class LockRequests(Part):
     def _count(self) -> int:
         return len(self._changes.table)
 
+    def holds_any(self, group: str) -> bool:
+        """Leader: whether members of a group have queues locked."""
+        return self._changes.holds_any(group)
+
     def _leadership_changed(self) -> None:
         """Leases start anew whenever this node is ready again, be it in the same term."""
         ready_in = self._group.term if self._group.ready else None

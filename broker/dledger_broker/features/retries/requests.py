@@ -16,7 +16,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.proposals import GroupProposals
-from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.retries.records import level_of, sent_back
 from dledger_broker.kernel.machine import BrokerMachine
@@ -118,9 +118,7 @@ class RetryRequests(Part):
         if data is None:
             raise ServerError(f"look message by offset failed, {header.offset}")
         record = decode_record(data)
-        limit = header.max_reconsume_times
-        if limit is None or limit < 0:
-            limit = group.retry_max_times
+        limit = retry_limit(header.max_reconsume_times, group)
         if header.delay_level < 0 or record.reconsume_times >= limit:
             self._bury(request, record, group.group_name)
         else:

@@ -11,6 +11,7 @@ from typing import Final
 
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
 from dledger_broker.features.sending.send import SendRequests
@@ -24,7 +25,8 @@ def _build(context: Context) -> SendRequests:
     counters, requests, store_host = context.counters, context.requests, context.store_host
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     groups = context.parts[GroupRequests].proposals
-    targets = SendTargets(machine, context.group, config, context.announcements, requests, groups)
+    locks = context.parts[LockRequests]
+    targets = SendTargets(machine, context.group, config, context.announcements, requests, groups, locks)
     idempotent = IdempotentSends(machine, log, env, config, counters, requests)
     return SendRequests(
         machine,

@@ -275,7 +275,8 @@ class SendRequests(Part):
             self._halves.take(request, fields, target, queue_id)
             return
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
-        asked = None if is_batch or target.redirected else asked_delay(fields.properties.encode())
+        of_retry = target.retry_group is not None
+        asked = None if is_batch or target.redirected else asked_delay(fields.properties.encode(), of_retry=of_retry)
         if asked is not None:
             self._delayed.take(request, fields, target, queue_id, asked)
             return

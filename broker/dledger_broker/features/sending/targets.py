@@ -8,8 +8,9 @@ from typing import NamedTuple
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
-from dledger_broker.features.groups.retry_topics import retry_topic_config
+from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
@@ -126,6 +127,7 @@ class SendTargets:
         announcements: Announcements,
         requests: Requests,
         group_proposals: GroupProposals,
+        locks: LockRequests,
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
@@ -133,6 +135,7 @@ class SendTargets:
         self._announcements = announcements
         self._requests = requests
         self._group_proposals = group_proposals
+        self._locks = locks
         self._targets: dict[str, SendTarget] = {}
         machine.on_topics_changed.append(self.forget)
         machine.on_groups_changed.append(self.forget)
@@ -229,13 +232,16 @@ class SendTargets:
     def _retry_or_dead_letter(
         self, request: Request, fields: SendV2Fields, target: SendTarget, group_name: str
     ) -> SendTarget | None:
-        """A message that was retried too often goes to the group's dead letter topic."""
+        """A message that was retried too often goes to the group's dead letter topic, and so does any of a group that
+        consumes in order: its members try again in place, and send here what they give up, as RocketMQ has it.
+        """
         group = self._groups.get(group_name)
         if group is None:
             self._create_retry(request, group_name)
             return None
-        limit = fields.max_reconsume_times if fields.max_reconsume_times is not None else group.retry_max_times
-        if fields.reconsume_times <= limit:
+        if fields.reconsume_times <= retry_limit(fields.max_reconsume_times, group) and not self._locks.holds_any(
+            group_name
+        ):
             return target
         name = dead_letter_topic(group_name)
         state = self._machine.topic(name)
