@@ -29,7 +29,8 @@ PACKAGE = "dledger_broker"
 HEAD = """# Request codes and command kinds
 
 Where a broker handles each request code that it understands, and where each kind of command in its log is defined. This
-page is written by `make fix` from what the features declare. [Wire](../wire.md) says what the requests mean.
+page is written by `make fix` from what the features declare. What the requests do:
+[compatibility](../compatibility.md) and [wire](../wire.md).
 
 ## Request codes
 

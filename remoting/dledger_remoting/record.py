@@ -53,6 +53,8 @@ SYS_TRANSACTION_ROLLBACK: Final = 0xC
 SYS_TRANSACTION_MASK: Final = 0xC
 SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
+SYS_INNER_BATCH_MASK: Final = 0xC0
+"""A record that holds several messages, of RocketMQ's BatchCQ topics."""
 KEPT_SYS_FLAGS: Final = SYS_COMPRESSED | SYS_MULTI_TAGS | 0x700
 """What a broker keeps of a sender's sys flag: how the body is compressed, whether there are several tags."""
 SYS_HOST_MASK: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6

@@ -24,6 +24,7 @@ TOPIC_UNIT_SUB: Final = 2
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 TRANSACTION_TOPIC_PREFIX: Final = "RMQ_SYS_TRANS_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -200,6 +201,11 @@ def is_system_group(group: str) -> bool:
 
 def validate_topic(topic: str) -> None:
     """Raise `InvalidParameter` with what to change if `topic` is not a topic's name."""
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        raise InvalidParameter(
+            f"topic {topic[:MAX_TOPIC_CHARS]} names a light message queue, which there are none of here: choose a name "
+            f"without {LIGHT_QUEUE_PREFIX}"
+        )
     limit = MAX_DERIVED_TOPIC_CHARS if is_retry_topic(topic) or is_dead_letter_topic(topic) else MAX_TOPIC_CHARS
     _validate_name("topic", topic, limit)
 

@@ -1,6 +1,7 @@
 """Pages that list what the code has list all of it and nothing else."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,21 +16,24 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.testing import BrokerInMemory
 from dledger_namesrv.config import ALIASES, NameServerConfig
 from dledger_namesrv.processors import Processors
-from dledger_remoting.codes import RequestCode
-from tests.broker.served_broker import NODE_ID, make_served_broker
+from dledger_remoting.codes import RequestCode, ResponseCode
+from tests.broker.served_broker import NODE_ID, ServedBroker, make_served_broker
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CONFIGURATION = (DOCS / "configuration.md").read_text()
 BROKER_PART, NAMESRV_PART = CONFIGURATION.split("\n## Name server\n")
 BROKER_KEYS, BROKER_ALIASES = BROKER_PART.split("\n### Keys of RocketMQ's `broker.conf`\n")
-WIRE_BROKERS, WIRE_NAMESRVS = (DOCS / "wire.md").read_text().split("\n## Name servers\n")
+BROKER_CODES, NAMESRV_CODES = (DOCS / "compatibility.md").read_text().split("\n## Name servers\n")
+ANSWERED, REFUSED = BROKER_CODES.split("\n### Requests that are refused\n")
+ANSWERED, PUSHED = ANSWERED.split("\nBrokers send to clients:\n")
+OWN_CODES, OWN_NAMESRV_CODES = (DOCS / "wire.md").read_text().split("\nName servers answer:\n")
+CODE = re.compile(r"\b(\d+) (?:\| )?`([A-Z_0-9]+)`")
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 DERIVED_KEYS = {"broker_id_when_follower", "secret_file", "peers", "namesrv", "http_port"} | {
     f"{who}_{what}" for who in ("advertised", "peer") for what in ("host", "port")
 }
 """Keys whose default follows from others, or is nothing: said in words."""
-NEEDS = {"any": "NOTHING", "leader": "LEADER", "confirmed": "CONFIRMED_LEADER"}
 
 
 def keys_of(page: str) -> dict[str, str]:
@@ -67,20 +71,58 @@ def test_every_alias_of_rocketmq_stands_on_the_page():
     assert set(ALIASES) <= set(re.findall(r"`(\w+)`", NAMESRV_PART))
 
 
-def test_the_request_codes_that_brokers_answer_are_those_on_the_page():
+def codes_of(*parts: str) -> dict[int, str]:
+    """Request codes that a page names, each once, with their names."""
+    found = [(int(code), name) for part in parts for code, name in CODE.findall(part)]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def named(codes: Iterable[int]) -> dict[int, str]:
+    """Request codes with their names."""
+    return {int(code): RequestCode(code).name for code in codes}
+
+
+def served_broker() -> ServedBroker:
+    """A broker with all features that serve requests."""
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
-    table = make_served_broker(config, BrokerInMemory()).service.parts.routes()
-    page = re.findall(r"^\| (\d+) \| `(\w+)` \| (any|leader|confirmed) \|", WIRE_BROKERS, re.MULTILINE)
-    documented = {(int(code), name): NEEDS[who] for code, name, who in page}
-    assert documented == {(code, RequestCode(code).name): route.needs.name for code, route in table.items()}
-    assert f"| {LEADER_CHANGED_CODE} |" in WIRE_BROKERS
+    return make_served_broker(config, BrokerInMemory())
 
 
-def test_the_request_codes_that_name_servers_answer_are_those_on_the_page():
+def test_the_request_codes_that_brokers_answer_are_those_on_the_pages():
+    answered = codes_of(ANSWERED, OWN_CODES)
+    assert answered == named(served_broker().service.parts.routes())
+    assert f"| {LEADER_CHANGED_CODE} |" in OWN_CODES
+
+
+def test_every_request_code_of_rocketmq_stands_on_the_page_once():
+    own = codes_of(OWN_CODES, OWN_NAMESRV_CODES)
+    listed = codes_of(ANSWERED, PUSHED, REFUSED) | codes_of(NAMESRV_CODES)
+    assert listed == named(set(RequestCode) - set(own))
+
+
+def test_rocketmqs_request_codes_are_known_by_number():
+    releases = (ROOT / "tests/remoting/rocketmq_request_codes.txt").read_text().splitlines()
+    numbers = {int(line.split()[0]) for line in releases if not line.startswith("#")}
+    assert len(numbers) > 150
+    assert numbers <= {int(code) for code in RequestCode}
+
+
+@pytest.mark.parametrize(("code", "name"), sorted(codes_of(REFUSED).items()))
+def test_a_request_that_the_page_calls_refused_is_and_its_name_is_told(code: int, name: str):
+    answer = served_broker().client().call(code)
+    assert (answer.code, f"request type {code} not supported ({name})" in (answer.remark or "")) == (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        True,
+    )
+
+
+def test_the_request_codes_that_name_servers_answer_are_those_on_the_pages():
     processors = Processors(NameServerConfig(), Mock(), Mock(), lambda: 0)
     answered = {RequestCode.REGISTER_BROKER, *processors._direct, *processors._waiting}
-    page = re.findall(r"^\| (\d+) \| `(\w+)` \|", WIRE_NAMESRVS, re.MULTILINE)
-    assert {(int(code), name) for code, name in page} == {(int(code), RequestCode(code).name) for code in answered}
+    tables, _, others = NAMESRV_CODES.partition("\nEverything else")
+    assert codes_of(tables, OWN_NAMESRV_CODES.partition("\n## ")[0]) == named(answered)
+    assert not set(codes_of(others)) & answered
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")))

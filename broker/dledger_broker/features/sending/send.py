@@ -35,6 +35,7 @@ from dledger_broker.features.sending.delayed import DelayedSends
 from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
+from dledger_broker.features.sending.unsupported import check_properties, check_sys_flag
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -54,7 +55,7 @@ from dledger_remoting.headers import SendMessageHeader
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, decode_send_v2_json
 from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
-from dledger_remoting.record import RECORD_HEAD_BYTES, SYS_TRANSACTION_MASK
+from dledger_remoting.record import RECORD_HEAD_BYTES, SYS_INNER_BATCH_MASK, SYS_TRANSACTION_MASK
 
 MAX_UNIT_BYTES: Final = 512 << 10
 """Sends of one read are staged at this size, so that a unit fits well into an entry."""
@@ -68,6 +69,7 @@ SWEEP_S: Final = 0.1
 """A write that waits too long for a majority is noticed at most so late."""
 
 _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
+_SPECIAL_SYS_FLAGS: Final = SYS_TRANSACTION_MASK | SYS_INNER_BATCH_MASK
 _JSON: Final = 0
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
@@ -205,7 +207,7 @@ class SendRequests(Part):
                         target is None
                         or not 0 <= queue_id < target.queue_count
                         or frame_end - body_start > max_body_bytes
-                        or fields.sys_flag & SYS_TRANSACTION_MASK
+                        or fields.sys_flag & _SPECIAL_SYS_FLAGS
                     ):
                         return number, place
                     body = data[body_start:frame_end]
@@ -269,7 +271,9 @@ class SendRequests(Part):
             raise MessageIllegal(
                 f"the message body has {len(body)} bytes, the limit is {self._limits.max_message_bytes}"
             )
+        check_sys_flag(fields.sys_flag)
         if fields.sys_flag & SYS_TRANSACTION_MASK:
+            check_properties(fields.properties.encode())
             if self._halves is None:
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
             self._halves.take(request, fields, target, queue_id)

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from dledger_broker.features.delay.asked import asked_delay
 from dledger_broker.features.sending.targets import PropertiesLayout, SendTarget
+from dledger_broker.features.sending.unsupported import check_properties
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.batch import split_batch
@@ -49,7 +50,7 @@ class RecordTails:
     def complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
         """A record's part behind the body, the message's unique key, its tag code, and whether the key is its own.
 
-        Raises `MessageIllegal` if the properties are too long, or ask for a delay.
+        Raises `MessageIllegal` if the properties are too long, ask for a delay, or for what this broker does not have.
         """
         layout = target.layouts.get(len(properties))
         if layout is not None:
@@ -63,7 +64,7 @@ class RecordTails:
     def complete_anew(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
         """As `complete`, whatever the properties ask for; what they look like is not remembered.
 
-        Raises `MessageIllegal` if they are too long.
+        Raises `MessageIllegal` if they are too long, or ask for what this broker does not have.
         """
         return self._build(without_broker_owned(properties), target)[0]
 
@@ -86,6 +87,7 @@ class RecordTails:
     def _build(
         self, properties: bytes, target: SendTarget
     ) -> tuple[tuple[bytes, bytes, int, bool], PropertiesLayout | None]:
+        check_properties(properties)
         find = properties.find  # three times as fast as `in`, which tries to read a number first
         added = self._cluster if not properties or properties[-1] == 2 else self._cluster_after_open_end
         at = properties.rfind(_UNIQUE_KEY_MARK)

@@ -16,6 +16,9 @@ FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 MAX_ATTRIBUTES_BYTES: Final = 4_096
 """Names and values of one topic's or group's attributes: name servers are sent all topics in one frame."""
 
+ONLY_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
+"""Attributes by which RocketMQ stores a topic's messages in another way, and their value for the way of this broker."""
+
 MAX_CHANGES_CHARS: Final = 8 * MAX_ATTRIBUTES_BYTES
 """A text of changes: enough to remove all attributes and add as many."""
 
@@ -39,6 +42,17 @@ def check_topic(config: TopicConfig) -> None:
         what = repr(config.topic_filter_type[:32])
         raise InvalidParameter(f"topicFilterType {what} is none of {', '.join(FILTER_TYPES)}")
     check_attributes(config.attributes)
+    check_storage(config.attributes)
+
+
+def check_storage(attributes: Mapping[str, str | None]) -> None:
+    """Raise `InvalidParameter` if a topic's attributes ask for a store that this broker does not have."""
+    for name, supported in ONLY_ATTRIBUTES.items():
+        value = attributes.get(name)
+        if value is not None and value != supported:
+            raise InvalidParameter(
+                f"attribute {name}={value[:32]} is not supported: leave it out, or set it to {supported}"
+            )
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
@@ -63,6 +77,11 @@ def attribute_changes(text: str) -> list[tuple[str, str | None]]:
         else:
             raise InvalidParameter(f"attributes {text!r}: {part!r} is neither +key=value nor -key")
     return changes
+
+
+def without_signs(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes of a topic in a list, where tools write `+key` for what they set and `-key` for what they take off."""
+    return {name.removeprefix("+"): value for name, value in attributes.items() if not name.startswith("-")}
 
 
 def changed_attributes(known: dict[str, str], changes: Sequence[tuple[str, str | None]]) -> dict[str, str]:

@@ -11,8 +11,10 @@ from dledger_broker.features.topics.configuration import (
     attribute_changes,
     changed_attributes,
     check_attributes,
+    check_storage,
     check_topic,
     data_version,
+    without_signs,
 )
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
@@ -68,6 +70,7 @@ class TopicRequests(Part):
             bool(header.order),
         )
         check_topic(config)
+        check_storage(dict(changes))
         known = self._machine.state.topics.get(header.topic)
         check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
 
@@ -92,6 +95,7 @@ class TopicRequests(Part):
         configs = decode_body(TopicConfigList, request.body).topic_config_list
         if not configs:
             raise InvalidParameter("topicConfigList is empty: name at least one topic")
+        configs = [msgspec.structs.replace(one, attributes=without_signs(one.attributes)) for one in configs]
         for config in configs:
             check_topic(config)
         configs = list({config.topic_name: config for config in configs}.values())

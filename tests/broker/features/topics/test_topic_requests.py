@@ -60,12 +60,34 @@ def test_several_topics_are_created_at_once(client: FakeClient) -> None:
         ({"attributes": "message.type"}, 29, "+key=value"),
         ({"attributes": "+a=" + "x" * 4096}, 29, "attributes have 4097 bytes"),
         ({"topicFilterType": "x" * 1_000_000}, 29, "SINGLE_TAG, MULTI_TAG"),
+        ({"topic": "%LMQ%T2"}, 29, "light message queue"),
+        ({"attributes": "+queue.type=BatchCQ"}, 29, "set it to SimpleCQ"),
+        ({"attributes": "+queue.type=RocksDBCQ"}, 29, "set it to SimpleCQ"),
+        ({"attributes": "+cleanup.policy=COMPACTION"}, 29, "set it to DELETE"),
     ],
 )
 def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code: int, text: str) -> None:
     answer = client.call(17, {**TOPIC, **fields})
     assert answer.code == code
     assert text in (answer.remark or "")
+
+
+@pytest.mark.parametrize("name", ["queue.type", "+queue.type", "cleanup.policy", "+cleanup.policy"])
+def test_a_list_with_a_topic_that_is_to_be_stored_in_another_way_makes_none(
+    broker: ServedBroker, client: FakeClient, name: str
+) -> None:
+    configs = [{"topicName": "Good"}, {"topicName": "Odd", "attributes": {name: "other"}}]
+    answer = client.call(18, {}, msgspec.json.encode({"topicConfigList": configs}))
+    assert (answer.code, f"{name.removeprefix('+')}=other is not supported" in (answer.remark or "")) == (29, True)
+    assert not {"Good", "Odd"} & set(broker.memory.machine.state.topics)
+
+
+def test_attributes_may_say_how_topics_are_stored_here(broker: ServedBroker, client: FakeClient) -> None:
+    assert client.call(17, {**TOPIC, "attributes": "+queue.type=SimpleCQ,+cleanup.policy=DELETE"}).code == 0
+    assert client.call(17, {**TOPIC, "attributes": "-queue.type,-cleanup.policy"}).code == 0
+    configs = [{"topicName": "T3", "attributes": {"+queue.type": "SimpleCQ", "-cleanup.policy": ""}}]
+    assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
+    assert broker.memory.machine.state.topics["T3"].config.attributes == {"queue.type": "SimpleCQ"}
 
 
 def test_of_a_topic_that_a_list_names_twice_the_last_form_counts(broker: ServedBroker, client: FakeClient) -> None:
