@@ -107,12 +107,24 @@ class GroupClock:
         now_ms = self.now_ms()
         if now_ms is None or self._telling or not self._is_needed:
             return
-        carried = self._machine.state.group_time.carried
-        if carried is not None and self._env.now() - carried.at < TELL_PERIOD_S:
+        if self._was_told_of_late(now_ms):
             return
         if self._machine.understood_by_all(GroupTime):
             self._telling = True
             handle.stage_command(GroupTime(now_ms), self._told)
+
+    def _was_told_of_late(self, now_ms: int) -> bool:
+        """Whether the log has group time as it was a moment ago, by this replica's clock and by group time itself.
+
+        A replica that has just started has applied what was told long ago just now:
+
+        1. Leaders die one after the other, none of them older than the period. 2. Each node has been started anew since
+        group time was told last. 3. What their clocks show is a jump for the next leader: nothing fires for a minute.
+        """
+        carried = self._machine.state.group_time.carried
+        if carried is None or self._env.now() - carried.at >= TELL_PERIOD_S:
+            return False
+        return abs(now_ms - carried.ms) < TELL_PERIOD_S * 1000
 
     def _told(self, _error: LogError | None) -> None:
         """A later look tells again what was lost."""

@@ -70,6 +70,18 @@ def test_it_is_told_every_20_seconds_while_something_depends_on_it() -> None:
     assert clocked.told_ms == max(told)  # type: ignore[type-var]
 
 
+def test_leaders_that_live_for_a_few_seconds_each_tell_it_as_often_as_one_that_lives_long() -> None:
+    """Each has just started, and applied just then what was told long ago."""
+    clocked = Clocked()
+    clocked.advance(2.0, 0)
+    for number in range(1, 21):
+        broker = clocked.broker.restart()
+        broker.node.clocks = [None]
+        clocked = Clocked(broker)
+        clocked.advance(2.0, number * 6_000)
+    assert clocked.clock.now_ms() == clocked.env.wall_ms() + 120_000
+
+
 def test_it_is_told_only_to_members_that_understand_it() -> None:
     clocked = Clocked(needs=False)
     clocked.broker.machine.learn_kinds(NODE_ID, (16, 17))

@@ -13,6 +13,7 @@ from dledger_broker.features.delay.commands import (
 )
 from dledger_broker.features.delay.table import STRETCH_BYTES, TIMERS
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_broker.views.timerows import Counts, Key, RowChanges
@@ -56,6 +57,21 @@ class TimerIndex:
         self.rows = TimeIndex(machine.databases, env, machine.log_reader, machine, source)
         machine.on_state(self._listen)
         machine.add_view(self)
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """How far the index is, and whether it agrees with the state."""
+        rows, follower = self.rows, self.rows.follower
+        return (
+            Gauge("time_index_lag_bytes", "How much of the log the time index lacks", lambda: rows.lag_bytes),
+            Gauge("time_index_tail_rows", "Rows that the file of the time index lacks", lambda: rows.tail_rows),
+            Gauge(
+                "time_index_mismatches",
+                "How often the time index did not agree with the state",
+                lambda: follower.mismatches,
+            ),
+            Gauge("time_index_alarms", "How often not even a new time index did: see the log", lambda: follower.alarms),
+        )
 
     def _listen(self, state: BrokerState) -> None:
         self._table = table = state.table(TIMERS)

@@ -82,9 +82,7 @@ class DueMessages(Part):
             Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
             Gauge("timers_without_topic", "Due messages whose topic was gone", lambda: self.fires.without_topic),
             Gauge("max_pending_timers", "Delayed sends refused because too much waits", lambda: self.refused),
-            Gauge(
-                "time_index_lag_bytes", "How much of the log the time index lacks", lambda: self.index.rows.lag_bytes
-            ),
+            *self.index.gauges,
         )
 
     def _lost(self) -> int:

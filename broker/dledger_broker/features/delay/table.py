@@ -63,6 +63,9 @@ class TimerTable(Table):
 
     `listener` and `on_ended` are a node's own: they are told of rows that came and went, and of the position below
     which they were ended, for the time index. `lost` is how many were ended since this state was put in place.
+
+    Stretches are kept in the order of the log, at whose end rows are added: there may be 160,000 of them, and the
+    lowest are asked for often.
     """
 
     __slots__ = (
@@ -114,15 +117,16 @@ class TimerTable(Table):
     @property
     def lowest(self) -> int | None:
         """Where the lowest stretch with pending rows begins; None if nothing is pending."""
-        return min(self._stretches, default=None)
+        return next(iter(self._stretches), None)
 
     def below(self, position: int) -> Pending:
         """What is pending in stretches that begin below a position; the log may be trimmed there if it is nothing."""
         rows = size = 0
         for stretch, pending in self._stretches.items():
-            if stretch < position:
-                rows += pending.rows
-                size += pending.bytes
+            if stretch >= position:
+                break
+            rows += pending.rows
+            size += pending.bytes
         return Pending(rows, size)
 
     def stretches(self) -> Mapping[int, Pending]:
@@ -187,7 +191,10 @@ class TimerTable(Table):
         if after == NOTHING:
             self._stretches.pop(stretch, None)
         else:
+            last = next(reversed(self._stretches), 0)
             self._stretches[stretch] = after
+            if before == NOTHING and stretch < last:
+                self._stretches = dict(sorted(self._stretches.items()))
         self._hash_due.add(stretch)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dledger_remoting.properties import TIMER_DELAY_MS
 from tests.broker.features.delay.delayed_brokers import Delayed
+
+DAY_MS = 86_400_000
 
 
 def test_a_message_is_delivered_when_it_is_due() -> None:
@@ -65,18 +69,47 @@ def test_a_node_that_comes_back_with_nothing_delivers_what_waits() -> None:
     assert delayed.is_delivered(operation)
 
 
-def test_a_clock_that_jumps_a_day_ahead_delivers_nothing_early() -> None:
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
+def test_a_clock_that_jumps_a_day_either_way_for_a_moment_changes_nothing(jump_ms: int) -> None:
     delayed = Delayed()
     group = delayed.brokers.group
     operation = delayed.send(20_000)
     for name in group.nodes:
-        group.nodes[name].wall_offset_ms = 86_400_000
+        group.nodes[name].wall_offset_ms = jump_ms
         delayed.brokers.run(2.0)
         assert not delayed.is_delivered(operation)
         group.nodes[name].wall_offset_ms = 0
         delayed.brokers.run(1.0)
-    delayed.brokers.run(12.0)
+    delayed.brokers.run(10.5)
+    assert not delayed.is_delivered(operation)
+    delayed.brokers.run(0.6)
     assert delayed.is_delivered(operation)
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_clock_that_stays_a_day_wrong_changes_nothing(whose: str, jump_ms: int) -> None:
+    """Neither for what waited before the jump nor for what is sent after it, nor under the leader that follows."""
+    delayed = Delayed()
+    brokers = delayed.brokers
+    before = delayed.send(70_000)
+    brokers.group.nodes[getattr(brokers, whose)].wall_offset_ms = jump_ms
+    brokers.run(61.7)
+    assert not delayed.is_delivered(before)
+    after = delayed.send(8_000)
+    brokers.run(7.5)
+    assert not delayed.is_delivered(before)
+    assert not delayed.is_delivered(after)
+    brokers.run(0.9)
+    assert delayed.is_delivered(before)
+    assert delayed.is_delivered(after)
+    old = brokers.leader
+    left = delayed.send(9_000)
+    brokers.group.kill(old)
+    brokers.run(8.2)
+    assert not delayed.is_delivered(left)
+    brokers.run(1.5)
+    assert delayed.is_delivered(left)
 
 
 def test_a_send_waits_until_the_clocks_of_a_majority_are_known() -> None:
