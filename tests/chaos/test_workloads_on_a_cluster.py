@@ -15,19 +15,20 @@ import pytest
 from histories import verdict
 
 from dledger.format import HEADER_BYTES
-from dledger.store.verify import inspect
+from dledger.store.verify import VerifyReport, inspect
+from dledger_broker.features.delay.commands import ADD_KIND, END_KIND, EndTimers
 from dledger_chaos.checkers import logs
 from dledger_chaos.checkers.base import RUN_FILE, NodeFiles, RunData, RunInfo
 from dledger_chaos.checkers.logs import topic_changes
 from dledger_chaos.history import Recorder
 from dledger_chaos.observation import STATUS_PERIOD_S
-from dledger_chaos.workloads import passing
+from dledger_chaos.workloads import delays, passing
 from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 from dledger_remoting.record import RecordRef, scan_records
 
-NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing")
+NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing", "delays")
 CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
@@ -107,7 +108,7 @@ async def progress(recorder: Recorder) -> None:
     [
         "lost", "phantom", "refused", "duplicated", "offset-given-twice", "gaps", "torn-batch", "reordered",
         "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
-        "delivery-order", "catalogue", "orphaned", "errors",
+        "delivery-order", "catalogue", "orphaned", "errors", "due",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):
@@ -192,6 +193,26 @@ def test_a_message_that_is_not_in_the_log_is_found(run):
             operation = msgspec.structs.replace(operation, value=[*operation.value, [10**6, "append.x:1", 10**9]])
         operations.append(operation)
     assert verdict("unqueued", replace(run, operations=operations)).result == "invalid"
+
+
+def test_a_delayed_message_that_a_full_disk_has_cost_is_not_missed(run, monkeypatch):
+    operations = []
+    for operation in run.operations:
+        if operation.f in {"pull", "scan"} and operation.key.startswith(delays.TOPIC):
+            operation = msgspec.structs.replace(operation, value=[])
+        operations.append(operation)
+    never = replace(run, operations=operations)
+    assert verdict("due", never).result == "invalid"
+    real_commands = logs._commands_of
+
+    def ended_at_once(report: VerifyReport) -> Iterator[tuple[int, int, bytes | memoryview]]:
+        for end, kind, payload in real_commands(report):
+            yield end, kind, payload
+            if kind == ADD_KIND:
+                yield end, END_KIND, EndTimers(end).to_payload()
+
+    monkeypatch.setattr(logs, "_commands_of", ended_at_once)
+    assert verdict("due", never).result == "valid"
 
 
 def with_nodes(run: RunData, *directories: Path) -> RunData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.verify import VerifyReport, compare, inspect, verify
 from dledger.types import EntryKind
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers, TimerRows
+from dledger_broker.features.delay.records import DUE_TOPICS
+from dledger_broker.features.delay.table import STRETCH_BYTES
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_chaos.workloads import passing
 from dledger_chaos.workloads.payload import decode_payload
-from dledger_chaos.workloads.records import Stored, extras
+from dledger_chaos.workloads.records import Stored, extras, value_of
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.record import RecordRef, decode_record, scan_records
 
@@ -26,6 +30,9 @@ from .base import Findings, Judgement, RunData
 from .messages import Place
 
 _TOPIC_KINDS = frozenset({COMMANDS.kind_of(PutTopic), COMMANDS.kind_of(DeleteTopic)})
+_ROW_KINDS = {COMMANDS.kind_of(kind): kind for kind in (AddTimers, FireTimers, MoveTimers, CancelTimers)}
+_WAITING = frozenset(topic.encode() for topic in DUE_TOPICS)
+_END_KIND = COMMANDS.kind_of(EndTimers)
 
 
 def diverged(run: RunData) -> Judgement:
@@ -208,19 +215,55 @@ def _records_of(report: VerifyReport) -> Iterator[tuple[RecordRef, bytes]]:
 
 def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool]]]:
     """By topic, in order: from which byte of the log on it exists, or does not.  Raises `LogError` or OSError."""
-    best = verify(str(_furthest(directories)))
     changes: dict[str, list[tuple[int, bool]]] = {}
-    for meta in inspect(best.directory, best.first_index):
-        if meta.kind != EntryKind.GROUP or not meta.channel or meta.position >= best.committed_position:
-            continue
-        for kind, payload in iter_commands(_bytes_of(best, meta.end - meta.channel, meta.channel)):
-            if kind in _TOPIC_KINDS:
-                command = COMMANDS.decode(kind, payload)
-                if isinstance(command, PutTopic):
-                    changes.setdefault(command.config.topic_name, []).append((meta.end, True))
-                elif isinstance(command, DeleteTopic):
-                    changes.setdefault(command.topic, []).append((meta.end, False))
+    for end, kind, payload in _commands_of(verify(str(_furthest(directories)))):
+        if kind in _TOPIC_KINDS:
+            command = COMMANDS.decode(kind, payload)
+            if isinstance(command, PutTopic):
+                changes.setdefault(command.config.topic_name, []).append((end, True))
+            elif isinstance(command, DeleteTopic):
+                changes.setdefault(command.topic, []).append((end, False))
     return changes
+
+
+def given_up(run: RunData, findings: Findings) -> Counter[str]:
+    """The messages that waited to be delivered later when a full disk had the log trimmed there, and how often each."""
+    lost: Counter[str] = Counter()
+    for group, directories in _groups(run).items():
+        try:
+            lost.update(_given_up(verify(str(_furthest(directories)))))
+        except (LogError, RemotingError, OSError) as error:
+            findings.doubt(f"the log of {group} cannot be read: {error}")
+    return lost
+
+
+def _given_up(report: VerifyReport) -> Iterator[str]:
+    values: dict[int, str] = {}
+    for record, block in _records_of(report):
+        if record.topic in _WAITING:
+            message = decode_record(block, record.position)
+            values[record.physical_offset] = value_of(message.body, message.reconsume_times)
+    waiting: set[int] = set()
+    for _, kind, payload in _commands_of(report):
+        if kind == _END_KIND:
+            below = EndTimers.from_payload(payload).below
+            ended = {position for position in waiting if position < below + -below % STRETCH_BYTES}
+            waiting -= ended
+            yield from (values[position] for position in ended)
+        elif kind in _ROW_KINDS:
+            positions = {position for _, position, _ in TimerRows.unpack(payload)}
+            if _ROW_KINDS[kind] is AddTimers:
+                waiting |= positions & values.keys()
+            else:
+                waiting -= positions
+
+
+def _commands_of(report: VerifyReport) -> Iterator[tuple[int, int, bytes | memoryview]]:
+    """Every command of what a log is known to have committed: where its entry ends, its kind and its payload."""
+    for meta in inspect(report.directory, report.first_index):
+        if meta.kind == EntryKind.GROUP and meta.channel and meta.position < report.committed_position:
+            for kind, payload in iter_commands(_bytes_of(report, meta.end - meta.channel, meta.channel)):
+                yield meta.end, kind, payload
 
 
 def _furthest(directories: Sequence[Path]) -> Path:

@@ -15,7 +15,9 @@ from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, e
 from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
-AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway"})
+LATER_SENDS: Final = frozenset({"send-delayed"})
+"""Sends whose acknowledgement does not tell where the message will lie."""
+AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed"})
 """Sends whose client makes one attempt of unknown outcome at most."""
 
 Place: TypeAlias = tuple[str, int]
@@ -96,6 +98,8 @@ class Messages:
         for operation in operations:
             if operation.f in SINGLE_SENDS:
                 self._add_single(operation)
+            elif operation.f in LATER_SENDS:
+                self.sent[str(operation.value)] = Sent(str(operation.value), operation)
             elif operation.f == "send-batch":
                 self._add_batch(operation)
             elif operation.f == "bounds":
@@ -105,7 +109,7 @@ class Messages:
 
     def acknowledged(self) -> Iterator[Sent]:
         """Messages whose clients were told that they are stored, and where."""
-        return (sent for sent in self.sent.values() if sent.outcome == "ok")
+        return (sent for sent in self.sent.values() if sent.place is not None)
 
     @cached_property
     def places(self) -> Mapping[str, list[Place]]:

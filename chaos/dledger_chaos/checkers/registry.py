@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import consuming, linearizability, logs, order, processes, reads, recovery, stored
+from . import consuming, later, linearizability, logs, order, processes, reads, recovery, stored
 from .base import Check
 
-_MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "cpp"})
-_READS: Final = frozenset({"followers", "retention", "consumers", "cpp"})
+_MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "delays", "cpp"})
+_READS: Final = frozenset({"followers", "retention", "consumers", "delays", "cpp"})
 _OURS: Final = frozenset({"local"})
 """Targets whose directories are those of this project's brokers."""
 _OUR_NODES: Final = frozenset({"local", "register"})
@@ -65,6 +65,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a consumer group is first given a queue's messages in order",
         consuming.delivered_out_of_order,
         frozenset({"consumers"}),
+    ),
+    Check(
+        "due",
+        "a delayed message is delivered once, and not before it is due",
+        later.due,
+        frozenset({"delays"}),
+        _OURS,
     ),
     Check(
         "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})

@@ -36,6 +36,7 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "read-unconfirmed": MutantTrial(("deposed-leader",), ("offsets",)),
     "send-to-deleted-topic": MutantTrial(("kill-follower",), ("passing",)),
     "checkpoint-before-sync": MutantTrial(("power-loss-all", "power-loss-follower"), ("append", "retention")),
+    "fired-early": MutantTrial(("kill-leader",), ("delays",)),
     "learners-count": MutantTrial(("shrunk-group",), ("append",)),
     "read-without-round": MutantTrial(("deposed-leader",), ("registers",), "register"),
     "read-before-apply": MutantTrial(("kill-all",), ("registers",), "register"),

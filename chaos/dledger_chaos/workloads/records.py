@@ -9,6 +9,7 @@
 | `send-batch` | topic | list of values | `StoredBatch` |
 | `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
 | `send-oneway` | topic | value; always `info` | |
+| `send-delayed` | topic | the same, to be delivered later | `Delayed`, of any outcome |
 | `pull` | queue | list of `Seen` | `Pulled` |
 | `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |
 | `bounds` | queue | [first kept offset, end offset] | |
@@ -21,7 +22,8 @@
 | `create`, `delete` | `topic:NAME` or `group:NAME` | true, false | |
 | `read` | the same | whether it exists | |
 
-A queue's key is `topic/broker group/queue id`.
+A queue's key is `topic/broker group/queue id`. A message that a consumer has sent back has a value of its own each time
+that it comes again: see `value_of`.
 """
 
 from __future__ import annotations
@@ -62,6 +64,12 @@ class StoredBatch(msgspec.Struct, frozen=True):
     queue: str
     offsets: list[int]
     positions: list[int]
+
+
+class Delayed(msgspec.Struct, frozen=True):
+    """How much later a message is asked to be delivered than it is sent."""
+
+    delay_ms: int
 
 
 class Pulled(msgspec.Struct, frozen=True):
@@ -111,7 +119,13 @@ def stored_batch(results: list[SendResult]) -> StoredBatch:
 
 def seen_of(message: ReceivedMessage) -> Seen:
     """A message as it is recorded."""
-    return Seen(message.queue_offset, decode_payload(message.body), message.physical_offset)
+    return Seen(message.queue_offset, value_of(message.body, message.reconsume_times), message.physical_offset)
+
+
+def value_of(body: bytes, reconsume_times: int) -> str:
+    """A message's value: that of its body, and `#n` if it comes again for the nth time."""
+    value = decode_payload(body)
+    return f"{value}#{reconsume_times}" if reconsume_times else value
 
 
 def _position(offset_message_id: str) -> int:

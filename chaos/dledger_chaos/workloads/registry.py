@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import append, catalogue, consumers, cpp, followers, offsets, ordered, passing, registers, retention
+from . import append, catalogue, consumers, cpp, delays, followers, offsets, ordered, passing, registers, retention
 from .base import WorkloadEntry
 
 WORKLOADS: Final[dict[str, WorkloadEntry]] = {
     module.ENTRY.name: module.ENTRY
-    for module in (append, ordered, followers, consumers, offsets, catalogue, passing, retention, cpp, registers)
+    for module in (
+        append,
+        ordered,
+        followers,
+        consumers,
+        offsets,
+        catalogue,
+        passing,
+        retention,
+        delays,
+        cpp,
+        registers,
+    )
 }

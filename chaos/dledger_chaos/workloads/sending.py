@@ -16,12 +16,12 @@ from .records import stored, stored_batch
 _ResultT = TypeVar("_ResultT")
 
 
-def end_with_error(invocation: Invocation, error: ClientError) -> None:
+def end_with_error(invocation: Invocation, error: ClientError, **extras: object) -> None:
     """End an operation that raised: `fail` only if the client is certain that nothing was stored."""
     if error.outcome == "not_sent":
-        invocation.fail(str(error), code_of(error))
+        invocation.fail(str(error), code_of(error), **extras)
     else:
-        invocation.info(str(error), code_of(error))
+        invocation.info(str(error), code_of(error), **extras)
 
 
 def code_of(error: ClientError) -> int | None:
@@ -29,12 +29,12 @@ def code_of(error: ClientError) -> int | None:
     return error.code if isinstance(error, SendError | RefusedError) else None
 
 
-async def attempt(invocation: Invocation, call: Awaitable[_ResultT]) -> _ResultT | None:
-    """Await a call; if it raises, end the operation and return None."""
+async def attempt(invocation: Invocation, call: Awaitable[_ResultT], **extras: object) -> _ResultT | None:
+    """Await a call; if it raises, end the operation with `extras` and return None."""
     try:
         return await call
     except ClientError as error:
-        end_with_error(invocation, error)
+        end_with_error(invocation, error, **extras)
         return None
 
 

@@ -1,0 +1,106 @@
+"""Checks of messages that come later: delayed ones, and those that consumers have sent back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dledger_chaos.history import Operation
+from dledger_chaos.workloads import delays
+from dledger_chaos.workloads.records import Delayed, extras
+
+from .base import Findings, Judgement, RunData
+from .logs import given_up
+from .recovery import percentile
+from .shown import Shown
+from .wrong_clocks import WrongClocks
+
+EARLY_S: Final = 2.0
+"""A delay is reckoned from group time, which may be behind by the age of what the leader has heard last."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What clients have asked for one message: once, or again after an unknown outcome."""
+
+    value: str
+    topics: set[str] = field(default_factory=set)
+    begin_ns: int = 0
+    end_ns: int = 0
+    stored: int = 0
+    unknown: int = 0
+    delay_s: float | None = None
+    """The shortest that was asked for."""
+
+    def add(self, operation: Operation) -> None:
+        self.topics.add(operation.key)
+        self.begin_ns = min(self.begin_ns or operation.invoke_ns, operation.invoke_ns)
+        self.end_ns = max(self.end_ns, operation.complete_ns or operation.invoke_ns)
+        self.stored += operation.outcome == "ok"
+        self.unknown += operation.outcome == "info"
+        if "delay_ms" in operation.extras:
+            delay_s = extras(operation, Delayed).delay_ms / 1000
+            self.delay_s = delay_s if self.delay_s is None else min(delay_s, self.delay_s)
+
+
+def due(run: RunData) -> Judgement:
+    """A delayed message is there once if it was acknowledged, at most once if nobody knows, and not before it is due.
+
+    Of what waited while wrong clocks may have misled the group it is judged only that it is not there twice. How late
+    messages come is told, not judged.
+    """
+    findings, late_s, misled = Findings(), [], 0
+    shown, clocks = Shown.to_readers_of(run, delays.NAME), WrongClocks(run)
+    asked = _asked(run, delays.NAME, "send-delayed")
+    for one in asked.values():
+        first_ns = shown.first_ns.get(one.value)
+        if first_ns is None or one.delay_s is None:
+            continue
+        if clocks.may_mislead(one.begin_ns, first_ns):
+            misled += 1
+            continue
+        waited_s = (first_ns - one.begin_ns) / 1e9
+        if waited_s < one.delay_s - EARLY_S:
+            findings.violation(f"{one.value} was there after {waited_s:.2f} s, its delay is {one.delay_s:g} s")
+        late_s.append(waited_s - one.delay_s)
+    _count_copies(run, asked, shown, clocks, findings)
+    return findings.judged(len(asked), "delayed messages", misled=misled, **_lateness(late_s))
+
+
+def _count_copies(
+    run: RunData, asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings
+) -> None:
+    """Each message came once for each acknowledgement, and at most once more for each send of unknown outcome."""
+    lost = None
+    for one in asked.values():
+        places = sorted(shown.places.get(one.value, ()))
+        if len(places) > one.stored + one.unknown:
+            where = ", ".join(f"{key}@{offset}" for key, offset in places)
+            findings.violation(
+                f"{one.value} was stored for {one.stored} acknowledgements and {one.unknown} unknown outcomes: {where}"
+            )
+        elif len(places) < one.stored and not clocks.may_mislead(one.begin_ns, one.end_ns):
+            if not all(shown.are_whole(run, topic) for topic in one.topics):
+                continue
+            lost = given_up(run, findings) if lost is None else lost
+            if len(places) + lost[one.value] < one.stored:
+                findings.violation(f"{one.value} was acknowledged {one.stored} times, and is there {len(places)} times")
+
+
+def _asked(run: RunData, workload: str, f: str) -> dict[str, _Asked]:
+    asked: dict[str, _Asked] = {}
+    for operation in run.of(workload, f):
+        value = str(operation.value)
+        asked.setdefault(value, _Asked(value)).add(operation)
+    return asked
+
+
+def _lateness(late_s: list[float]) -> dict[str, float]:
+    if not late_s:
+        return {}
+    return {
+        "late_p50_s": round(percentile(late_s, 0.5), 3),
+        "late_p99_s": round(percentile(late_s, 0.99), 3),
+        "latest_s": round(max(late_s), 3),
+        "earliest_s": round(min(late_s), 3),
+    }
