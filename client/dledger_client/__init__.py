@@ -7,6 +7,7 @@ processes for tests. Below them: `core` (what they share), `leaders` (who leads 
 
 from __future__ import annotations
 
+from dledger_remoting.retry_policies import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 from .admin import Admin
@@ -52,10 +53,13 @@ __all__ = [
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
+    "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",
+    "ExponentialRetryPolicy",
     "GroupInUseError",
     "GroupMember",
+    "GroupRetryPolicy",
     "Handler",
     "InvalidArgumentError",
     "Message",

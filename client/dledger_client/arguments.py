@@ -98,7 +98,7 @@ def check_of(annotation: object) -> Check:
         return _where(lambda value: isinstance(value, str) and value in arguments, f"one of {', '.join(arguments)}")
     if origin in (Mapping, dict):
         return _mapping(check_of(arguments[0]), check_of(arguments[1]))
-    if origin in (Sequence, Iterable):
+    if origin in (Sequence, Iterable) or (origin is tuple and arguments[-1] is Ellipsis):
         return _elements(origin, check_of(arguments[0]))
     if origin is tuple:
         return _tuple({str(place): check_of(field) for place, field in enumerate(arguments)})

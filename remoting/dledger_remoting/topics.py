@@ -11,6 +11,7 @@ import msgspec
 
 from .errors import InvalidParameter, NoPermission
 from .integers import Int32, Int64
+from .retry_policies import GroupRetryPolicy
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -114,7 +115,11 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A consumer group. `retry_max_times` deliveries after the first one lead to the dead letter topic."""
+    """A consumer group. `retry_max_times` deliveries after the first one lead to the dead letter topic.
+
+    Without a retry policy of its own nothing is said of one, in JSON and in a broker's state: builds that know of none
+    have the same state.
+    """
 
     group_name: str
     consume_enable: bool = True
@@ -129,6 +134,7 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=Fa
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
+    group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def is_readable(perm: int) -> bool:

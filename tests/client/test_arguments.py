@@ -18,6 +18,8 @@ from client_fakes import fake_cluster
 from dledger_client import (
     Admin,
     ClientClosedError,
+    CustomizedRetryPolicy,
+    GroupRetryPolicy,
     InvalidArgumentError,
     Message,
     NoNameServerError,
@@ -44,6 +46,7 @@ NO_LIST_OF_TEXTS = [5, b"x", ["a", 5], [HALF], {"a", None}]
 NO_MAPPING = [5, "a=b", [("a", "b")], {"a": 5}, {5: "a"}, {"a": HALF}]
 NO_QUEUE = [5, "T/broker-a/0", ["T", "broker-a", 0], ("T", "broker-a"), ("T", "broker-a", "0"), (None, "broker-a", 0)]
 NO_QUEUES = [5, QUEUE, [QUEUE, ("T", "broker-a", "0")]]
+LISTED = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy((1, "2")))
 
 WRONG = {
     "str": NO_TEXT,
@@ -70,7 +73,14 @@ WRONG = {
     "StartFrom": ["middle", None, 2.5, True, []],
     "StrategyName | Strategy": ["middle", None, 5, []],
     "Handler | None": [5, "handler"],
-    "SubscriptionGroupConfig": [None, "CG", {"group_name": "CG"}, SubscriptionGroupConfig(5)],
+    "SubscriptionGroupConfig": [
+        None,
+        "CG",
+        {"group_name": "CG"},
+        SubscriptionGroupConfig(5),
+        SubscriptionGroupConfig("CG", group_retry_policy="EXPONENTIAL"),
+        SubscriptionGroupConfig("CG", group_retry_policy=LISTED),
+    ],
 }
 RIGHT = {
     "name_servers": NOWHERE,

@@ -19,6 +19,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import DeleteSubscriptionGroupHeader, GroupHeader, decode_ext
 from dledger_remoting.registration import DataVersion
+from dledger_remoting.retry_policies import GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, validate_group
 
 
@@ -31,13 +32,16 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupRequests(Part):
-    """Creates, changes, deletes and lists consumer groups."""
+    """Creates, changes, deletes and lists consumer groups. `checks` are what other features ask of settings; each
+    raises `RemotingError` for those that it refuses.
+    """
 
     def __init__(self, machine: BrokerMachine, group: Group, requests: Requests, proposals: GroupProposals) -> None:
         self._machine = machine
         self._group = group
         self._requests = requests
         self.proposals = proposals
+        self.checks: list[Callable[[SubscriptionGroupConfig], None]] = []
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -58,6 +62,11 @@ class GroupRequests(Part):
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
         check_attributes(config.attributes)
+        policy = config.group_retry_policy
+        if not isinstance(policy, GroupRetryPolicy) or policy.is_default:
+            config = msgspec.structs.replace(config, group_retry_policy=msgspec.UNSET)
+        for check in self.checks:
+            check(config)
         self.proposals.put_group(config, self._finish(request))
 
     def delete_group(self, request: Request) -> None:

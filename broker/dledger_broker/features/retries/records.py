@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dledger_broker.features.delay.asked import Asked
 from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.hosts import pack_host
 from dledger_remoting.ids import offset_message_id
+from dledger_remoting.integers import MAX_INT32
 from dledger_remoting.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -25,19 +27,12 @@ from dledger_remoting.properties import (
 )
 from dledger_remoting.record import KEPT_SYS_FLAGS, MessageRecord
 
-FIRST_LEVEL: Final = 3
-"""Delay level before the second delivery; before each further one it is a level higher."""
 _DELAYS: Final = frozenset(
     name.encode() for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
 )
 
 
-def level_of(asked: int, reconsume_times: int) -> int:
-    """The delay level of a message that was delivered again so many times; `asked` is the client's, 0 for none."""
-    return asked if asked > 0 else FIRST_LEVEL + reconsume_times
-
-
-def sent_back(record: MessageRecord, topic: str, queue_id: int, delay_level: int | None) -> NewRecord:
+def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | None) -> NewRecord:
     """The message in a record as it goes to a retry or dead letter topic; None: without a delay."""
     properties = bytes(record.properties)
     added: dict[str, str] = {}
@@ -45,8 +40,8 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, delay_level: int
         added[RETRY_TOPIC] = record.topic
     if not find_property(properties, ORIGIN_MESSAGE_ID.encode()):
         added[ORIGIN_MESSAGE_ID] = offset_message_id(record.store_host, record.physical_offset)
-    if delay_level is not None:
-        added[DELAY] = str(delay_level)
+    if asked is not None:
+        added[asked.name] = str(asked.value)
     return NewRecord(
         topic=topic,
         queue_id=queue_id,
@@ -56,7 +51,7 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, delay_level: int
         sys_flag=record.sys_flag & KEPT_SYS_FLAGS,
         born_ms=record.born_timestamp,
         born_host=pack_host(record.born_host),
-        reconsume_times=record.reconsume_times + 1,
+        reconsume_times=min(record.reconsume_times + 1, MAX_INT32),
     )
 
 

@@ -14,11 +14,13 @@ from dledger.errors import LogError
 from dledger.invariants import invariant
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due
+from dledger_broker.features.delay.messages import NAME as DELAY_FEATURE
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.retries.records import level_of, sent_back
+from dledger_broker.features.retries.policies import asked_for_retry, check_policy
+from dledger_broker.features.retries.records import sent_back
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
@@ -35,8 +37,8 @@ from dledger_remoting.errors import (
     ServerError,
 )
 from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext
-from dledger_remoting.properties import DELAY
 from dledger_remoting.record import MessageRecord, decode_record
+from dledger_remoting.retry_policies import GroupRetryPolicy
 from dledger_remoting.topics import (
     PERM_READ_WRITE,
     SubscriptionGroupConfig,
@@ -93,6 +95,16 @@ class RetryRequests(Part):
             self._requests.fail(request, OutcomeUnknown("this node is stopping: the message may have been sent back"))
         self._waiting.clear()
 
+    def check_settings(self, config: SubscriptionGroupConfig) -> None:
+        """Refuse a retry policy by which no message could wait.
+
+        An older build reads over a policy, and would not have the state of the others from then on. It knows no due
+        messages either: where these are active there is none.
+        """
+        if isinstance(config.group_retry_policy, GroupRetryPolicy):
+            check_policy(config.group_retry_policy, self._config.timer_max_delay_s)
+            self._machine.activation.require(DELAY_FEATURE)
+
     def send_back(self, request: Request) -> None:
         """36: have a message delivered to a group again, later."""
         header = decode_ext(ConsumerSendBackHeader, request.ext)
@@ -122,9 +134,12 @@ class RetryRequests(Part):
         if header.delay_level < 0 or record.reconsume_times >= limit:
             self._bury(request, record, group.group_name)
         else:
-            self._retry(request, record, group, level_of(header.delay_level, record.reconsume_times))
+            max_delay_s = self._config.timer_max_delay_s
+            self._retry(
+                request, record, group, asked_for_retry(header.delay_level, record.reconsume_times, group, max_delay_s)
+            )
 
-    def _retry(self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, level: int) -> None:
+    def _retry(self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, asked: Asked) -> None:
         topic = self._topic(request, retry_topic(group.group_name), retry_topic_config(group))
         if topic is None:
             return
@@ -132,19 +147,19 @@ class RetryRequests(Part):
         if now_ms is None:
             self._due_messages.wait_for_time(request)
         else:
-            self._store_retry(request, record, topic, level, self._due_messages.due(Asked(DELAY, level), now_ms))
+            self._store_retry(request, record, topic, asked, self._due_messages.due(asked, now_ms))
 
     def _store_retry(
-        self, request: Request, record: MessageRecord, topic: TopicState, level: int, due: Due | None
+        self, request: Request, record: MessageRecord, topic: TopicState, asked: Asked, due: Due | None
     ) -> None:
         """Store a message that waits until it is due."""
-        invariant(due is not None, "a delay level is a time to come", level=level)
+        invariant(due is not None, "what comes again waits for a time to come", asked=asked)
         due = cast(Due, due)
         try:
             if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
                 return
             queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
-            message = sent_back(record, topic.config.topic_name, queue_id, level)
+            message = sent_back(record, topic.config.topic_name, queue_id, asked)
             self._due_messages.store(message, due, partial(self._retry_stored, request))
         except (RemotingError, LogError) as error:
             self._requests.fail(request, error)

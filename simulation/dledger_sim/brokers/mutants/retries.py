@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dledger_broker.features.delay.asked import Asked
 from dledger_broker.features.retries import records, requests
 from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.record import MessageRecord
@@ -13,8 +14,8 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("retries")
 
 
-def _uncounted(record: MessageRecord, topic: str, queue_id: int, delay_level: int | None) -> NewRecord:
-    message = _real_sent_back(record, topic, queue_id, delay_level)
+def _uncounted(record: MessageRecord, topic: str, queue_id: int, asked: Asked | None) -> NewRecord:
+    message = _real_sent_back(record, topic, queue_id, asked)
     return msgspec.structs.replace(message, reconsume_times=record.reconsume_times)
 
 

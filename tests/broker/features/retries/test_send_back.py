@@ -4,6 +4,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_broker, records
 
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.asked import Asked
 from dledger_broker.features.retries.records import sent_back
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.testing import BrokerInMemory
@@ -12,7 +13,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RecordError
 from dledger_remoting.ids import offset_message_id
-from dledger_remoting.properties import parse_properties
+from dledger_remoting.properties import DELAY, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import SCHEDULE_TOPIC, SubscriptionGroupConfig
 
@@ -96,7 +97,7 @@ def test_where_a_message_came_from_stays_what_it_was_at_first(broker, client):
 def test_what_an_earlier_delay_has_left_is_taken_off(broker, client):
     send_back(client, send(client))
     [waiting] = stored(broker, SCHEDULE_TOPIC)
-    text = sent_back(waiting, RETRIES, 0, 4).properties
+    text = sent_back(waiting, RETRIES, 0, Asked(DELAY, 4)).properties
     assert [text.count(name) for name in (b"DELAY\x01", b"REAL_TOPIC\x01", b"TIMER_OUT_MS\x01")] == [1, 0, 0]
     assert parse_properties(text)["DELAY"] == "4"
 
