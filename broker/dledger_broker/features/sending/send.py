@@ -18,7 +18,6 @@ Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from random import randrange
 from typing import Final, Protocol
@@ -32,6 +31,7 @@ from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
+from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, UnitsOnTheirWay
 from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
@@ -48,7 +48,6 @@ from dledger_remoting.errors import (
     MessageIllegal,
     NoPermission,
     OutcomeUnknown,
-    QuorumTimeout,
     TopicNotExist,
 )
 from dledger_remoting.headers import SendMessageHeader
@@ -59,14 +58,6 @@ from dledger_remoting.record import RECORD_HEAD_BYTES, SYS_INNER_BATCH_MASK, SYS
 
 MAX_UNIT_BYTES: Final = 512 << 10
 """Sends of one read are staged at this size, so that a unit fits well into an entry."""
-MAX_GATHERED_BYTES: Final = 256 << 10
-"""Sends that are as large together are staged, however many are on their way."""
-MAX_GATHER_S: Final = 0.001
-"""No send waits longer for others, in seconds: where a majority takes long (a slow disk, a long link), waiting for it
-would take a send almost twice as long.
-"""
-SWEEP_S: Final = 0.1
-"""A write that waits too long for a majority is noticed at most so late."""
 
 _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _SPECIAL_SYS_FLAGS: Final = SYS_TRANSACTION_MASK | SYS_INNER_BATCH_MASK
@@ -78,8 +69,10 @@ _ONEWAY: Final = 2
 class Halves(Protocol):
     """What stores the messages of transactions."""
 
-    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
-        """Store a half that was checked as any other send. Raises `RemotingError` and `LogError`."""
+    def take(
+        self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
+    ) -> None:
+        """Store a half that was checked as any other send; `properties` as they came. Raises `RemotingError`."""
 
 
 class SendRequests(Part):
@@ -112,10 +105,8 @@ class SendRequests(Part):
         self._pending_bytes = 0
         self._opted_in = False
         self._flush_scheduled = False
-        self._flying: deque[SendUnit] = deque()
-        self._requests_flying = 0
+        self._on_their_way = UnitsOnTheirWay(env, limits.quorum_timeout_ms)
         self._gathering: Cancellable | None = None
-        self._sweep: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
         self._delayed = DelayedSends(
@@ -144,12 +135,9 @@ class SendRequests(Part):
     def close(self) -> None:
         """Answer what is under way: this node will not learn its outcome."""
         self.flush()
-        while self._flying:
-            self._land().fail(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._on_their_way.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
         self._idempotent.close()
         self._delayed.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
 
     def handle(self, request: Request) -> None:
         """A send by the general path, of any serializer and either form of field names."""
@@ -272,27 +260,34 @@ class SendRequests(Part):
                 f"the message body has {len(body)} bytes, the limit is {self._limits.max_message_bytes}"
             )
         check_sys_flag(fields.sys_flag)
+        properties = fields.properties.encode()
         if fields.sys_flag & SYS_TRANSACTION_MASK:
-            check_properties(fields.properties.encode())
+            check_properties(properties)
             if self._halves is None:
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
-            self._halves.take(request, fields, target, queue_id)
+            self._halves.take(request, fields, properties, target, queue_id)
             return
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         of_retry = target.retry_group is not None
-        asked = None if is_batch or target.redirected else asked_delay(fields.properties.encode(), of_retry=of_retry)
+        asked = None if is_batch or target.redirected else asked_delay(properties, of_retry=of_retry)
         if asked is not None:
             self._delayed.take(request, fields, target, queue_id, asked)
             return
-        self._collect(request, fields, target, queue_id, self._tails.complete)
+        self._collect(request, fields, properties, target, queue_id, self._tails.complete)
 
     def _add_at_once(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
         """Take a message that was to be delivered at a time which has come."""
-        self._collect(request, fields, target, queue_id, self._tails.complete_anew)
+        self._collect(request, fields, fields.properties.encode(), target, queue_id, self._tails.complete_anew)
         self.flush_later()
 
     def _collect(
-        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, complete: Complete
+        self,
+        request: Request,
+        fields: SendV2Fields,
+        properties: bytes,
+        target: SendTarget,
+        queue_id: int,
+        complete: Complete,
     ) -> None:
         """Take messages that are checked into the unit of this turn."""
         body, unique_key = request.body, b""
@@ -308,7 +303,7 @@ class SendRequests(Part):
             if opted_in and with_own_keys:
                 seed = _identity_of_batch(fields.producer_group, target.topic, messages)
         else:
-            tail, unique_key, tag_code, has_own_key = complete(fields.properties.encode(), target)
+            tail, unique_key, tag_code, has_own_key = complete(properties, target)
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
             if opted_in and has_own_key:
@@ -333,7 +328,7 @@ class SendRequests(Part):
 
     def flush_gathered(self) -> None:
         """Stage what was added, or let more gather while much is on its way."""
-        if 2 * len(self._pending) >= self._requests_flying or self._pending_bytes >= MAX_GATHERED_BYTES:
+        if not self._on_their_way.gather(len(self._pending), self._pending_bytes):
             self.flush()
         elif self._pending and self._gathering is None:
             self._gathering = self._env.call_later(MAX_GATHER_S, self.flush)
@@ -360,9 +355,7 @@ class SendRequests(Part):
                 pending, size = taken, _bytes(taken)
         if not pending:
             return
-        deadline = self._env.now() + self._limits.quorum_timeout_ms / 1000
-        unit = SendUnit(pending, deadline, self._on_applied, self._fail)
-
+        unit = SendUnit(pending, self._on_their_way.deadline(), self._on_applied, self._fail)
         commands = self._idempotent.command(rows)
 
         def fill(position: int, now_ms: int) -> list[bytes]:
@@ -379,10 +372,7 @@ class SendRequests(Part):
         if commands:
             self._idempotent.staged(begin, rows)
         self._counters.bytes_in += size
-        self._flying.append(unit)
-        self._requests_flying += unit.requests
-        if self._sweep is None:
-            self._sweep = self._env.call_later(SWEEP_S, self._on_sweep)
+        self._on_their_way.add(unit)
 
     def _without_deleted(self, pending: list[PendingSend]) -> list[PendingSend]:
         """What remains once the sends whose topic was deleted since they were added look for a topic again.
@@ -400,29 +390,11 @@ class SendRequests(Part):
         return kept
 
     def _on_applied(self, messages: int) -> None:
-        """Let go of units that were answered, so that their bodies do not stay in memory."""
+        """A unit was answered."""
         self._counters.messages_in += messages
-        while self._flying and self._flying[0].settled:
-            self._land()
+        self._on_their_way.let_go()
         self.flush_later()
         self._idempotent.applied()
-
-    def _land(self) -> SendUnit:
-        """The first of the units on their way, which is so no longer."""
-        unit = self._flying.popleft()
-        self._requests_flying -= unit.requests
-        return unit
-
-    def _on_sweep(self) -> None:
-        """Report writes that have waited too long for a majority."""
-        flying, now = self._flying, self._env.now()
-        while flying and (flying[0].settled or flying[0].deadline <= now):
-            self._land().fail(
-                QuorumTimeout(
-                    f"no majority stored the message within {self._limits.quorum_timeout_ms} ms: it may be stored"
-                )
-            )
-        self._sweep = self._env.call_later(SWEEP_S, self._on_sweep) if flying else None
 
 
 def _bytes(pending: Iterable[PendingSend]) -> int:

@@ -1,9 +1,10 @@
 """Transactions: messages that consumers see once their producers commit them, and never if these roll them back.
 
 A producer sends a half, does its own work, and ends it with 37; one that does not is asked what has become of it (39).
-`table.py` has the halves that are open and how the last ones ended, `sends.py` opens them, `ends.py` commits and rolls
-back, `checks.py` asks producers and gives up at last, `resuming.py` opens again what was given up (323), `proposed.py`
-is what this leader has in flight. There are no op records as RocketMQ has them: what has ended is in the table.
+`table.py` has the halves that are open and how the last ones ended. `sends.py` checks new ones and `units.py` stages
+them, `ends.py` commits and rolls back, `checks.py` asks producers and gives up at last, `resuming.py` opens again what
+was given up (323), `proposed.py` is what this leader has in flight. There are no op
+records as RocketMQ has them: what has ended is in the table.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALF_COMMANDS, HALVES, NAME
+from dledger_broker.features.transactions.units import HalfUnits
 from dledger_broker.kernel.parts import Context, Feature
 from dledger_remoting.ids import UniqueKeyGenerator
 
 
 def _build(context: Context) -> Transactions:
-    machine, requests, writer, store_host = context.machine, context.requests, context.writer, context.store_host
+    machine, requests, writer, config = context.machine, context.requests, context.writer, context.config
+    counters, store_host, clock = context.counters, context.store_host, context.clock
     proposed = ProposedHalves()
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
-    sends = HalfSends(
-        machine, writer, requests, proposed, context.config, context.counters, store_host, keys, context.clock
-    )
-    checks = CheckBacks(machine, proposed, context.clock, context.parts[Relay], context.config)
-    resumption = HalfResumption(machine, requests, proposed, sends, context.clock, context.config)
+    units = HalfUnits(machine, writer, context.env, config, counters, requests, proposed, store_host)
+    sends = HalfSends(machine, requests, proposed, units, config, counters, keys, clock)
+    checks = CheckBacks(machine, proposed, clock, context.parts[Relay], config)
+    resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, config)
     ends = HalfEnds(machine, writer, requests, proposed)
-    transactions = Transactions(machine, context.clock, sends, ends, checks, resumption)
+    transactions = Transactions(machine, clock, sends, units, ends, checks, resumption)
     context.parts[SendRequests].attach_halves(transactions)
     return transactions
 

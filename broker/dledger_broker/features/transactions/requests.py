@@ -12,6 +12,7 @@ from dledger_broker.features.transactions.ends import HalfEnds
 from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES
+from dledger_broker.features.transactions.units import HalfUnits
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
@@ -33,11 +34,13 @@ class Transactions(Part):
         machine: BrokerMachine,
         clock: GroupClock,
         sends: HalfSends,
+        units: HalfUnits,
         ends: HalfEnds,
         checks: CheckBacks,
         resumption: HalfResumption,
     ) -> None:
         self._sends = sends
+        self._units = units
         self._ends = ends
         self._checks = checks
         self._resumption = resumption
@@ -63,6 +66,7 @@ class Transactions(Part):
     def close(self) -> None:
         """See `Part.close`."""
         self._checks.close()
+        self._units.close()
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -88,6 +92,8 @@ class Transactions(Part):
         lost = sum(half < position for half in self._table.open)
         _logger.warning("event=halves_lost position=%d halves=%d reason='the disk is too full'", position, lost)
 
-    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
+    def take(
+        self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
+    ) -> None:
         """See `sending.send.Halves`."""
-        self._sends.take(request, fields, target, queue_id)
+        self._sends.take(request, fields, properties, target, queue_id)

@@ -9,10 +9,12 @@ from dledger_broker.features.transactions.messages import opened_again
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES, HalfOutcome, ReopenHalf
+from dledger_broker.features.transactions.units import NewHalf, opened
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.units import Place
+from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.errors import InvalidParameter, OutcomeUnknown, ServerError, ServiceNotAvailable, SystemBusy
 from dledger_remoting.headers import ResumeHalfHeader, decode_ext
 from dledger_remoting.ids import parse_offset_message_id
@@ -26,6 +28,7 @@ class HalfResumption:
     def __init__(
         self,
         machine: BrokerMachine,
+        writer: LogWriter,
         requests: Requests,
         proposed: ProposedHalves,
         sends: HalfSends,
@@ -33,7 +36,9 @@ class HalfResumption:
         config: BrokerConfig,
     ) -> None:
         self._machine = machine
+        self._writer = writer
         self._requests = requests
+        self._proposed = proposed
         self._ends = proposed.ends
         self._sends = sends
         self._clock = clock
@@ -69,19 +74,22 @@ class HalfResumption:
             what = "it is open again, or was" if outcome is HalfOutcome.REOPENED else "it was given up too long ago"
             raise ServerError(f"the transaction that is kept at {position} cannot be opened again: {what}")
         now_ms = self._clock.reckoned_from_ms()
-        if now_ms is None or self._machine.queue(HALF_TOPIC, 0) is None:
+        queue = self._machine.queue(HALF_TOPIC, 0)
+        if now_ms is None or queue is None:
             raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")
         if self._sends.is_full():
             raise SystemBusy(f"{self._config.max_open_halves} transactions are open, which is the limit: end some")
         group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode()
-        check_ms = now_ms + self._config.transaction_timeout_ms
+        half = NewHalf(opened_again(record), group, now_ms + self._config.transaction_timeout_ms)
         done = partial(self._resumed, request, half_position)
-        self._sends.open(opened_again(record), group, check_ms, [ReopenHalf(half_position)], done)
+        self._writer.write([half.record], [opened([half], queue), ReopenHalf(half_position)], done=done)
+        self._proposed.opening += 1
         self._ends.begin(half_position)
 
-    def _resumed(self, request: Request, half_position: int, place: Place | None) -> None:
+    def _resumed(self, request: Request, half_position: int, outcome: Stored | Unknown) -> None:
+        self._proposed.opening -= 1
         self._ends.finish(half_position)
-        if place is None:
-            self._requests.fail(request, OutcomeUnknown("leadership was lost: the transaction may be open again"))
-        else:
+        if isinstance(outcome, Stored):
             request.respond()
+        else:
+            self._requests.fail(request, OutcomeUnknown("leadership was lost: the transaction may be open again"))

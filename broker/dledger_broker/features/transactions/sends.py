@@ -1,33 +1,25 @@
-"""Sends of halves: stored where nobody reads them, and opened, in one unit."""
+"""Sends of halves: checked, and made into the records of a topic that nobody reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, cast
+from typing import Final
 
-import msgspec
-
-from dledger.invariants import invariant
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.messages import half_properties
 from dledger_broker.features.transactions.proposed import ProposedHalves
-from dledger_broker.features.transactions.table import HALVES, NAME, OPEN_KIND, Half, half_row
-from dledger_broker.kernel.commands import Command
+from dledger_broker.features.transactions.table import HALVES, NAME
+from dledger_broker.features.transactions.units import HalfSend, HalfUnits, NewHalf
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
-from dledger_broker.kernel.writer import LogWriter
+from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, ServiceNotAvailable, SystemBusy
-from dledger_remoting.hosts import HostAddress
-from dledger_remoting.hotpath import SendV2Fields, send_response_frame
-from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
+from dledger_remoting.errors import MessageIllegal, ServiceNotAvailable, SystemBusy
+from dledger_remoting.hotpath import SendV2Fields
+from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import (
     CHECK_IMMUNITY_SECONDS,
     PRODUCER_GROUP,
@@ -48,22 +40,20 @@ class HalfSends:
     def __init__(
         self,
         machine: BrokerMachine,
-        writer: LogWriter,
         requests: Requests,
         proposed: ProposedHalves,
+        units: HalfUnits,
         config: BrokerConfig,
         counters: BrokerCounters,
-        store_host: HostAddress,
         unique_keys: UniqueKeyGenerator,
         clock: GroupClock,
     ) -> None:
         self._machine = machine
-        self._writer = writer
         self._requests = requests
         self._proposed = proposed
+        self._units = units
         self._config = config
         self._counters = counters
-        self._id_prefix = offset_message_id_prefix(store_host)
         self._unique_keys = unique_keys
         self._clock = clock
         machine.on_state(self._keep_table)
@@ -71,9 +61,10 @@ class HalfSends:
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(HALVES)
 
-    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
-        """Store a half and answer when every later leader knows of it. Raises `RemotingError` and `LogError`."""
-        properties = fields.properties.encode()
+    def take(
+        self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
+    ) -> None:
+        """Store a half and answer when every later leader knows of it. Raises `RemotingError`."""
         _require_half(request, fields, target, properties)
         self._machine.activation.require(NAME)
         if self.is_full():
@@ -88,20 +79,20 @@ class HalfSends:
             return
         group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode() or fields.producer_group
         validate_group(group)
-        new_key = self._unique_keys.next(now_ms)
+        unique_key = (find_property(properties, UNIQUE_KEY.encode()) or b"").decode() or self._unique_keys.next(now_ms)
+        check_ms = now_ms + first_check_after_ms(properties, self._config.transaction_timeout_ms)
         record = NewRecord(
             topic=HALF_TOPIC,
             queue_id=0,
             body=request.body,
-            properties=half_properties(properties, group, new_key, self._config.cluster, target.topic, queue_id),
+            properties=half_properties(properties, group, unique_key, self._config.cluster, target.topic, queue_id),
             flag=fields.user_flag,
             sys_flag=fields.sys_flag & KEPT_SYS_FLAGS,
             born_ms=fields.born_timestamp,
             born_host=request.origin.born_host,
             reconsume_times=fields.reconsume_times,
         )
-        check_ms = now_ms + first_check_after_ms(properties, self._config.transaction_timeout_ms)
-        self.open(record, group, check_ms, (), partial(self._stored, request, queue_id, record))
+        self._units.add(HalfSend(request, NewHalf(record, group, check_ms), queue_id, unique_key.encode()))
 
     def is_full(self) -> bool:
         """Whether as many halves are open as `max_open_halves` allows, which is counted."""
@@ -109,55 +100,6 @@ class HalfSends:
             return False
         self._counters.max_open_halves += 1
         return True
-
-    def open(
-        self,
-        record: NewRecord,
-        group: str,
-        next_check_ms: int,
-        commands: Sequence[Command],
-        told: Callable[[Place | None], None],
-    ) -> None:
-        """Stage the record of a half and what opens it, with other commands; `told` its place, None if that is unknown.
-
-        The half topic is there. Raises `LogError`, and nothing is staged.
-        """
-        queue = self._machine.queue(HALF_TOPIC, 0)
-        invariant(queue is not None, "a half is opened while its topic is there")
-        half = Half(0, cast(QueueState, queue).staged_offset, record.size, next_check_ms, 0, group)
-        row = half_row(half)
-
-        def write_row(payload: memoryview, positions: Sequence[int | None]) -> None:
-            payload[:] = half_row(msgspec.structs.replace(half, position=positions[0] or 0))
-
-        def done(outcome: Stored | Unknown) -> None:
-            self._proposed.opening -= 1
-            told(outcome.places[0] if isinstance(outcome, Stored) else None)
-
-        self._writer.write([record], [FixedRows(OPEN_KIND, len(row), write_row), *commands], done=done)
-        self._proposed.opening += 1
-
-    def _stored(self, request: Request, queue_id: int, record: NewRecord, place: Place | None) -> None:
-        if place is None:
-            lost = "leadership was lost before a majority had the message: it may be stored, and be asked about later"
-            self._requests.fail(request, OutcomeUnknown(lost))
-            return
-        self._counters.messages_in += 1
-        self._counters.bytes_in += place.size
-        if request.is_oneway:
-            request.origin.settle()
-            return
-        message_id = self._id_prefix + b"%016X" % place.position
-        unique_key = find_property(record.properties, UNIQUE_KEY.encode()) or b""
-        answer = send_response_frame(
-            request.opaque,
-            message_id,
-            queue_id,
-            place.queue_offset,
-            unique_key,
-            serialize_type=request.serialize_type,
-        )
-        request.origin.answer_frame(answer)
 
 
 def is_half(properties: bytes) -> bool:

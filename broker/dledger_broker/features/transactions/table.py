@@ -28,6 +28,8 @@ NAME: Final = "transactions"
 OPEN_KIND: Final = 38
 ENDED_KEPT: Final = 10_000
 """How many ends are remembered, for producers that ask again."""
+POSITION: Final = Struct(">Q")
+"""How a row begins: where the half stands."""
 _HEAD: Final = Struct(">QQIQHB")
 
 

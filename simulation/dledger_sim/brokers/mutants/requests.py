@@ -11,6 +11,7 @@ from dledger_broker.features.offsets.recent_commits import Committer, Key, Recen
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.ranges.requests import RangeRequests
+from dledger_broker.features.sending.on_their_way import UnitOnItsWay, UnitsOnTheirWay
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_broker.features.topics.requests import TopicRequests
@@ -34,18 +35,18 @@ CATALOGUE = Catalogue("broker")
 # ---------------------------------------------------------------- sends
 
 
-def _answer_when_staged(self: SendRequests) -> None:
-    _real_flush(self)
-    for unit in list(self._flying):
+def _answer_when_staged(self: UnitsOnTheirWay, unit: UnitOnItsWay) -> None:
+    _real_add(self, unit)
+    if isinstance(unit, SendUnit):
         unit.applied()
 
 
-_real_flush = SendRequests.flush
+_real_add, _real_flush = UnitsOnTheirWay.add, SendRequests.flush
 
 CATALOGUE.add(
     "send-answered-when-staged",
     "a send is acknowledged once a majority has it on disk and it can be read",
-    (SendRequests, "flush", _answer_when_staged),
+    (UnitsOnTheirWay, "add", _answer_when_staged),
 )
 
 

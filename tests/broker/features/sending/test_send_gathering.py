@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
-from dledger_broker.features.sending.send import MAX_GATHER_S, MAX_GATHERED_BYTES, SendRequests
+from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_GATHERED_BYTES
+from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_remoting.codes import ResponseCode
 
