@@ -80,6 +80,8 @@ class BrokerService:
         )
         for feature in features:
             self.parts.build(feature, context)
+        # Two features are named here: nearly all requests are sends and pulls, which dispatch hands over a read at a
+        # time, without a look into the table of routes for each; and what arrives wakes pulls that are held.
         self._pulls = self.parts[PullRequests]
         self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
         self._log = log
