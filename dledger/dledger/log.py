@@ -10,7 +10,7 @@ from dledger.replica.proposer import Fill
 from dledger.replica.status import NodeStatus
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.store.reader import SegmentInfo
-from dledger.types import Membership
+from dledger.types import Membership, WallClock
 
 
 class Log(Protocol):
@@ -46,9 +46,10 @@ class Log(Protocol):
     def status(self) -> NodeStatus:
         """What `/status` shows."""
 
-    def voter_clocks(self) -> Sequence[int | None]:
-        """Leader: where the wall clocks of all voters stand at least, its own among them, ms since 1970; None for one
-        that is not known: its node has not answered in this term, or not for a second (`dledger.replica.clocks`).
+    def voter_clocks(self) -> Sequence[WallClock | None]:
+        """Leader: where the wall clocks of all voters stand, its own among them; None for one that is not known: its
+        node has answered nothing that it was asked in this term, and within the last second
+        (`dledger.replica.clocks`).
         """
 
     # Writing

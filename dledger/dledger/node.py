@@ -42,7 +42,7 @@ from dledger.statemachine import StateMachine
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
-from dledger.types import Membership, Position, ReplicaId
+from dledger.types import Membership, Position, ReplicaId, WallClock
 
 T = TypeVar("T")
 
@@ -228,7 +228,7 @@ class Node(Log):
         """See `Log.status`."""
         return describe(self.replica)
 
-    def voter_clocks(self) -> list[int | None]:
+    def voter_clocks(self) -> list[WallClock | None]:
         """See `Log.voter_clocks`."""
         environment = self.replica.environment
         return voter_clocks(self.replica.engine, self.replica.me, environment.now(), environment.wall_ms())

@@ -104,6 +104,13 @@ class SnapshotMeta(msgspec.Struct, frozen=True):
     membership_index: int = -1
 
 
+class WallClock(NamedTuple):
+    """Where a wall clock stands, as far as it is known: somewhere between two times, ms since 1970."""
+
+    least_ms: int
+    most_ms: int
+
+
 class Role(IntEnum):
     """A replica's part in its term."""
 

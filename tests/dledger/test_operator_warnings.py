@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.core.progress import Progress
+from dledger.core.progress import ClockReading, Progress
 from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings
 from dledger.types import Membership, ReplicaId
 
@@ -16,7 +16,7 @@ NOON_MS = 1_700_000_000_000
 
 def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = MEMBERS) -> SimpleNamespace:
     progress = Progress(0, answered_at)
-    progress.wall_ms = NOON_MS + ahead_ms
+    progress.clock = ClockReading(NOON_MS + ahead_ms, answered_at, answered_at)
     return SimpleNamespace(
         progress={MEMBERS.voters[1]: progress},
         wall_ms=NOON_MS,

@@ -59,10 +59,15 @@ class GroupClock:
         return None if times is None else times[0]
 
     def reckoned_from_ms(self) -> int | None:
-        """The time that "in so many seconds" is reckoned from: group time, or what a majority's clocks show if that is
-        later.
+        """The time that "in so many seconds" is reckoned from: what a majority's clocks show at most, or group time if
+        that is later.
 
-        Clocks that have jumped ahead and are to be believed in a minute would otherwise make it happen too early:
+        What is reckoned from a time that is behind happens too early:
+
+        1. A follower's answer was under way for half a second: group time is behind by that, until the next answer.
+        2. A message is sent that is due in a second. 3. The next answer comes: half of the second is over.
+
+        So it is with clocks that have jumped ahead and are to be believed in a minute:
 
         1. All nodes were down for ten hours; group time is that of ten hours ago, for a minute.
         2. A message is sent that is due in five hours. 3. The clocks are believed: it was due five hours ago.
@@ -137,7 +142,7 @@ class GroupClock:
         return any(need() for need in self._needs)
 
     def _look(self) -> tuple[int, int] | None:
-        """Group time, and what a majority's clocks have reached."""
+        """Group time, and what a majority's clocks have reached at most."""
         leadership = self._machine.leadership
         if not leadership.ready:
             return None
@@ -145,8 +150,12 @@ class GroupClock:
             self._term = leadership.term
             # While nothing depends on it nothing can happen too early; and then nobody has told it of late.
             self._believed = BelievedTime(self._machine.state.group_time.carried if self._is_needed else None)
-        reached_ms = reached_by_majority(self._machine.log.voter_clocks())
-        return None if reached_ms is None else (self._believed.look(reached_ms, self._env.now()), reached_ms)
+        clocks = self._machine.log.voter_clocks()
+        least_ms = reached_by_majority([None if clock is None else clock.least_ms for clock in clocks])
+        most_ms = reached_by_majority([None if clock is None else clock.most_ms for clock in clocks])
+        if least_ms is None or most_ms is None:
+            return None
+        return self._believed.look(least_ms, self._env.now()), most_ms
 
     def _look_later(self) -> None:
         if self._held and self._next_look is None:

@@ -17,7 +17,7 @@ from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
-from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta
+from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta, WallClock
 
 NODE_ID = "fake-n0"
 MEMBERSHIP = Membership((ReplicaId(NODE_ID, "00000000"),))
@@ -102,7 +102,7 @@ class FakeNode:
         self.stage_error: Exception | None = None
         self.reserve_left = 1.0
         self.durable_limit: int | None = None
-        self.clocks: list[int | None] | None = None
+        self.clocks: list[WallClock | None] | None = None
         """What `voter_clocks` says instead of this node's own clock."""
         self._machine = machine
         self._parts: list[Buffer] = []
@@ -349,9 +349,10 @@ class FakeNode:
             peers=[],
         )
 
-    def voter_clocks(self) -> list[int | None]:
+    def voter_clocks(self) -> list[WallClock | None]:
         """See `Log.voter_clocks`."""
-        return [self.env.wall_ms()] if self.clocks is None else self.clocks
+        now_ms = self.env.wall_ms()
+        return [WallClock(now_ms, now_ms)] if self.clocks is None else self.clocks
 
     # ---------------------------------------------------------------- snapshots and trims
 

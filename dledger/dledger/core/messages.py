@@ -1,8 +1,8 @@
 """Messages between replicas about consensus.
 
 Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
-followed on the wire by the raw bytes of its entries.  On clocks that answers
-tell the core decides nothing (`dledger.replica.clocks`).
+followed on the wire by the raw bytes of its entries.  On clocks that answers tell the core decides nothing
+(`dledger.replica.clocks`); a leader takes them from the answers to beats alone, for these name what they answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
     durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match;
     a hint above that index is where the follower's log begins, and what it has committed there.
     `disk_used` is the fullness of the sender's disk in 1/1000, `DISK_FULL` if it has no space for further ordinary
-    entries; `wall_ms` is its wall clock.
+    entries; `wall_ms` is its wall clock, for leaders of earlier versions.
     """
 
     term: int
@@ -76,7 +76,7 @@ class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
-    """Keeps followers from campaigning, carries the commit index and the number of the newest read round."""
+    """Keeps followers from campaigning; carries the commit index and the number of the round in which it is sent."""
 
     term: int
     commit_index: int
@@ -84,7 +84,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, tag="beaten", array_like=True):
-    """Echoes `round`; `match_index` as in `AppendReply`."""
+    """Echoes `round`; `match_index` as in `AppendReply`, `wall_ms` is the sender's wall clock."""
 
     term: int
     round: int

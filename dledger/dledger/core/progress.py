@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
+from typing import Final, NamedTuple
+
+MAX_SILENCE_S: Final = 1.0
+"""What a member's clock showed longer ago tells nothing of it."""
 
 
 class Mode(IntEnum):
@@ -17,11 +21,23 @@ class Mode(IntEnum):
     """It needs entries that are gone; a snapshot is on its way."""
 
 
+class ClockReading(NamedTuple):
+    """What a member's wall clock showed, in ms since 1970, at some moment between two of the leader's monotonic clock:
+    when the member was asked, and when its answer was read.
+    """
+
+    wall_ms: int
+    asked_at: float
+    told_at: float
+
+
 class Progress:
     """One member's replication state in the present term of leadership."""
 
     __slots__ = (
+        "_asked",
         "catching_up",
+        "clock",
         "contact_at",
         "disk_used",
         "healthy",
@@ -34,7 +50,6 @@ class Progress:
         "probe_sent",
         "read_round",
         "verified_index",
-        "wall_ms",
     )
 
     def __init__(self, next_index: int, now: float) -> None:
@@ -56,8 +71,11 @@ class Progress:
         """When it last answered in this term."""
         self.read_round = 0
         self.disk_used = 0
-        self.wall_ms = 0
         self.healthy = True
+        self.clock: ClockReading | None = None
+        """As of the last beat that it answered."""
+        self._asked: tuple[int, float] | None = None
+        """A round of beats whose answer will tell its clock, and when that was sent."""
 
     def sent(self, last_index: int, size: int) -> None:
         """A run up to `last_index` is on its way."""
@@ -71,8 +89,26 @@ class Progress:
         while in_flight and in_flight[0][0] <= verified_index:
             self.in_flight_bytes -= in_flight.popleft()[1]
 
+    def beat(self, number: int, now: float) -> None:
+        """A beat of a round is on its way: its answer tells the clock, if that of no earlier one is still to come."""
+        if self._asked is None or now - self._asked[1] > MAX_SILENCE_S:
+            self._asked = number, now
+
+    def beaten(self, number: int, wall_ms: int, now: float) -> None:
+        """A beat was answered by a member whose clock showed `wall_ms`.
+
+        A clock counts from when its member was *asked*, not from when the answer is read:
+
+        1. A follower answers, and the leader stands still. 2. Ten seconds later it goes on, and reads what it was
+        told. By the moment of reading, the follower's clock would stand where it stood ten seconds ago.
+        """
+        if self._asked is not None and number >= self._asked[0]:
+            self.clock = ClockReading(wall_ms, self._asked[1], now)
+            self._asked = None
+
     def restart(self, next_index: int, mode: Mode = Mode.PROBE) -> None:
-        """Forget what is in flight and go on from `next_index`."""
+        """Forget what is in flight, be it a beat, and go on from `next_index`."""
+        self._asked = None
         self.in_flight.clear()
         self.in_flight_bytes = 0
         self.catching_up = False

@@ -108,6 +108,7 @@ class Raft:
         self._nudge_at = now
         self._last_tick = now
         self._round = 0
+        """Of beats: the number of the newest one."""
         self._reads: list[tuple[int, int]] = []
         self._unsaved = False
         self._effects: list[Effect] = []
@@ -256,8 +257,7 @@ class Raft:
         """Begin a read round (all reads asked for before it share it); None if reads cannot be confirmed now."""
         if not self.own_term_committed:
             return None
-        self._round += 1
-        self._reads.append((self._round, self.commit_index))
+        self._reads.append((self._round + 1, self.commit_index))
         self._heartbeat(now)
         self._confirm_reads()
         return self._round
@@ -576,8 +576,10 @@ class Raft:
 
     def _heartbeat(self, now: float) -> None:
         self._heartbeat_at = now + self._settings.heartbeat_s
+        self._round += 1
         beat = Heartbeat(self.term, self.commit_index, self._round)
-        for peer in self.progress:
+        for peer, progress in self.progress.items():
+            progress.beat(self._round, now)
             self._send(peer, beat)
 
     def _replicate(self, to: ReplicaId, progress: Progress, now: float) -> None:
@@ -663,6 +665,7 @@ class Raft:
 
     def _on_heartbeat_reply(self, sender: ReplicaId, progress: Progress, reply: HeartbeatReply, now: float) -> None:
         self._note_contact(progress, reply, now)
+        progress.beaten(reply.round, reply.wall_ms, now)
         if reply.round > progress.read_round:
             progress.read_round = reply.round
             self._confirm_reads()
@@ -677,7 +680,6 @@ class Raft:
     def _note_contact(self, progress: Progress, reply: AppendReply | HeartbeatReply, now: float) -> None:
         progress.contact_at = now
         progress.disk_used = reply.disk_used
-        progress.wall_ms = reply.wall_ms
         progress.healthy = reply.healthy
 
     def _note_match(self, progress: Progress, match_index: int, now: float) -> None:

@@ -1,10 +1,12 @@
-"""Judge of group time: never ahead of what a majority's clocks have shown, and no leap on a moment's word.
+"""Judge of group time: never ahead of what a majority's clocks have shown, and no leap on a moment's word; and of the
+time that delays are reckoned from, which is never behind.
 
 It sees each clock at each moment at which its node reads it, and each time that a leader looks.
 
 - What a leader believes a majority of all voters has shown of late, or it follows from what was believed before.
 - It goes ahead by more than a step only if the clocks of a majority have stood there for a minute: within a leadership,
   and from what the log tells to the next one.
+- What delays are reckoned from is not behind the slowest of all voters' clocks: a delay would be over early by that.
 """
 
 # ruff: noqa: SLF001 - what is watched is what is private
@@ -27,6 +29,10 @@ RECENT_S: Final = 30.0
 """An answer may have been under way for so long."""
 RATE: Final = 0.06
 """Monotonic clocks are at most so wrong."""
+LATELY_S: Final = 2.0
+"""What a leader knows of a clock is younger, by whatever monotonic clock."""
+BUSY_S: Final = 1.0
+"""Where calls take time a busy node's monotonic clock runs ahead of its wall clock, as on no machine: by no more."""
 SLACK_MS: Final = 300
 """A wall clock may lose a fifth of the second for which it is reckoned on, and a monotonic one gains some."""
 
@@ -34,10 +40,13 @@ SLACK_MS: Final = 300
 class TimeJudge:
     """One for a group, whatever its nodes live through."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, calls_take_time: bool) -> None:
         self._scheduler = scheduler
+        self._behind_ms = SLACK_MS + int(BUSY_S * 1000 * calls_take_time)
         self._shown: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         """By how much each node's clock was wrong when it was read of late, without what a later, higher one covers."""
+        self._lately: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        """The same of the last moments, all of it."""
         self._wrong: dict[str, Callable[[], int]] = {}
         self._majority: deque[tuple[float, int]] = deque()
         """By how much the clocks of a majority were wrong, whenever a leader looked, for as long as a jump stands."""
@@ -62,6 +71,7 @@ class TimeJudge:
             times = look()
             if times is not None:
                 self._judge(life, machine, times[0])
+                self._judge_reckoning(life, max(times))
             return times
 
         clock._look = judged  # type: ignore[method-assign]
@@ -81,6 +91,27 @@ class TimeJudge:
         shown.append((now, by_ms))
         while shown[0][0] < now - RECENT_S:
             shown.popleft()
+        lately = self._lately[name]
+        lately.append((now, by_ms))
+        while lately[0][0] < now - LATELY_S:
+            lately.popleft()
+
+    def _judge_reckoning(self, life: Life, from_ms: int) -> None:
+        """A leader reckons delays from this."""
+        now, voters = self._scheduler.now, [str(one.node_id) for one in life.replica.engine.table.membership.voters]
+        lowest = [
+            min([wrong(), *(by_ms for at, by_ms in self._lately[voter] if at >= now - LATELY_S)])
+            for voter in voters
+            if (wrong := self._wrong.get(voter)) is not None
+        ]
+        require(
+            from_ms >= WALL_EPOCH_MS + int(now * 1000) + min(lowest) - self._behind_ms,
+            "no delay is reckoned from a time that is behind all clocks",
+            node=life.node.name,
+            from_ms=from_ms,
+            lowest=lowest,
+            now=now,
+        )
 
     def _judge(self, life: Life, machine: BrokerMachine, time_ms: int) -> None:
         """A leader takes this for group time."""

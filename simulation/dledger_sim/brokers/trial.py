@@ -62,7 +62,8 @@ class BrokerTrial:
 
     def _watch_time(self, broker: SimBroker, group: SimGroup, life: Life) -> None:
         """Have it judged what each node believes to be group time; it is needed, as if something were always due."""
-        times = self._times = self._times or TimeJudge(group.scheduler)
+        calls_take_time = group.settings.call_cost_s > 0
+        times = self._times = self._times or TimeJudge(group.scheduler, calls_take_time=calls_take_time)
         times.watch(life, broker.broker, broker.service.clock)
         broker.machine.checks.append(partial(times.told, broker.broker))
         broker.service.clock.needed_by(lambda: True)

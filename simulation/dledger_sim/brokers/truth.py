@@ -49,6 +49,7 @@ from dledger_remoting.topics import (
 )
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
+from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
@@ -142,6 +143,7 @@ class Truth:
     def begin(self, group: SimGroup) -> None:
         """Clients begin to talk to a group, which has run for a moment."""
         self._group = group
+        self.due.early_s += BUSY_S * (group.settings.call_cost_s > 0)
 
     # ---------------------------------------------------------------- the log
 

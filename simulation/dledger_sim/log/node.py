@@ -17,7 +17,7 @@ from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
-from dledger.types import Membership
+from dledger.types import Membership, WallClock
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.network import SimTransport
 
@@ -151,7 +151,7 @@ class SimulatedNode(Log):
         """See `Log.status`."""
         return describe(self._life.replica)
 
-    def voter_clocks(self) -> list[int | None]:
+    def voter_clocks(self) -> list[WallClock | None]:
         """See `Log.voter_clocks`."""
         replica, environment = self._life.replica, self._life.environment
         return voter_clocks(replica.engine, replica.me, environment.now(), environment.wall_ms())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dledger.errors import LogFullError
 from dledger.statemachine import Leadership
+from dledger.types import WallClock
 from dledger_broker.kernel.clock import STANDS_S
 from dledger_broker.kernel.group_clock import HOLD_PERIOD_S, MAX_HELD, TELL_PERIOD_S, GroupClock
 from dledger_broker.kernel.group_time import GroupTime
@@ -38,7 +39,12 @@ class Clocked:
 
     def set_wrong(self, *by_ms: int | None) -> None:
         """By how much the voters' clocks are wrong from now on, None: not known; they stand still."""
-        self.node.clocks = [None if by is None else self.env.wall_ms() + by for by in by_ms]
+        self.set_between(*(None if by is None else (by, by) for by in by_ms))
+
+    def set_between(self, *by_ms: tuple[int, int] | None) -> None:
+        """The same, where each clock is known to be wrong by something between two numbers."""
+        now_ms = self.env.wall_ms()
+        self.node.clocks = [None if by is None else WallClock(now_ms + by[0], now_ms + by[1]) for by in by_ms]
 
     def advance(self, seconds: float, *by_ms: int | None) -> None:
         """Let time pass, with clocks that are wrong."""
@@ -175,6 +181,17 @@ def test_what_is_due_in_so_many_seconds_is_reckoned_from_clocks_that_are_not_bel
     now_ms = clocked.clock.now_ms()
     assert now_ms is not None
     assert now_ms < clocked.env.wall_ms() + 1000
+
+
+def test_what_is_due_counts_clocks_at_least_and_what_is_to_be_due_at_most() -> None:
+    """A second that is reckoned from where a clock stands at least would be over early, by as much as it is ahead."""
+    clocked = Clocked()
+    clocked.set_between((300, 800), (500, 1300), (400, 600))
+    assert clocked.clock.now_ms() == clocked.env.wall_ms() + 400
+    assert clocked.clock.reckoned_from_ms() == clocked.env.wall_ms() + 800
+    clocked.set_between((900, 900), (700, 1700), None)
+    assert clocked.clock.now_ms() == clocked.env.wall_ms() + 700
+    assert clocked.clock.reckoned_from_ms() == clocked.env.wall_ms() + 900
 
 
 def test_a_leader_believes_at_once_what_it_sees_while_nothing_depends_on_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dledger.core.progress import ClockReading, Progress
 from dledger_broker.kernel import clock, group_clock
 from dledger_broker.kernel.clock import BelievedTime
 from dledger_broker.kernel.group_time import GroupTimeTable
@@ -50,4 +51,16 @@ CATALOGUE.add(
     "clocks that have jumped for good are believed after a minute",
     (clock, "STANDS_S", float("inf")),
     schedule=clocks.all_clocks_jump_for_good,
+)
+
+
+def _count_from_the_reading(self: Progress, _number: int, wall_ms: int, now: float) -> None:
+    self.clock = ClockReading(wall_ms, now, now)
+
+
+CATALOGUE.add(
+    "clock-counted-from-its-reading",
+    "what a clock showed counts from when its node was asked, however late the answer is read",
+    (Progress, "beaten", _count_from_the_reading),
+    schedule=clocks.leader_stands_still_with_answers_unread,
 )

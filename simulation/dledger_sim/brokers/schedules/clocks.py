@@ -117,9 +117,27 @@ def all_clocks_jump_for_good() -> None:
         clocks.expect(by_ms)
 
 
+def leader_stands_still_with_answers_unread() -> None:
+    """Nobody reckons from clocks as they were before a leader stood still.
+
+    1. Followers answer beats, and their leader stands still before it reads that, for less than it takes to depose it.
+    2. It goes on, reads what waited, and is asked for the time at once.
+    """
+    clocks = Clocks()
+    for pause_s in (0.4, 2.5, 2.5):
+        life = leading(clocks.brokers.group)
+        life.environment.pause(clocks.brokers.scheduler.now + pause_s)
+        clocks.brokers.run(pause_s)
+        for _ in range(100):
+            clocks.brokers.run(0.002)
+            clocks.time_ms()
+        clocks.run(5.0)
+
+
 CLOCK_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     one_clock_jumps,
     two_clocks_jump_for_a_moment,
     a_clock_that_nobody_hears,
     all_clocks_jump_for_good,
+    leader_stands_still_with_answers_unread,
 )
