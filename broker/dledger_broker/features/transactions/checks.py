@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -34,13 +35,18 @@ from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, PERM_READ_WRITE, Topic
 
 _logger: Final = logging.getLogger(__name__)
 
+OnRecord: TypeAlias = Callable[[Half, MessageRecord | None], None]
+"""Goes on with a half and its record; None if that cannot be read."""
+
 LOOK_S: Final = 1.0
 MOST_AT_ONCE: Final = 500
-"""Halves of one look; the others are due in the next one still."""
+"""Halves of one look: asking about all that are open at once would take the leader's core from sends. The others stay
+due, and those that have waited longest come first.
+"""
 
 
 class CheckBacks:
-    """Looks every second; implements `dledger_broker.kernel.jobs.Job`."""
+    """Looks every second, unless reads of an earlier look go on; implements `dledger_broker.kernel.jobs.Job`."""
 
     name: Final = "check_backs"
 
@@ -75,16 +81,19 @@ class CheckBacks:
     def _look(self, handle: JobHandle) -> None:
         handle.call_later(LOOK_S, partial(self._look, handle))
         now_ms = self._clock.now_ms()
-        if now_ms is None:
+        if now_ms is None or self._reads:
             return
-        due = [half for half in self._table.open.values() if half.next_check_ms <= now_ms and self._is_free(half)]
-        asked = [half for half in due if half.checks < self._config.transaction_check_max][:MOST_AT_ONCE]
+        due = list(islice(filter(self._is_free, self._table.due(now_ms)), MOST_AT_ONCE))
+        asked = [half for half in due if half.checks < self._config.transaction_check_max]
         if asked:
-            self._note_checks(handle, asked, now_ms + self._config.transaction_check_interval_ms)
-        given_up = [half for half in due if half.checks >= self._config.transaction_check_max][:MOST_AT_ONCE]
+            noted = [_noted(half, self._later(now_ms), half.checks + 1) for half in asked]
+            self._note(handle, noted, partial(self._read, handle, noted, self._ask))
+        given_up = [half for half in due if half.checks >= self._config.transaction_check_max]
         if given_up and self._has_topic(handle):
-            for half in given_up:
-                self._read(handle, half, partial(self._give_up, handle))
+            self._read(handle, given_up, partial(self._give_up, handle, self._later(now_ms)))
+
+    def _later(self, now_ms: int) -> int:
+        return now_ms + self._config.transaction_check_interval_ms
 
     def _is_free(self, half: Half) -> bool:
         """Whether nothing is in flight of a half, and its record stays."""
@@ -93,28 +102,24 @@ class CheckBacks:
             position not in proposed.ends and position not in proposed.checked and position >= self._machine.kept_from
         )
 
-    # ---------------------------------------------------------------- asking
-
-    def _note_checks(self, handle: JobHandle, halves: Sequence[Half], next_check_ms: int) -> None:
-        noted = tuple(
-            msgspec.structs.replace(half, next_check_ms=next_check_ms, checks=half.checks + 1) for half in halves
-        )
-        positions = [half.position for half in halves]
-        ask = handle.guarded(partial(self._ask_all, handle, noted))
+    def _note(self, handle: JobHandle, noted: Sequence[Half], then: Callable[[], None]) -> None:
+        """Have every later leader know what is noted of halves, then go on."""
+        positions = [half.position for half in noted]
+        go_on = handle.guarded(then)
 
         def settled(error: LogError | None) -> None:
             self._proposed.checked.difference_update(positions)
             if error is None:
-                ask()
+                go_on()
 
+        handle.stage_command(OpenHalf(tuple(noted)), settled)
         self._proposed.checked.update(positions)
-        handle.stage_command(OpenHalf(noted), settled)
 
-    def _ask_all(self, handle: JobHandle, noted: Sequence[Half]) -> None:
-        for half in noted:
-            self._read(handle, half, self._ask)
+    # ---------------------------------------------------------------- asking
 
-    def _ask(self, half: Half, record: MessageRecord) -> None:
+    def _ask(self, half: Half, record: MessageRecord | None) -> None:
+        if record is None:
+            return  # it may be readable when it is checked next
         topic, queue_id = real_target(record)
         unique_key = (find_property(record.properties, UNIQUE_KEY.encode()) or b"").decode(errors="replace")
         header = CheckTransactionHeader(
@@ -141,7 +146,10 @@ class CheckBacks:
         self._machine.proposals.ensure_topic(config, _looked_for_again)
         return False
 
-    def _give_up(self, handle: JobHandle, half: Half, record: MessageRecord) -> None:
+    def _give_up(self, handle: JobHandle, again_ms: int, half: Half, record: MessageRecord | None) -> None:
+        if record is None:  # tried again later, or it would stand before the others in each look
+            self._note(handle, [_noted(half, again_ms, half.checks)], _nothing_else)
+            return
         position = half.position
 
         def settled(_outcome: Stored | Unknown) -> None:
@@ -156,26 +164,40 @@ class CheckBacks:
 
     # ---------------------------------------------------------------- records
 
-    def _read(self, handle: JobHandle, half: Half, then: Callable[[Half, MessageRecord], None]) -> None:
-        """Go on with the record of a half in the turn that has it, if that is still open and nothing in flight."""
-        go_on = handle.guarded(partial(self._with_record, half.position, then))
-        task = asyncio.get_running_loop().create_task(self._read_later(half.position, go_on))
+    def _read(self, handle: JobHandle, halves: Sequence[Half], then: OnRecord) -> None:
+        """Go on with the record of each half, one after the other, in the turn that has it, if it is still free."""
+        go_on = handle.guarded(partial(self._with_record, then))
+        positions = [half.position for half in halves]
+        task = asyncio.get_running_loop().create_task(self._read_later(handle, positions, go_on))
         self._reads.add(task)
         task.add_done_callback(self._reads.discard)
 
-    async def _read_later(self, position: int, go_on: Callable[[MessageRecord], None]) -> None:
-        try:
-            found = await self._machine.lookup.record_at(position)
-        except (LogError, TrimmedError) as error:
-            _logger.warning("event=half_unreadable position=%d error=%r", position, str(error))
-            return  # it is due again, or ended by what has trimmed it
-        if found is not None:
-            go_on(found[1])
+    async def _read_later(
+        self, handle: JobHandle, positions: Sequence[int], go_on: Callable[[int, MessageRecord | None], None]
+    ) -> None:
+        for position in positions:
+            if handle.is_stopped:
+                return
+            record: MessageRecord | None = None
+            try:
+                found = await self._machine.lookup.record_at(position)
+                record = found[1] if found is not None else None
+            except (LogError, TrimmedError) as error:
+                _logger.warning("event=half_unreadable position=%d error=%r", position, str(error))
+            go_on(position, record)
 
-    def _with_record(self, position: int, then: Callable[[Half, MessageRecord], None], record: MessageRecord) -> None:
+    def _with_record(self, then: OnRecord, position: int, record: MessageRecord | None) -> None:
         half = self._table.open.get(position)
         if half is not None and self._is_free(half):
             then(half, record)
+
+
+def _noted(half: Half, next_check_ms: int, checks: int) -> Half:
+    return msgspec.structs.replace(half, next_check_ms=next_check_ms, checks=checks)
+
+
+def _nothing_else() -> None:
+    """A half that could not be read waits for its next check."""
 
 
 def _whoever_lives(_outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from itertools import takewhile
 from struct import Struct
 from typing import Final
 
@@ -18,6 +19,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
+from dledger_broker.features.transactions.check_order import CheckOrder
 from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
@@ -109,14 +111,16 @@ class EndedHalfFrame(msgspec.Struct, frozen=True, tag="ended-halves"):
 class HalfTable(Table):
     """The replicated part. `open` and `ended` are for readers; `lost` is how many halves were ended by trims."""
 
-    __slots__ = ("_sum", "ended", "lost", "open")
+    __slots__ = ("_checks", "_sum", "ended", "lost", "open")
 
     frames = (HalfFrame, EndedHalfFrame)
 
     def __init__(self) -> None:
         self.open: dict[int, Half] = {}
+        """In the order of their positions: each is opened by the unit that its record is in."""
         self.ended: dict[int, HalfOutcome] = {}
         self.lost = 0
+        self._checks = CheckOrder()
         self._sum = 0
 
     @property
@@ -127,7 +131,14 @@ class HalfTable(Table):
     @property
     def lowest(self) -> int | None:
         """The position from which on open halves need the log."""
-        return min(self.open, default=None)
+        return next(iter(self.open), None)
+
+    def due(self, now_ms: int) -> Iterator[Half]:
+        """Open halves that are to be checked by a time, about in the order of their checks; go through them at once."""
+        for position in self._checks.begun(now_ms):
+            half = self.open[position]
+            if half.next_check_ms <= now_ms:
+                yield half
 
     def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
         """See `Table.apply_raw`: opens halves, and notes checks."""
@@ -135,7 +146,7 @@ class HalfTable(Table):
         for half in _halves(bytes(payload)):
             before = self.open.get(half.position)
             if before is not None:
-                self._sum -= _hash_open(before)
+                self._forget(before)
             elif half.checks:
                 continue
             self._put(half)
@@ -153,7 +164,7 @@ class HalfTable(Table):
 
     def on_log_trimmed(self, before_position: int) -> None:
         """See `Table.on_log_trimmed`: what stands below is lost."""
-        self._lose([position for position in self.open if position < before_position])
+        self._lose(list(takewhile(before_position.__gt__, self.open)))
 
     def on_topic_deleted(self, topic: str) -> None:
         """See `Table.on_topic_deleted`: without the half topic there are no halves."""
@@ -190,12 +201,17 @@ class HalfTable(Table):
 
     def _put(self, half: Half) -> None:
         self.open[half.position] = half
+        self._checks.add(half.position, half.next_check_ms)
         self._sum = (self._sum + _hash_open(half)) & MASK
+
+    def _forget(self, half: Half) -> None:
+        self._checks.remove(half.position, half.next_check_ms)
+        self._sum -= _hash_open(half)
 
     def _end(self, position: int, outcome: HalfOutcome) -> None:
         half = self.open.pop(position, None)
         if half is not None:
-            self._sum -= _hash_open(half)
+            self._forget(half)
             self._put_end(position, outcome)
 
     def _put_end(self, position: int, outcome: HalfOutcome) -> None:

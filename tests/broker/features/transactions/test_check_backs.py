@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
+from dledger.errors import CorruptionError
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.table import HALVES, HalfOutcome, HalfTable
@@ -199,6 +200,47 @@ async def test_a_half_whose_end_is_on_its_way_is_not_checked(checked: Checked) -
     await checked.run(1)
     assert client.answered(opaque).code == 0
     assert checks(client) == []
+
+
+async def test_a_look_asks_about_so_many_and_the_next_one_goes_on(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dledger_broker.features.transactions.checks.MOST_AT_ONCE", 2)
+    client = checked.producer()
+    sent = [send_half(client) for _ in range(5)]
+    await checked.run(TIMEOUT_S + 0.5)
+    counts = [len(checks(client))]
+    for _ in range(2):
+        await checked.run(1)
+        counts.append(len(checks(client)))
+    assert counts == [2, 4, 5]
+    assert [ext["commitLogOffset"] for ext in checks(client)] == [end_ext(half)["commitLogOffset"] for half in sent]
+
+
+async def test_what_cannot_be_read_holds_up_no_other_and_is_given_up_once_it_can_be(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dledger_broker.features.transactions.checks.MOST_AT_ONCE", 1)
+    client = checked.producer()
+    unreadable, _other = send_half(client), send_half(client)
+    position = int(end_ext(unreadable)["commitLogOffset"])
+    lookup = checked.broker.memory.machine.lookup
+    record_at = lookup.record_at
+
+    async def broken(wanted: int) -> object:
+        if wanted == position:
+            raise CorruptionError(f"the record at {wanted} is rotten")
+        return await record_at(wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lookup, "record_at", broken)
+        await checked.run(TIMEOUT_S + (CHECKS + 2) * (INTERVAL_S + 2))
+        assert list(checked.table.open) == [position]
+        assert checked.broker.memory.bodies(CHECK_MAX_TIME_TOPIC) == [b"half"]
+        assert checked.table.open[position].checks == CHECKS
+    await checked.run(INTERVAL_S + 2)
+    assert not checked.table.open
+    assert checked.broker.memory.bodies(CHECK_MAX_TIME_TOPIC) == [b"half", b"half"]
 
 
 async def test_an_ordinary_message_is_never_checked(checked: Checked) -> None:

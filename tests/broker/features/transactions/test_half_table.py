@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError
 from dledger_broker.features import FEATURES
@@ -118,3 +123,53 @@ def test_a_row_that_is_cut_off_is_no_row() -> None:
         if size not in (0, whole):
             with pytest.raises(CorruptionError):
                 OpenHalf.from_payload(payload[:size])
+
+
+Change: TypeAlias = tuple[str, int, int]
+
+NUMBERS = st.integers(0, 12)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(("open", "check", "end", "trim", "restore")), NUMBERS, st.integers(0, 9_000))
+)
+
+
+def changed(changes: Sequence[Change]) -> Iterator[BrokerState]:
+    """States after each change; a half with the number n stands at the position 10 n, and they are opened in order."""
+    state, opened = BrokerState(FEATURES), 0
+    apply(state, PutTopic(TopicConfig(HALF_TOPIC, 1, 1), 0))
+    for what, number, next_check_ms in changes:
+        position = 10 * (opened if what == "open" else number)
+        half = Half(position, number, 100, next_check_ms, 1 if what == "check" else 0, "PG")
+        if what in ("open", "check"):
+            opened += what == "open"
+            apply(state, OpenHalf((half,)))
+        elif what == "end":
+            apply(state, EndHalf(position, HalfOutcome.COMMITTED))
+        elif what == "trim":
+            apply(state, TrimQueues(position, ()))
+        else:
+            state = decode_state([b"".join(encode_state(state, 0.0))], 0.0, FEATURES)
+        yield state
+
+
+@given(CHANGES, st.integers(0, 9_000))
+def test_those_that_are_due_are_found_by_their_next_check(changes: Sequence[Change], now_ms: int) -> None:
+    for state in changed(changes):
+        found = list(halves(state).due(now_ms))
+        due = {half.position for half in halves(state).open.values() if half.next_check_ms <= now_ms}
+        assert {half.position for half in found} == due
+        assert len(found) == len(due)
+        seconds = [half.next_check_ms // 1_000 for half in found]
+        assert seconds == sorted(seconds)
+        assert halves(state).lowest == min(halves(state).open, default=None)
+
+
+def test_a_look_touches_no_half_that_is_not_due(state: BrokerState) -> None:
+    class Untouched(dict[int, Half]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("all open halves are gone through")
+
+        values = items = __iter__  # type: ignore[assignment]
+
+    halves(state).open = Untouched(halves(state).open)
+    assert list(halves(state).due(5_999)) == [FIRST]

@@ -1,0 +1,34 @@
+"""Order of open halves by when they are checked next: a look finds those that are due, however many others are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+MS_PER_S = 1_000
+
+
+class CheckOrder:
+    """Positions of halves by the second of their next check; most halves end before that."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, dict[int, None]] = {}
+
+    def add(self, position: int, next_check_ms: int) -> None:
+        """A half is open."""
+        self._seconds.setdefault(next_check_ms // MS_PER_S, {})[position] = None
+
+    def remove(self, position: int, next_check_ms: int) -> None:
+        """It is not, or is checked at another time; `next_check_ms` is what it was added with."""
+        second = next_check_ms // MS_PER_S
+        positions = self._seconds[second]
+        del positions[position]
+        if not positions:
+            del self._seconds[second]
+
+    def begun(self, now_ms: int) -> Iterator[int]:
+        """Those whose second has begun, the earliest second first. Nothing may be added or removed meanwhile."""
+        now_s = now_ms // MS_PER_S
+        for second in sorted(second for second in self._seconds if second <= now_s):
+            yield from self._seconds[second]
