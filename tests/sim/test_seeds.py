@@ -25,6 +25,7 @@ FRESH = {
     "races": range(500, 520),
     "halves": range(500, 510),
     "delays": range(500, 515),
+    "locks": range(500, 512),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -124,6 +125,7 @@ HAPPENINGS = {
         "log trimmed",
     ),
     "delays": ("delayed message delivered", "row moved", "log trimmed"),
+    "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
 }
 """What a short campaign of a scenario reaches."""
 

@@ -18,6 +18,7 @@ _BROKERS: Final = (
     BrokerScenario("races", races=True),
     BrokerScenario("halves", halves=True),
     BrokerScenario("delays", delays=True),
+    BrokerScenario("locks", locks=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

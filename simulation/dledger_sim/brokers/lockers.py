@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final
 
+from dledger_broker.features.locks.leases import LEASE_S
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
@@ -22,6 +24,8 @@ from dledger_sim.log.invariants import require
 
 BELIEF_S: Final = 31.0
 """RocketMQ's clients: 30 s from an answer, for which they wait a second."""
+PATIENCE_S: Final = 15.0
+"""A whole group has a leader by then, and answers."""
 ANSWER_TIMEOUT_S: Final = 1.0
 LOCKED_TOPIC: Final = "locked"
 LOCKED_GROUP: Final = "ordered"
@@ -62,6 +66,7 @@ class LockJudge:
             )
         if self._last.get(queue_id, member) != member:
             self._counts["lock changed hands"] += 1
+            self._counts["lock taken when a belief was over"] += known is not None and known.member != member
         self._last[queue_id] = member
         self._beliefs[queue_id] = Belief(member, until)
         self._counts["lock granted"] += 1
@@ -72,18 +77,28 @@ class LockJudge:
         if known is not None and known.member == member:
             del self._beliefs[queue_id]
 
+    def last_owner(self, queue_id: int) -> str | None:
+        """Who was granted a queue last."""
+        return self._last.get(queue_id)
+
 
 class Locker:
-    """One ordered consumer; after its death it comes back with another client id."""
+    """One ordered consumer; after its death it comes back with another client id.
 
-    def __init__(self, group: SimGroup, random: Random, judge: LockJudge, number: int) -> None:
+    It believes in a lock, and does everything else, for `share` of the usual time.
+    """
+
+    def __init__(self, group: SimGroup, random: Random, judge: LockJudge, number: int, share: float = 1.0) -> None:
+        self.over = False
+        """It asks for nothing more."""
+        self._share = share
         self._group = group
         self._random = random
         self._judge = judge
         self._number = number
         self._connections = 0
         self._connection: SimConnection | None = None
-        self._name = f"member-{number}"
+        self.name = f"member-{number}"
         self._epoch = 0
 
     def begin(self) -> None:
@@ -92,9 +107,11 @@ class Locker:
 
     def _pause(self, least: float, most: float) -> None:
         delay_s = least + self._random.random() * (most - least)
-        self._group.scheduler.after(delay_s, self._act)
+        self._group.scheduler.after(delay_s * self._share, self._act)
 
     def _act(self) -> None:
+        if self.over:
+            return
         chance = self._random.random()
         if chance < 0.04:
             self._die()
@@ -104,14 +121,14 @@ class Locker:
             self._give_up(self._random.choice(QUEUES))
         elif chance < 0.4:
             self._connect_elsewhere()
-        self._ask()
+        self.ask([queue_id for queue_id in QUEUES if self._random.random() < 0.7])
         if self._random.random() < 0.1:
             self._pause(RENEWAL_S, 3 * RENEWAL_S)
         else:
             self._pause(0.5, RENEWAL_S / 2)
 
-    def _ask(self) -> None:
-        queues = [queue_id for queue_id in QUEUES if self._random.random() < 0.7]
+    def ask(self, queues: Sequence[int]) -> None:
+        """Lock queues, or go on having them."""
         sent_at, epoch = self._group.scheduler.now, self._epoch
         self._call(RequestCode.LOCK_BATCH_MQ, self._body(queues), done=partial(self._answered, sent_at, epoch))
 
@@ -120,39 +137,39 @@ class Locker:
             if answer is None or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 self._connect_elsewhere()
             return
-        now, until = self._group.scheduler.now, sent_at + BELIEF_S
+        now, until = self._group.scheduler.now, sent_at + BELIEF_S * self._share
         for queue in json.loads(answer.body)["lockOKMQSet"]:
-            self._judge.granted(self._name, queue["queueId"], now, until)
+            self._judge.granted(self.name, queue["queueId"], now, until)
 
     def _give_up(self, queue_id: int) -> None:
         """What is granted by requests that were sent before counts no more."""
         self._epoch += 1
-        self._judge.ended(self._name, queue_id)
+        self._judge.ended(self.name, queue_id)
         self._call(RequestCode.UNLOCK_BATCH_MQ, self._body([queue_id]), oneway=self._random.random() < 0.3)
 
     def _leave(self) -> None:
         self._forget_all()
-        self._call(RequestCode.UNREGISTER_CLIENT, b"", {"clientID": self._name, "consumerGroup": LOCKED_GROUP})
+        self._call(RequestCode.UNREGISTER_CLIENT, b"", {"clientID": self.name, "consumerGroup": LOCKED_GROUP})
 
     def _die(self) -> None:
         """And come back, under another name."""
         self._forget_all()
-        self._name = f"member-{self._number}-{self._epoch}"
+        self.name = f"member-{self._number}-{self._epoch}"
         self._connect_elsewhere()
 
     def _forget_all(self) -> None:
         self._epoch += 1
         for queue_id in QUEUES:
-            self._judge.ended(self._name, queue_id)
+            self._judge.ended(self.name, queue_id)
 
     def _connect_elsewhere(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
-    def _body(self, queues: list[int]) -> bytes:
+    def _body(self, queues: Sequence[int]) -> bytes:
         named = [{"topic": LOCKED_TOPIC, "brokerName": "sim", "queueId": queue_id} for queue_id in queues]
-        return json.dumps({"consumerGroup": LOCKED_GROUP, "clientId": self._name, "mqSet": named}).encode()
+        return json.dumps({"consumerGroup": LOCKED_GROUP, "clientId": self.name, "mqSet": named}).encode()
 
     def _call(
         self,
@@ -179,6 +196,40 @@ class Locker:
         address = HostAddress("127.0.0.1", FIRST_PORT + number % 5_000)
         self._connection = SimConnection(self._group, life, self._random, address, FIRST_PORT + number)
         return self._connection
+
+
+class Lockers:
+    """All ordered consumers of a trial, which believe in locks for `share` of the usual time."""
+
+    def __init__(self, random: Random, counts: Counter[str], number: int, share: float) -> None:
+        self._random = random
+        self._number = number
+        self._share = share
+        self._judge = LockJudge(counts)
+        self._members: list[Locker] = []
+
+    def begin(self, group: SimGroup) -> None:
+        """Have them act from now on."""
+        self._members = [self._member(group, number) for number in range(self._number)]
+        for member in self._members:
+            member.begin()
+
+    def stop(self) -> None:
+        """They ask for nothing more, and give nothing up."""
+        for member in self._members:
+            member.over = True
+
+    def check_free(self, group: SimGroup) -> None:
+        """A whole group gives every queue to a newcomer, once the leases of those that are gone are over."""
+        newcomer, scheduler = self._member(group, self._number), group.scheduler
+        deadline = scheduler.now + 2 * LEASE_S * self._share + PATIENCE_S
+        while self._members and any(self._judge.last_owner(queue_id) != newcomer.name for queue_id in QUEUES):
+            require(scheduler.now < deadline, "what nobody renews is free when its lease is over", by=deadline)
+            newcomer.ask(QUEUES)
+            scheduler.run_until(scheduler.now + ANSWER_TIMEOUT_S)
+
+    def _member(self, group: SimGroup, number: int) -> Locker:
+        return Locker(group, self._random, self._judge, number, self._share)
 
 
 def _nothing(_answer: Answer | None) -> None:

@@ -15,6 +15,8 @@ from dledger_sim.log.cases import Limits
 from dledger_sim.log.plan import Plan, draw_plan
 
 SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
+LEASE_SHARES: Final = (0.15, 0.3)
+"""So that leases end while a seed runs, and yet leave room for clocks that run at other speeds."""
 
 
 CLIENTS: Final = (
@@ -32,6 +34,7 @@ CLIENTS: Final = (
     "resizers",
     "transactors",
     "delayers",
+    "lockers",
 )
 
 
@@ -40,8 +43,9 @@ class BrokerScenario:
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
-    there are producers of transactions, with `delays` messages that are to be delivered later. With `swarm` each
-    seed has some of all other kinds of clients besides, and some obstacles.
+    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
+    a group that lock queues, for shorter than usual. With `swarm` each seed has some of all other kinds of clients
+    besides, and some obstacles.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class BrokerScenario:
         halves: bool = False,
         swarm: bool = False,
         delays: bool = False,
+        locks: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -62,6 +67,7 @@ class BrokerScenario:
         self._halves = halves
         self._swarm = swarm
         self._delays = delays
+        self._locks = locks
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -109,6 +115,9 @@ class BrokerScenario:
         obstacles = Obstacles()
         if self._swarm:
             settings, brokers, obstacles = _swarm(random, settings, brokers)
+        if self._locks:
+            settings = replace(settings, lockers=random.choice((2, 3, 5)))
+            brokers = replace(brokers, lease_share=random.choice(LEASE_SHARES))
         if self._forgets:
             brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
         if limits.clients is not None:

@@ -15,6 +15,8 @@ from dledger_broker.clients.channels import Channels
 from dledger_broker.config import Address, BrokerConfig
 from dledger_broker.features import FEATURES
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.locks.leases import ANEW_S, LEASE_S, LeaseTimes
+from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -51,7 +53,8 @@ class BrokerSettings:
     """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time.
 
     Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
-    those of another version: a node that is in `other_features` when it starts has these.
+    those of another version: a node that is in `other_features` when it starts has these. Leases of locks, and what
+    clients believe in, are so much shorter than usual: `lease_share`.
     """
 
     units_per_file: int = 16
@@ -67,6 +70,7 @@ class BrokerSettings:
     transaction_timeout_ms: int = 2000
     transaction_check_interval_ms: int = 1000
     transaction_check_max: int = 3
+    lease_share: float = 1.0
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
@@ -138,6 +142,8 @@ class SimBroker:
         )
         self.retention = self.service.parts[Retention]
         self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        leases = self.service.parts[LockRequests].leases
+        leases.times = LeaseTimes(LEASE_S * settings.lease_share, ANEW_S * settings.lease_share)
         self.waiting.watch(self.service.parts[PullRequests], group)
         self.machine.checks.append(
             watch_proposals(

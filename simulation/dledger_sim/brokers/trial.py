@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
+from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.topics import SubscriptionGroupConfig
 from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
@@ -17,6 +20,7 @@ from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
+from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
@@ -44,6 +48,7 @@ class BrokerTrial:
         self._databases = NodeDatabases()
         self._running: list[SimBroker] = []
         self._times: TimeJudge | None = None
+        self._lockers = Lockers(random, self.counts, settings.lockers, brokers.lease_share)
 
     @property
     def counts(self) -> Counter[str]:
@@ -106,33 +111,49 @@ class BrokerTrial:
             *[Delayer] * settings.delayers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
-        Founder(workload, len(kinds), clients).pause()
+        founder = Founder(workload, len(kinds))
+        founder.then += [client.pause for client in clients]
+        if settings.lockers:
+            founder.found_group(LOCKED_GROUP)
+            founder.then.append(partial(self._lockers.begin, group))
+        founder.pause()
 
     def stop(self) -> None:
         """See `Trial.stop`."""
         self.workload.active = False
+        self._lockers.stop()
         self.obstacles.over = True
 
     def judge(self, group: SimGroup) -> None:
         """See `Trial.judge`."""
+        self._lockers.check_free(group)
         Judge(self.workload, group).judge()
         for broker in list(self._running):
             self._ended(broker)
 
 
 class Founder(Client):
-    """Creates the lasting topics, then lets the others begin."""
+    """Creates the lasting topics, and groups, then lets the others begin."""
 
-    def __init__(self, workload: Workload, number: int, others: list[Client]) -> None:
+    def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
-        self._left = sorted(workload.lasting)
-        self._others = others
+        self.then: list[Callable[[], None]] = []
+        """What is called once all of it is there."""
+        self._left = [
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, workload.topic_fields(topic), b"")
+            for topic in sorted(workload.lasting)
+        ]
+
+    def found_group(self, name: str) -> None:
+        """Have a consumer group created before the topics."""
+        body = encode_body(SubscriptionGroupConfig(name))
+        self._left.append((RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body))
 
     def act(self) -> None:
-        """Create the next topic."""
+        """Create what comes next."""
         if not self._left:
-            for client in self._others:
-                client.pause()
+            for begin in self.then:
+                begin()
             return
 
         def done(answer: Answer | None) -> None:
@@ -140,6 +161,6 @@ class Founder(Client):
                 self._left.pop()
             self.pause()
 
-        fields = self.workload.topic_fields(self._left[-1])
-        if not self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done):
+        code, ext, body = self._left[-1]
+        if not self.call(code, dict(ext), done, body=body):
             self.pause()

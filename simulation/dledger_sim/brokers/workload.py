@@ -57,6 +57,7 @@ class ClientSettings:
     resizers: int = 0
     transactors: int = 0
     delayers: int = 0
+    lockers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0

@@ -18,6 +18,14 @@ ANEW_S: Final = 35.0
 """Lease at a new leader, and how long a channel is watched: a belief, and room for clocks that run at other speeds."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds that a lease runs from a request that is granted, and that each runs anew at a new leader."""
+
+    lease_s: float = LEASE_S
+    anew_s: float = ANEW_S
+
+
 @dataclass(slots=True)
 class _Lease:
     owner: Owner
@@ -32,13 +40,14 @@ class Leases:
     """Of all locks, since this node became the leader. `begin` comes first."""
 
     def __init__(self) -> None:
+        self.times = LeaseTimes()
         self._leases: dict[LockKey, _Lease] = {}
         self._anew_until = 0.0
 
     def begin(self, now: float) -> None:
         """This node is ready as the leader: whatever was granted until now may be believed in for `BELIEF_S`."""
         self._leases.clear()
-        self._anew_until = now + ANEW_S
+        self._anew_until = now + self.times.anew_s
 
     def runs(self, key: LockKey, owner: Owner, now: float) -> bool:
         """True while the owner of a lock may believe in it."""
@@ -50,11 +59,11 @@ class Leases:
         lease = self._leases.get(key)
         if lease is not None and lease.owner == owner:
             if lease.channel != channel:
-                lease.channel, lease.shared_until = channel, now + ANEW_S
-            lease.expires = now + LEASE_S
+                lease.channel, lease.shared_until = channel, now + self.times.anew_s
+            lease.expires = now + self.times.lease_s
         else:
             shared_until = self._anew_until if is_owned else now
-            self._leases[key] = _Lease(owner, channel, now + LEASE_S, shared_until)
+            self._leases[key] = _Lease(owner, channel, now + self.times.lease_s, shared_until)
 
     def may_release(self, key: LockKey, owner: Owner, channel: str, now: float) -> bool:
         """True if a release over `channel` says what its owner wants *now*.

@@ -12,6 +12,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.job import EndedLeases
+from dledger_broker.features.locks.leases import Leases
 from dledger_broker.features.locks.table import NAME, LockKey, Owner
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job
@@ -67,6 +68,11 @@ class LockRequests(Part):
         }
 
     @property
+    def leases(self) -> Leases:
+        """Leases of all locks, while this node leads."""
+        return self._changes.leases
+
+    @property
     def jobs(self) -> Sequence[Job]:
         """See `Part.jobs`."""
         return (self._job,)
@@ -87,7 +93,7 @@ class LockRequests(Part):
         """Leases start anew whenever this node is ready again, be it in the same term."""
         ready_in = self._group.term if self._group.ready else None
         if ready_in is not None and ready_in != self._ready_in:
-            self._changes.leases.begin(self._env.now())
+            self.leases.begin(self._env.now())
         self._ready_in = ready_in
 
     # ---------------------------------------------------------------- lock

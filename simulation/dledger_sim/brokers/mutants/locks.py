@@ -14,7 +14,7 @@ from dledger_broker.kernel.tables import Changes
 from dledger_sim.brokers.schedules import locks
 from dledger_sim.log.mutants.catalogue import Catalogue
 
-CATALOGUE = Catalogue("broker")
+CATALOGUE = Catalogue("locks")
 
 
 def _tell_at_once(
@@ -77,4 +77,25 @@ CATALOGUE.add(
     "a lock outlives its topic until its lease ends",
     (Changes, "topic_deleted", _end_with_topic),
     schedule=locks.lock_on_a_topic_that_is_deleted,
+)
+
+
+def _begin_once(self: Leases, key: LockKey, owner: Owner, channel: str, now: float, *, is_owned: bool) -> None:
+    lease = self._leases.get(key)
+    if lease is None or lease.owner != owner:
+        _real_extend(self, key, owner, channel, now, is_owned=is_owned)
+
+
+_real_extend = Leases.extend
+
+CATALOGUE.add(
+    "lease-not-renewed",
+    "a lease runs from the last request of its owner that was granted",
+    (Leases, "extend", _begin_once),
+)
+
+CATALOGUE.add(
+    "lease-never-ends",
+    "what nobody renews is free when its lease is over",
+    (Leases, "runs", lambda _self, _key, _owner, _now: True),
 )
