@@ -28,7 +28,7 @@ from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 from dledger_remoting.record import RecordRef, scan_records
 
-NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing", "delays")
+NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "transactions")
 CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
@@ -38,7 +38,7 @@ PROGRESS_SECONDS = 60.0
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A finished run."""
     directory = tmp_path_factory.mktemp("run")
-    cluster = LocalCluster(data_dir=directory / "cluster")
+    cluster = LocalCluster(data_dir=directory / "cluster", config="".join(WORKLOADS[name].config for name in NAMES))
     begin_ns = time.monotonic_ns()
     with cluster:
         asyncio.run(work(cluster, directory))
@@ -109,6 +109,7 @@ async def progress(recorder: Recorder) -> None:
         "lost", "phantom", "refused", "duplicated", "offset-given-twice", "gaps", "torn-batch", "reordered",
         "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
         "delivery-order", "catalogue", "orphaned", "errors", "due",
+        "half", "unasked",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):

@@ -15,9 +15,9 @@ from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, e
 from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
-LATER_SENDS: Final = frozenset({"send-delayed"})
+LATER_SENDS: Final = frozenset({"send-delayed", "send-half"})
 """Sends whose acknowledgement does not tell where the message will lie."""
-AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed"})
+AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", *LATER_SENDS})
 """Sends whose client makes one attempt of unknown outcome at most."""
 
 Place: TypeAlias = tuple[str, int]

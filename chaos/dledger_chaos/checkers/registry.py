@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import consuming, later, linearizability, logs, order, processes, reads, recovery, stored
+from . import consuming, later, linearizability, logs, order, processes, reads, recovery, stored, transactions
 from .base import Check
 
-_MESSAGES: Final = frozenset({"append", "ordered", "consumers", "followers", "retention", "delays", "cpp"})
-_READS: Final = frozenset({"followers", "retention", "consumers", "delays", "cpp"})
+_MESSAGES: Final = frozenset(
+    {"append", "ordered", "consumers", "followers", "retention", "delays", "transactions", "cpp"}
+)
+_READS: Final = frozenset({"followers", "retention", "consumers", "delays", "transactions", "cpp"})
 _OURS: Final = frozenset({"local"})
 """Targets whose directories are those of this project's brokers."""
 _OUR_NODES: Final = frozenset({"local", "register"})
@@ -71,6 +73,20 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a delayed message is delivered once, and not before it is due",
         later.due,
         frozenset({"delays"}),
+        _OURS,
+    ),
+    Check(
+        "half",
+        "a transaction is seen once if it is committed, not before that is asked for, and never if it is rolled back",
+        transactions.half,
+        frozenset({"transactions"}),
+        _OURS,
+    ),
+    Check(
+        "unasked",
+        "a transaction that nobody ends is asked about",
+        transactions.unasked,
+        frozenset({"transactions"}),
         _OURS,
     ),
     Check(

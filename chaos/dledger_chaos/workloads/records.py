@@ -10,6 +10,10 @@
 | `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
 | `send-oneway` | topic | value; always `info` | |
 | `send-delayed` | topic | the same, to be delivered later | `Delayed`, of any outcome |
+| `send-half` | topic | the same, as the half of a transaction | |
+| `find-half` | value | whether the half is found by its key, which is its value | |
+| `end-half` | value | `commit` or `rollback`: what its producer asks for | |
+| `check` | value | `commit`, `rollback` or `unknown`: what a producer answers a broker that asks; always `info` | |
 | `pull` | queue | list of `Seen` | `Pulled` |
 | `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |
 | `bounds` | queue | [first kept offset, end offset] | |

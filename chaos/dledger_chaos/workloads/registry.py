@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import append, catalogue, consumers, cpp, delays, followers, offsets, ordered, passing, registers, retention
+from . import (
+    append,
+    catalogue,
+    consumers,
+    cpp,
+    delays,
+    followers,
+    offsets,
+    ordered,
+    passing,
+    registers,
+    retention,
+    transactions,
+)
 from .base import WorkloadEntry
 
 WORKLOADS: Final[dict[str, WorkloadEntry]] = {
@@ -19,6 +32,7 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         passing,
         retention,
         delays,
+        transactions,
         cpp,
         registers,
     )

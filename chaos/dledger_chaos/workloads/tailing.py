@@ -71,6 +71,14 @@ class TopicTail:
             for queue in self._offsets:
                 tasks.create_task(self._follow_queue(reader, queue, ended))
 
+    async def follow_until(self, reader: TopicReader, ended: asyncio.Event, seconds: float) -> None:
+        """Read on until `ended` is set, for so long at the most: what is missing then is for the checkers to judge."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.follow(reader, ended)
+        except TimeoutError:
+            pass
+
     async def _follow_queue(self, reader: TopicReader, queue: MessageQueue, ended: asyncio.Event) -> None:
         node = self._any_node(queue)
         while not ended.is_set():
