@@ -108,28 +108,30 @@ class RetryRequests(Part):
     def send_back(self, request: Request) -> None:
         """36: have a message delivered to a group again, later."""
         header = decode_ext(ConsumerSendBackHeader, request.ext)
-        group = self._machine.state.table(GROUPS).by_name.get(header.group)
+        group = self._group(header.group)
         if group is None:
-            self._create_group(request, header.group)
+            validate_group(header.group)
+            if not self._config.auto_create_group:
+                raise GroupNotExist(f"consumer group {header.group} does not exist: create it first")
         elif group.retry_queue_nums == GROUPS_WITHOUT_RETRIES:
             request.respond()
-        else:
-            self._requests.spawn(request, self._send_back(request, header, group))
+            return
+        self._requests.spawn(request, self._send_back(request, header))
 
-    def _create_group(self, request: Request, name: str) -> None:
-        validate_group(name)
-        if not self._config.auto_create_group:
-            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
-        self._group_proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
+    def _group(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._machine.state.table(GROUPS).by_name.get(name)
 
-    async def _send_back(
-        self, request: Request, header: ConsumerSendBackHeader, group: SubscriptionGroupConfig
-    ) -> None:
+    async def _send_back(self, request: Request, header: ConsumerSendBackHeader) -> None:
         """Go on in a task: the message may have to be read from the disk."""
         data = await self._machine.lookup.message_at(header.offset) if header.offset >= 0 else None
         if data is None:
             raise ServerError(f"look message by offset failed, {header.offset}")
         record = decode_record(data)
+        group = self._group(header.group)
+        if group is None:
+            again = partial(self._requests.resume, request)
+            self._group_proposals.ensure_group(SubscriptionGroupConfig(header.group), again)
+            return
         limit = retry_limit(header.max_reconsume_times, group)
         if header.delay_level < 0 or record.reconsume_times >= limit:
             self._bury(request, record, group.group_name)
