@@ -9,15 +9,27 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_broker import FakeClient, ServedBroker, make_served_broker, pull_ext, send_ext
+from served_broker import STORE_HOST, FakeClient, ServedBroker, make_served_broker, pull_ext, records, send_ext
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
+from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.testing import BrokerInMemory
+from dledger_broker.testing.environment import START_MS
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.ids import offset_message_id
+from dledger_remoting.topics import (
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    SubscriptionGroupConfig,
+    dead_letter_topic,
+    retry_topic,
+)
+from tests.broker.features.locks.lock_bodies import lock_body
 from tests.broker.toy import FEATURE
 
 CONFIG: Final = BrokerConfig(
@@ -70,12 +82,25 @@ FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.READ_RANGE: {"roles": "leader", "start": "0", "end": "100", "pin": "job"},
 }
 """What a request of the code says that is well-formed; of all others that a queue's would."""
+HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K2\x02"
+SENDS: Final[dict[str, dict[str, str]]] = {
+    "a level": send_ext("T1", 0, "DELAY\x013\x02UNIQ_KEY\x01K1\x02"),
+    "a time": send_ext("T1", 0, "TIMER_DELIVER_MS\x011700000100000\x02"),
+    "a half": send_ext("T1", 0, HALF, f="4"),
+    "a retry": send_ext(retry_topic("CG"), 0, "DELAY\x013\x02RETRY_TOPIC\x01T1\x02", j="2", l="3"),
+}
+"""Sends that are no ordinary ones."""
 NAMES: Final = sorted(
-    {name for fields in FIELDS.values() for name in fields} | {"properties", "subscription", "i", "j"}
+    {name for fields in FIELDS.values() for name in fields}
+    | {"properties", "subscription", "i", "j", "l", "maxReconsumeTimes", "commitOrRollback", "msgId"}
 )
 VALUES: Final = st.one_of(
     st.sampled_from(["", " ", "0", "-1", "1", "2147483648", "-9223372036854775809", "NaN", "1e3", "true", "null"]),
     st.sampled_from(["T1", "absent", "CG", "%RETRY%CG", "%DLQ%CG", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x"]),
+    st.sampled_from(
+        ["DELAY\x01-1\x02", "DELAY\x01x\x02", "TIMER_DELAY_SEC\x019999999\x02", "DELAY\x011\x02TIMER_DELAY_MS\x015\x02"]
+    ),
+    st.sampled_from(["TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01x\x02", "4", "8", "12", "2147483647"]),
     st.sampled_from(["DELAY\x013\x02", "REAL_TOPIC\x01T9\x02POP_CK\x01x", "\x01", "\x02", "x" * 40_000, "a b||c"]),
     st.integers(-(1 << 66), 1 << 66).map(str),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
@@ -85,6 +110,11 @@ BODIES: Final = st.one_of(
     st.sampled_from([b"", b"{}", b"[]", b"null", b"{" * 3000, b"x" * 70_000, BATCH, BATCH[:-1]]),
     st.sampled_from([b'{"topicConfigList":[{"topicName":"T3"}]}', b'{"groupName":"CG"}', b'{"clientID":"c"}']),
     st.sampled_from([b'{"groupName":1}', b'{"clientID":"c","consumerDataSet":[{}]}', b'{"topicConfigList":[{}]}']),
+    st.sampled_from([lock_body("c", ("T1", 0)), lock_body("", ("T1", 0)), lock_body("c", ("T1", -1), group="a b")]),
+    st.sampled_from([lock_body("c" * 2000, ("T1", 0)), lock_body("c", *(("T1", number) for number in range(5000)))]),
+    st.sampled_from(
+        [b'{"groupName":"CG","groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[]}}}']
+    ),
     st.binary(max_size=60),
 )
 ANSWERS: Final = frozenset(
@@ -99,12 +129,17 @@ ANSWERS: Final = frozenset(
 
 
 def served() -> ServedBroker:
-    """A broker that has topic T1 with some messages."""
+    """A broker that has topic T1 with some messages, a consumer group with its topics, a half, and what waits."""
     broker = make_served_broker(CONFIG, BrokerInMemory(features=(*FEATURES, FEATURE)))
-    broker.memory.create_topic("T1")
+    for topic in ("T1", retry_topic("CG"), dead_letter_topic("CG"), HALF_TOPIC, TIMER_TOPIC):
+        broker.memory.create_topic(topic, 1)
+    broker.memory.create_topic(SCHEDULE_TOPIC, 18)
+    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
     client = broker.client()
     for number in range(3):
         client.send_message("T1", b"%d" % number, properties="KEYS\x01K\x02")
+    for ext in SENDS.values():
+        assert client.call(RequestCode.SEND_MESSAGE_V2, ext, b"waits").code == 0
     broker.settle()
     return broker
 
@@ -124,28 +159,105 @@ async def answered(
     raise AssertionError(f"{code} {ext} is not answered")
 
 
-CODES: Final = sorted(served().service.parts.routes())
+def requests() -> dict[str, tuple[int, dict[str, str]]]:
+    """A well-formed request of every code, and sends that are no ordinary ones, by their names."""
+    broker = served()
+    message = records(broker.client().pull("T1"))[0].physical_offset
+    [(half, facts)] = broker.memory.machine.state.table(HALVES).open.items()
+    end = {"producerGroup": "PG", "tranStateTableOffset": str(facts.queue_offset), "commitLogOffset": str(half)}
+    fields = FIELDS | {
+        RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": str(message), "group": "CG", "delayLevel": "0"},
+        RequestCode.END_TRANSACTION: {**end, "commitOrRollback": "8"},
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, half), "topic": "T1"},
+    }
+    others = {**QUEUE, "consumerGroup": "CG"}
+    by_code = {str(code): (code, fields.get(code, others)) for code in sorted(broker.service.parts.routes())}
+    return by_code | {name: (int(RequestCode.SEND_MESSAGE_V2), ext) for name, ext in SENDS.items()}
 
 
-@pytest.mark.parametrize("code", CODES)
+REQUESTS: Final = requests()
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_what_is_refused_says_why_and_has_changed_nothing(code: int, data: st.DataObject) -> None:
+def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, data: st.DataObject) -> None:
     broker = served()
     client, machine = broker.client(), broker.memory.machine
-    ext = dict(FIELDS.get(code, {**QUEUE, "consumerGroup": "CG"}))
+    code, fields = REQUESTS[request_name]
+    ext = dict(fields)
     names = st.sampled_from(sorted(ext))
     for name in data.draw(st.lists(names, max_size=1), "taken out"):
         del ext[name]
     ext |= data.draw(st.dictionaries(st.one_of(names, st.sampled_from(NAMES)), VALUES, max_size=3), "put in")
     body, serialize_type = data.draw(BODIES, "body"), data.draw(st.sampled_from([0, 1]), "serializer")
-    before = (machine.digest(), broker.memory.log.end)
     made = set(machine.state.topics)
+    before = (machine.digest(), broker.memory.log.end)
     answer = asyncio.run(answered(client, code, ext, body, serialize_type))
-    if answer.code not in ANSWERS:
-        assert answer.remark
-        assert answer.body == b""
-        assert answer.code in set(ResponseCode)
-        assert "Traceback" not in answer.remark
-        assert "Error(" not in answer.remark
-        assert (machine.digest(), broker.memory.log.end) == before, (answer, set(machine.state.topics) - made)
+    after = (machine.digest(), broker.memory.log.end)
+    assert_explained(answer)
+    assert answer.code in ANSWERS or after == before, (answer, set(machine.state.topics) - made)
+
+
+def assert_explained(answer: RemotingCommand) -> None:
+    """An answer that refuses has a code of RocketMQ's and says what is wrong, in words."""
+    if answer.code in ANSWERS:
+        return
+    assert answer.remark
+    assert answer.body == b""
+    assert answer.code in set(ResponseCode)
+    assert "Traceback" not in answer.remark
+    assert "Error(" not in answer.remark
+
+
+ASKING: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+MARKS: Final = (
+    "TRAN_MSG",
+    "PGROUP",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "UNIQ_KEY",
+    "REAL_TOPIC",
+    "TIMER_OUT_MS",
+    "TAGS",
+)
+NUMBERS: Final = st.one_of(
+    st.integers(-3, 20).map(str),
+    st.integers(-(1 << 70), 1 << 70).map(str),
+    st.sampled_from(
+        [
+            "",
+            " 3 ",
+            "+3",
+            "3.0",
+            "0x3",
+            "1_000",
+            "0" * 18 + "3",
+            "0" * 12 + "9999999",
+            "0" * 17,
+            "\u0663",
+            "true",
+            "\x00",
+        ]
+    ),
+)
+PROPERTIES: Final = st.lists(
+    st.tuples(st.one_of(st.sampled_from((*ASKING, *MARKS)), st.text(max_size=3)), st.one_of(NUMBERS, VALUES)),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("topic", ["T1", retry_topic("CG"), dead_letter_topic("CG")])
+@settings(max_examples=100, deadline=None)
+@given(pairs=PROPERTIES, sys_flag=st.sampled_from([0, 1, 4, 8, 12]), ended=st.booleans(), times=NUMBERS)
+def test_a_send_of_any_properties_is_taken_or_told_what_is_wrong_with_it(
+    topic: str, pairs: list[tuple[str, str]], sys_flag: int, ended: bool, times: str
+) -> None:
+    broker = served()
+    machine, mark = broker.memory.machine, "TRAN_MSG\x01true\x02" if sys_flag & 4 else ""
+    text = mark + "\x02".join(f"{name}\x01{value}" for name, value in pairs) + "\x02" * ended
+    ext = send_ext(topic, 0, text, f=str(sys_flag), j=times)
+    before = (machine.digest(), broker.memory.log.end)
+    answer = asyncio.run(answered(broker.client(), RequestCode.SEND_MESSAGE_V2, ext, b"body", 0))
+    assert_explained(answer)
+    assert answer.code == ResponseCode.SUCCESS or (machine.digest(), broker.memory.log.end) == before
+    assert all(half.next_check_ms <= START_MS + 3_700_000 for half in machine.state.table(HALVES).open.values())

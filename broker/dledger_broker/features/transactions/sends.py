@@ -32,6 +32,7 @@ from dledger_remoting.topics import DLQ_PREFIX, HALF_TOPIC, validate_group
 
 MAX_IMMUNITY_S: Final = 3_600
 """A producer may ask that nobody asks it for so long."""
+_MAX_DIGITS: Final = 18
 
 
 class HalfSends:
@@ -125,7 +126,7 @@ def first_check_after_ms(properties: bytes, timeout_ms: int) -> int:
     text = (find_property(properties, CHECK_IMMUNITY_SECONDS.encode()) or b"").strip()
     if not text or text == b"-1":
         return timeout_ms
-    if not text.isdigit() or int(text[:10]) > MAX_IMMUNITY_S:
+    if not text.isdigit() or len(text) > _MAX_DIGITS or int(text) > MAX_IMMUNITY_S:
         raise MessageIllegal(
             f"{CHECK_IMMUNITY_SECONDS} = {text[:32].decode(errors='replace')}: 0 to {MAX_IMMUNITY_S} seconds expected"
         )

@@ -207,6 +207,7 @@ def test_a_queue_that_is_gone_is_replaced_by_one_that_consumers_read(broker: Ser
         ({"f": "4", "e": "9"}, HALF, ResponseCode.INVALID_PARAMETER),
         ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013601\x02", ResponseCode.MESSAGE_ILLEGAL),
         ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x01soon\x02", ResponseCode.MESSAGE_ILLEGAL),
+        ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x0100000000009999\x02", ResponseCode.MESSAGE_ILLEGAL),
         (
             {"f": "4"},
             HALF + "a\x01" + "x" * (MAX_PROPERTIES_BYTES - SPARE_BYTES) + "\x02",
