@@ -185,6 +185,12 @@ class InvalidParameter(RemotingError):
     response_code = ResponseCode.INVALID_PARAMETER
 
 
+class IllegalOperation(RemotingError):
+    """What is asked for cannot be done, or not any more: a message is recalled that is not waiting."""
+
+    response_code = ResponseCode.ILLEGAL_OPERATION
+
+
 class ConsumerNotOnline(RemotingError):
     """No consumer of the group is connected."""
 
@@ -237,6 +243,7 @@ _CLASS_BY_CODE: Final[Mapping[int, type[RemotingError]]] = {
         SubscriptionNotLatest,
         GroupNotExist,
         InvalidParameter,
+        IllegalOperation,
         ConsumerNotOnline,
         ConsumeMessageTimeout,
         ReadRoleRefused,

@@ -64,6 +64,8 @@ from .headers_range import (
 )
 from .headers_send import (
     ConsumerSendBackHeader,
+    RecallMessageHeader,
+    RecallMessageResponseHeader,
     SendMessageHeader,
     SendMessageResponseHeader,
 )
@@ -108,6 +110,8 @@ __all__ = [
     "ReadPlanHeader",
     "ReadRangeHeader",
     "ReadRangeResponseHeader",
+    "RecallMessageHeader",
+    "RecallMessageResponseHeader",
     "RegisterBrokerHeader",
     "RegisterBrokerResponseHeader",
     "ResumeHalfHeader",

@@ -1,4 +1,4 @@
-"""Headers of sends and send-backs: codes 10, 310, 320, 324, 325, 36."""
+"""Headers of sends and send-backs: codes 10, 310, 320, 324, 325, 36, 370."""
 
 from __future__ import annotations
 
@@ -77,6 +77,20 @@ class SendMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="c
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
+
+
+class RecallMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Take back a message that waits until it is due (370), by the handle that the answer to its send had."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The unique key of a message that was taken back."""
+
+    msg_id: str
 
 
 class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

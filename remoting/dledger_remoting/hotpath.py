@@ -176,16 +176,20 @@ def send_response_frame(
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
     serialize_type: int = SerializeType.JSON,
+    recall_handle: bytes = b"",
 ) -> bytes:
     """The frame that answers a stored message.
 
     `msg_id` is the offset message id in ASCII; `transaction_id` is the message's unique key as it stands in its
-    properties, client text of any content, left out when empty; codes 10, 11 and 12 also mean "stored".
+    properties, client text of any content, and `recall_handle` base64, both left out when empty; codes 10, 11 and 12
+    also mean "stored".
     """
     if serialize_type == SerializeType.ROCKETMQ:
         fields = [(b"msgId", msg_id), (b"queueId", b"%d" % queue_id), (b"queueOffset", b"%d" % queue_offset)]
         if transaction_id:
             fields.append((b"transactionId", transaction_id))
+        if recall_handle:
+            fields.append((b"recallHandle", recall_handle))
         return _binary_frame(code, opaque, remark, fields, 0)
     if not transaction_id:
         extra = b""
@@ -193,6 +197,8 @@ def send_response_frame(
         extra = b',"transactionId":"%b"' % transaction_id
     else:
         extra = b',"transactionId":%b' % _escape(transaction_id.decode(errors="replace"))
+    if recall_handle:
+        extra += b',"recallHandle":"%b"' % recall_handle
     note = b',"remark":%b' % _escape(remark) if remark else b""
     header = _SEND_JSON % (code, msg_id, queue_id, queue_offset, extra, opaque, note)
     size = len(header)

@@ -14,6 +14,7 @@ from tests.recorded.areas import (
     pulling,
     queries,
     ranges,
+    recalls,
     retries,
     sending,
     topics,
@@ -36,6 +37,7 @@ AREAS = (
     locks,
     transactions,
     retries,
+    recalls,
 )
 
 

@@ -124,7 +124,7 @@ HAPPENINGS = {
         "transaction given up",
         "log trimmed",
     ),
-    "delays": ("delayed message delivered", "row moved", "log trimmed"),
+    "delays": ("delayed message delivered", "message taken back", "row moved", "log trimmed"),
     "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
 }
 """What a short campaign of a scenario reaches."""

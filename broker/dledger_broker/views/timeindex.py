@@ -139,9 +139,9 @@ class TimeIndex:
         """Rows of records below a position, in a slice of the index that begins behind a key (None: the first one)."""
         self._hold(partial(self._find, below, LOWEST if behind is None else behind, done))
 
-    def holds(self, due_ms: int, position: int, done: Callable[[bool | BaseException], None]) -> None:
-        """Whether a row that was added before is pending."""
-        self._hold(partial(self._holds, (due_ms, position), done))
+    def pending(self, keys: Sequence[Key], done: Callable[[set[Key] | BaseException], None]) -> None:
+        """Which of some rows that were added before are pending."""
+        self._hold(partial(self._pending, tuple(keys), done))
 
     # ---------------------------------------------------------------- what the follower tells
 
@@ -240,17 +240,19 @@ class TimeIndex:
         self._found = {row.position for row in rows}
         done(Slice(rows, result.resume))
 
-    def _holds(self, key: Key, done: Callable[[bool | BaseException], None]) -> None:
-        failed = partial(self._failed, partial(self.holds, *key, done), done)
-        self._ask(partial(self._row_held, key), partial(self._row_known, key, done), failed)
+    def _pending(self, keys: Sequence[Key], done: Callable[[set[Key] | BaseException], None]) -> None:
+        failed = partial(self._failed, partial(self.pending, keys, done), done)
+        self._ask(partial(self._rows_held, keys), partial(self._rows_known, done), failed)
 
-    def _row_held(self, key: Key, tail: Sequence[RowChanges]) -> bool:
+    def _rows_held(self, keys: Sequence[Key], tail: Sequence[RowChanges]) -> set[Key]:
         """A worker's."""
-        held = self._file.holds(key) or any(added[:2] == key for change in tail for added in change.added)
-        return held and not any(gone[1] == key[1] for change in tail for gone in change.gone)
+        held = {key for key in keys if self._file.holds(key)}
+        held.update({added[:2] for change in tail for added in change.added}.intersection(keys))
+        gone = {position for change in tail for _, position in change.gone}
+        return {key for key in held if key[1] not in gone}
 
-    def _row_known(self, key: Key, done: Callable[[bool | BaseException], None], since: _Since, held: bool) -> None:
-        done(held and key[1] >= self.follower.floor and key[1] not in since.gone)
+    def _rows_known(self, done: Callable[[set[Key] | BaseException], None], since: _Since, held: set[Key]) -> None:
+        done({key for key in held if key[1] >= self.follower.floor and key[1] not in since.gone})
 
     @staticmethod
     def _failed(again: Callable[[], None], done: Callable[[BaseException], None], error: BaseException | None) -> None:

@@ -1,6 +1,7 @@
 """Truth about delayed messages, read from the log beside the code under test.
 
 - A message is delivered when it is due, never before; exactly once (`Truth`), and only if it was pending.
+- What its producer took back is not delivered any more; nothing else is cancelled.
 - What is pending stands in the log: a trim takes none of it, but what was given up for a full disk.
 - A message that is moved is pending again at its new place, due when it was.
 - A message that was sent back comes again as often as it was taken, and no oftener. Each time is one of its own,
@@ -65,6 +66,11 @@ class DueTruth:
         self.came_again: Counter[tuple[int, int]] = Counter()
         self.lost: set[int] = set()
         """Operations that were given up."""
+        self.recalls: dict[int, bool] = {}
+        """Operations that their clients asked to take back; whether one was told so, or may believe it."""
+        self.cancelled: set[int] = set()
+        self._told: set[int] = set()
+        self._copied: set[int] = set()
         self._records: dict[int, Waiting] = {}
         self._stored_at: dict[int, int] = {}
 
@@ -83,10 +89,33 @@ class DueTruth:
             stored=self._stored_at.get(operation),
         )
 
+    def recall(self, operation: int) -> None:
+        """A client is about to ask for its message back."""
+        self.recalls.setdefault(operation, False)
+
+    def recalled(self, operation: int, *, told: bool) -> None:
+        """A client was told that its message is taken back, or, not `told`, may believe so: nobody answered."""
+        self.recalls[operation] = True
+        if told:
+            self.happened["message taken back"] += 1
+            self._told.add(operation)
+            waiting = [at for at, waiting in self.pending.items() if waiting.operation == operation]
+            require(
+                not waiting and operation not in self._copied,
+                "a message that is answered as taken back does not wait, and is not delivered",
+                operation=operation,
+                waiting=waiting,
+            )
+
     def not_delivered(self) -> list[int]:
-        """Operations that were acknowledged, or stand in the log, and are neither delivered nor given up."""
+        """Operations that were acknowledged, or stand in the log, and are not delivered, given up or taken back."""
         waiting = {waiting.operation for waiting in self.pending.values()} | self.acknowledged
-        return sorted(waiting - self.delivered - self.lost)
+        return sorted(waiting - self.delivered - self.lost - self.cancelled)
+
+    def check_recalls(self) -> None:
+        """At the end: who was told that it is too late has its message."""
+        silent = [operation for operation in self.cancelled if not self.recalls[operation]]
+        require(not silent, "a message is taken back only if its client may believe so", operations=silent)
 
     def see_records(self, entry: CommittedEntry) -> None:
         """Records of an entry: those that wait are remembered until commands say so."""
@@ -108,6 +137,9 @@ class DueTruth:
             return
         self.happened["delayed message delivered"] += 1
         self.delivered.add(operation)
+        self._copied.add(operation)
+        is_taken_back = operation in self.cancelled or operation in self._told
+        require(not is_taken_back, "what is taken back is not delivered", operation=operation)
         wanted = self.wanted.get(operation, 0.0)
         require(
             clocks_jumped or moment >= wanted - self.early_s,
@@ -183,6 +215,12 @@ class DueTruth:
                     self.taken_back[waiting.again] -= 1
             case CancelTimers():
                 self.happened["row cancelled"] += 1
+                require(
+                    waiting.operation in self.recalls,
+                    "what is cancelled was asked for by its client",
+                    operation=waiting.operation,
+                )
+                self.cancelled.add(waiting.operation)
 
     def see_trim(self, position: int) -> None:
         """The log is about to be trimmed."""

@@ -9,7 +9,7 @@ from time_rows import OTHER, SEGMENT_BYTES, RowsMachine
 from dledger.format import encode_command
 from dledger_broker.testing.databases import MemoryDatabases
 from dledger_broker.testing.node import FakeLog
-from dledger_broker.views.timerows import Row
+from dledger_broker.views.timerows import Key, Row
 
 DUES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -106,15 +106,15 @@ class TimeIndexModel(RuleBasedStateMachine):
         machine.index.find(below, None, lambda found: self._found(machine, found, below))
 
     @rule(rng=st.randoms(use_true_random=False))
-    def ask_for_one(self, rng: random.Random) -> None:
+    def ask_for_some(self, rng: random.Random) -> None:
         machine = self.machine
         rows = sorted(machine.pending_rows.values()) or [Row(1, 1, 1)]
-        row = rng.choice(rows)
+        chosen = rng.sample(rows, min(2, len(rows)))
 
-        def answered(held: bool | BaseException) -> None:
-            assert held is (row.position in machine.pending_rows)
+        def answered(held: set[Key] | BaseException) -> None:
+            assert held == {row[:2] for row in chosen if row.position in machine.pending_rows}
 
-        machine.index.holds(row.due_ms, row.position, answered)
+        machine.index.pending([row[:2] for row in chosen], answered)
 
     @rule()
     def turn(self) -> None:

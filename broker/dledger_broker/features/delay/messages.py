@@ -1,8 +1,9 @@
-"""A node's part of due messages: takes messages that are not due yet, and has the jobs that deliver and move them."""
+"""A node's part of due messages: takes messages that are not due yet, and has the jobs that deliver and
+move them; `recalls` take them back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import TimerIndex
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.reading import RecordReads
+from dledger_broker.features.delay.recalls import Recalls
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.group_clock import GroupClock
@@ -25,11 +27,14 @@ from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
 from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.delays import parse_delay_levels
 from dledger_remoting.errors import MessageIllegal, ServerError
+from dledger_remoting.recalls import RecallHandle
 
 NAME: Final = "delay"
 
@@ -58,12 +63,18 @@ class DueMessages(Part):
         in_flight, self._reads = RowsInFlight(), RecordReads(log)
         self.index = TimerIndex(machine, env)
         self.fires = FireTimersInTime(machine, env, self.index.rows, in_flight, self._reads, self._group_time)
+        self._recalls = Recalls(machine, config.broker_group, self.index.rows, in_flight, requests)
         self.moves = MoveTimersOutOfTheWay(machine, env, self.index.rows, in_flight, self._reads)
         machine.on_state(self._keep_table)
         clock.needed_by(lambda: bool(self._table.total.rows))
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(TIMERS)
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {RequestCode.RECALL_MESSAGE: Route(self._recalls.handle, Needs.LEADER, CHANGES)}
 
     @property
     def jobs(self) -> Sequence[Job]:
@@ -77,6 +88,7 @@ class DueMessages(Part):
             Gauge("timers_pending", "Messages that are not due yet", lambda: self._table.total.rows),
             Gauge("timer_bytes_pending", "Bytes of their records in the log", lambda: self._table.total.bytes),
             Gauge("timers_fired", "Delayed messages that this node has delivered", lambda: self.fires.fired),
+            Gauge("timers_recalled", "Delayed messages that it took back for their producers", self._recalled),
             Gauge("timers_moved", "Delayed messages that it wrote again before a trim", lambda: self.moves.moved),
             Gauge("timers_lost", "Delayed messages that a full disk or rot has cost", self._lost),
             Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
@@ -87,6 +99,9 @@ class DueMessages(Part):
 
     def _lost(self) -> int:
         return self._table.lost + self.moves.lost
+
+    def _recalled(self) -> int:
+        return self._recalls.recalled
 
     def _group_time(self) -> int | None:
         return self._clock.now_ms()
@@ -118,6 +133,11 @@ class DueMessages(Part):
         else:
             self._machine.proposals.put_topic(config, then)
         return True
+
+    def recall_handle(self, topic: str, due: Due, unique_key: bytes) -> str:
+        """What the producer of a message holds of it, to take it back."""
+        key = unique_key.decode(errors="replace")
+        return RecallHandle(topic, self._config.broker_group, due.ms, key).encode()
 
     def store(self, message: NewRecord, due: Due, done: Callable[[Place | None], None]) -> None:
         """Leader: store a message that is delivered when it is due. `done` is told where it waits; None: unknown.

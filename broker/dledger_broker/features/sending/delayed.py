@@ -80,12 +80,15 @@ class DelayedSends:
             born_host=request.origin.born_host,
             reconsume_times=fields.reconsume_times,
         )
-        self._due_messages.store(message, due, partial(self._stored, request, queue_id, unique_key))
+        handle = b""
+        if not due.level and target.retry_group is None:
+            handle = self._due_messages.recall_handle(target.topic, due, unique_key).encode()
+        self._due_messages.store(message, due, partial(self._stored, request, queue_id, unique_key, handle))
         self._counters.bytes_in += message.size
         timeout_s = self._limits.quorum_timeout_ms / 1000
         self._waiting[request] = self._env.call_later(timeout_s, partial(self._timed_out, request))
 
-    def _stored(self, request: Request, queue_id: int, unique_key: bytes, place: Place | None) -> None:
+    def _stored(self, request: Request, queue_id: int, unique_key: bytes, handle: bytes, place: Place | None) -> None:
         timer = self._waiting.pop(request, None)
         if timer is None:
             return  # it was answered that its outcome is unknown
@@ -106,6 +109,7 @@ class DelayedSends:
             place.queue_offset,
             unique_key,
             serialize_type=request.serialize_type,
+            recall_handle=handle,
         )
         request.origin.answer_frame(frame)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dledger_broker.features.delay import moving
 from dledger_broker.features.delay.commands import CancelTimers, MoveTimers, TimerRow
@@ -10,9 +10,11 @@ from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import RowsOfTimers
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
+from dledger_broker.features.delay.recalls import Recalls, _Found
 from dledger_broker.kernel.units import FixedRows
 from dledger_broker.views.timefile import TimeFile
-from dledger_broker.views.timerows import Counts, RowChanges
+from dledger_broker.views.timerows import Counts, Key, RowChanges
+from dledger_remoting.recalls import RecallHandle
 from dledger_sim.brokers.schedules import timers
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -78,4 +80,54 @@ CATALOGUE.add(
     "gone-rows-kept",
     "the time index agrees with the state",
     (TimeFile, "write", _keep_gone),
+)
+
+
+def _answer_early(self: Recalls, rows: Sequence[TimerRow], told: Callable[[_Found | BaseException], None]) -> None:
+    _real_cancel(self, rows, lambda _: None)
+    told(_Found.TAKEN_BACK)
+
+
+_real_cancel = Recalls._cancel  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "recall-answered-early",
+    "a message that is answered as taken back is so, whoever leads next",
+    (Recalls, "_cancel", _answer_early),
+)
+
+
+def _decide_blindly(
+    self: Recalls,
+    rows: Sequence[TimerRow],
+    moves: int,
+    told: Callable[[_Found | BaseException], None],
+    pending: set[Key] | BaseException,
+) -> None:
+    in_flight, self._in_flight = self._in_flight, RowsInFlight()
+    self._in_flight.moves_ended = moves
+    try:
+        _real_decide(self, rows, moves, told, pending)
+    finally:
+        self._in_flight = in_flight
+
+
+_real_decide = Recalls._decide  # noqa: SLF001 - what is patched is what is private
+
+CATALOGUE.add(
+    "recalled-in-flight",
+    "what is on its way to be delivered or moved is not cancelled besides",
+    (Recalls, "_decide", _decide_blindly),
+    schedule=timers.recall_in_flight,
+)
+
+
+async def _believe(_self: Recalls, _handle: RecallHandle, _rows: Sequence[TimerRow]) -> None:
+    """Take what waits no more for taken back."""
+
+
+CATALOGUE.add(
+    "delivered-taken-for-recalled",
+    "who asks for a delivered message back is told that it is too late",
+    (Recalls, "_require_taken_back", _believe),
 )

@@ -17,6 +17,11 @@ PASSING: Final = "passing"
 
 def send_delayed(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> int:
     """Have a message taken that is due later; returns its operation."""
+    return send_for_handle(brokers, delay_ms, topic=topic, queue_id=queue_id)[0]
+
+
+def send_for_handle(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> tuple[int, str]:
+    """The same; returns its recall handle, too."""
     operation = brokers.workload.next_operation()
     code, ext, _ = brokers.workload.make_send(topic, queue_id, [operation], batch=False)
     ext["i"] += f"{TIMER_DELAY_MS}\x01{delay_ms}\x02"
@@ -24,8 +29,10 @@ def send_delayed(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_i
     command = RemotingCommand(code, ext=ext, body=encode_body(operation, 0))
     brokers.connect(brokers.leader).call(command, TIMEOUT_S, answers.append)
     brokers.run(0.3)
-    assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
-    return operation
+    (answer,) = answers
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    return operation, answer.ext["recallHandle"]
 
 
 def fire_in_flight_across_a_handover_that_fails() -> None:
@@ -46,6 +53,24 @@ def fire_in_flight_across_a_handover_that_fails() -> None:
     brokers.run(4.0)
     network.unblock(leader, target)
     brokers.run(3.0)
+    assert operation in brokers.workload.truth.stored
+
+
+def recall_in_flight() -> None:
+    """A message that is on its way to slow followers is asked for back: it is too late."""
+    brokers = Brokers()
+    operation, handle = send_for_handle(brokers, 1_000)
+    for name in brokers.group.nodes:
+        if name != brokers.leader:
+            brokers.slow_down_disk(name)
+    brokers.run(0.75)
+    assert operation not in brokers.workload.truth.stored
+    brokers.workload.truth.due.recall(operation)
+    answers = brokers.ask(
+        brokers.connect(brokers.leader), RequestCode.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": handle}
+    )
+    brokers.run(5.0)
+    assert [answer.code for answer in answers if answer] == [ResponseCode.ILLEGAL_OPERATION]
     assert operation in brokers.workload.truth.stored
 
 
@@ -79,6 +104,7 @@ def message_of_a_queue_that_is_not_read_any_more() -> None:
 
 TIMER_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     fire_in_flight_across_a_handover_that_fails,
+    recall_in_flight,
     message_of_a_topic_that_is_gone_when_it_is_due,
     message_of_a_queue_that_is_not_read_any_more,
 )

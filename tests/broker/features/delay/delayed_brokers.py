@@ -6,6 +6,7 @@ from typing import cast
 
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.table import TIMERS, TimerTable
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import DELAY, TIMER_DELAY_MS
 from dledger_sim.brokers.connection import Answer, SimConnection
@@ -41,6 +42,27 @@ class Delayed:
         self.brokers.run(0.3)
         assert [answer.code for answer in answers if answer] == [0]
         return operation
+
+    def send_with_handle(self, delay_ms: int, name: str | None = None) -> tuple[int, str]:
+        """The same by a node, the leader if none is named; returns its recall handle, too."""
+        connection = self.brokers.connect(name or self.brokers.leader)
+        operation, answers = self.ask(connection, {TIMER_DELAY_MS: str(delay_ms)})
+        self.brokers.run(0.3)
+        (answer,) = answers
+        assert answer is not None
+        assert answer.code == 0
+        return operation, answer.ext["recallHandle"]
+
+    def recall(
+        self, operation: int, handle: str, name: str | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> list[Answer | None]:
+        """Ask for a message back; the answer will stand in the list."""
+        self.truth.due.recall(operation)
+        connection = self.brokers.connect(name or self.brokers.leader)
+        fields = {"topic": TOPIC, "recallHandle": handle, "producerGroup": "producers"}
+        answers: list[Answer | None] = []
+        connection.call(RemotingCommand(RequestCode.RECALL_MESSAGE, ext=fields), timeout_s, answers.append)
+        return answers
 
     def send_level(self, level: int) -> int:
         """The same with a delay level."""
