@@ -15,7 +15,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.headers import SendMessageResponseHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
-from dledger_remoting.topics import validate_group
+from dledger_remoting.topics import HALF_TOPIC, validate_group
 
 from .arguments import above_zero, at_least, checked
 from .connection import Connection
@@ -118,6 +118,10 @@ class Producer:
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
         self._core.start()
+        if self._request_handler is not None:
+            # Every broker group has this topic: following its route means that all groups know this producer and are
+            # known, whether or not it has sent anything since it was started.
+            self._core.routes.refresh_soon(HALF_TOPIC)
 
     async def close(self) -> None:
         """Wait for the sends under way, each of which has its own deadline, then leave the cluster."""
@@ -245,7 +249,7 @@ class Producer:
                 raise SendError(topic, 0, "not_sent", error) from error
 
     def _answer_checks(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
-        """Before the start: have requests of brokers handled, for producers of transactions."""
+        """Before the start: have requests of all brokers handled, for producers of transactions."""
         self._request_handler = handler
 
     async def _send_half(self, topic: str, message: Message, marks: str, sys_flag: int) -> SendResult:

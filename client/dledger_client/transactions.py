@@ -35,6 +35,9 @@ Decision: TypeAlias = Literal["commit", "rollback", "unknown"]
 Check: TypeAlias = Callable[["OpenTransaction"], Awaitable[Decision]]
 """Asked about a transaction that was neither committed nor rolled back, maybe by another process of the group."""
 
+MAX_CHECKS: Final = 1_000
+"""Checks of a producer that run at a time; what brokers ask beyond that they ask again later."""
+
 _WIRE: Final[Mapping[Decision, int]] = {
     "commit": SYS_TRANSACTION_COMMIT,
     "rollback": SYS_TRANSACTION_ROLLBACK,
@@ -141,7 +144,7 @@ class TransactionProducer:
         await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
 
     def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
-        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._checks) < MAX_CHECKS:
             task = asyncio.get_running_loop().create_task(self._answer_check(command))
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)

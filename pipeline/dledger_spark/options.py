@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from .errors import OptionError
 from .offsets import EARLIEST, LATEST, MAX_NUMBER, QueueNumbers
 from .schema import selected_columns
 from .throttle import MIN_REQUEST_BYTES
+from .topics import is_broker_written
 from .wanted import RowFilter
 
 Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
@@ -402,6 +403,7 @@ def _subscription(given: _Given) -> Subscription:
         parts = tuple(dict.fromkeys(part.strip() for part in topics.split(",") if part.strip()))
         if not parts:
             raise given.error("subscribe", "names no topic")
+        _require_readable(given, "subscribe", parts)
         return Subscription(topics=parts)
     if pattern is not None:
         try:
@@ -423,7 +425,18 @@ def _subscription(given: _Given) -> Subscription:
             raise ValueError("no topic is named, or one without queues")
     except (ValueError, AttributeError, TypeError) as error:
         raise given.error("assign", f'not JSON such as {{"topic":{{"broker-a":[0,1]}}}}: {error}') from None
+    _require_readable(given, "assign", document)
     return Subscription(assigned=document)
+
+
+def _require_readable(given: _Given, name: str, topics: Iterable[str]) -> None:
+    for topic in topics:
+        if is_broker_written(topic):
+            raise given.error(
+                name,
+                f"{topic!r} is the brokers' own, which nobody else reads: name the topics that the messages are for, "
+                "which have them once they are due or committed",
+            )
 
 
 def _position(given: _Given, name: str, default: int) -> Position:

@@ -17,6 +17,7 @@ from .errors import NoNameServerError, OptionError, RefusedError, SourceError, W
 from .nodes import NameServers, ReplicaReader
 from .offsets import QUEUES_PER_GROUP, Offsets, Queue
 from .options import ReadOptions
+from .topics import is_left_out
 from .wire import Connection, Response
 
 SEARCH_OFFSET_BY_TIMESTAMP: Final = 29
@@ -34,12 +35,6 @@ TRIMMED: Final = 20112
 _FINAL: Final = frozenset({_TOPIC_NOT_EXIST, GROUP_NOT_EXIST, _INVALID_PARAMETER, TRIMMED})
 """Refusals that asking again does not change."""
 _ASK_TIMEOUT_S: Final = 10.0
-_SYSTEM_TOPIC: Final = re.compile(
-    r"rmq_sys_.*|TBW102|SCHEDULE_TOPIC_XXXX|RMQ_SYS_.*|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|BenchmarkTest"
-    r"|OFFSET_MOVED_EVENT|CHECKPOINT_TOPIC|%(RETRY|DLQ)%.*",
-    re.DOTALL,
-)
-"""The topics of `dledger_remoting.topics.SYSTEM_TOPICS`, and those that a consumer group keeps for itself."""
 
 
 class Cut(NamedTuple):
@@ -139,11 +134,7 @@ class Cluster:
             pattern = re.compile(subscription.pattern)
             names = self._name_servers.topics()
             own = self._name_servers.own_topics()
-            topics = [
-                name
-                for name in names
-                if pattern.fullmatch(name) and name not in own and _SYSTEM_TOPIC.fullmatch(name) is None
-            ]
+            topics = [name for name in names if pattern.fullmatch(name) and name not in own and not is_left_out(name)]
         queues: list[Queue] = []
         for topic in topics:
             found = self._of_topic(topic)

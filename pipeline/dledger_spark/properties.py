@@ -15,12 +15,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger_remoting.properties import RESERVED_NAMES, parse_properties
+from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME, parse_properties
 
 _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
 _ALL_BUT_SEPARATORS: Final = bytes(set(range(256)) - {1, 2})
-_RESERVED: Final = pa.array(sorted(RESERVED_NAMES), pa.string())
+_RESERVED: Final = pa.array(sorted({*RESERVED_NAMES, START_DELIVER_TIME}), pa.string())
 
 
 class BatchProperties:

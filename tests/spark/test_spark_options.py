@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from dledger_remoting import topics
 from dledger_spark.errors import OptionError
 from dledger_spark.offsets import EARLIEST, LATEST, Queue, QueueNumbers, from_json, to_json
 from dledger_spark.options import OPTIONS, options_table, read_options, write_options
 from dledger_spark.schema import NAMES, columns_table
+from dledger_spark.topics import is_broker_written, is_left_out
 
 BASE = {"namesrv": "a:1;b:2", "subscribe": "t"}
 
@@ -173,3 +175,22 @@ def test_the_guide_has_the_tables_of_the_code(name: str, table: str) -> None:
     shown = re.search(rf"<!-- {name}: [^\n]*-->\n(.*?)<!-- end -->", guide, re.DOTALL)
     assert shown is not None
     assert shown[1].strip() == table.strip()
+
+
+def test_the_services_own_topics_are_those_of_the_brokers() -> None:
+    own = [*topics.SYSTEM_TOPICS, topics.TIMER_TOPIC, topics.TRACE_TOPIC, "rmq_sys_new", "RMQ_SYS_TRANS_new\n"]
+    for name in [*own, "orders", "RMQ_SYS", "my_rmq_sys_x", "TRANS_CHECK_MAX_TIME_TOPIC2"]:
+        assert is_broker_written(name) == topics.is_broker_written(name), name
+        assert is_left_out(name) or not topics.is_system_topic(name), name
+    assert is_left_out("%RETRY%g")
+    assert is_left_out("%DLQ%g")
+    assert not any(map(is_left_out, ("orders", "RMQ_SYS", "my_rmq_sys_x", "TRANS_CHECK_MAX_TIME_TOPIC2")))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("subscribe", "t,rmq_sys_wheel_timer"), ("assign", '{"RMQ_SYS_TRANS_HALF_TOPIC":{"broker-a":[0]}}')],
+)
+def test_a_topic_that_nobody_reads_is_refused(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match="is the brokers' own, which nobody else reads: name the topics"):
+        read_options({"namesrv": "a:1", name: value}, "batch")
