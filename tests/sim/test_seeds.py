@@ -122,6 +122,8 @@ HAPPENINGS = {
         "transaction committed",
         "transaction rolled back",
         "transaction given up",
+        "producer asked",
+        "transaction ended when asked",
         "log trimmed",
     ),
     "delays": ("delayed message delivered", "message taken back", "row moved", "log trimmed"),

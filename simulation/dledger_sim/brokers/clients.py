@@ -97,7 +97,11 @@ class Client:
             return None
         port = FIRST_CLIENT_PORT + 100 * self.number + next(self._connections) % 100
         self._connection = SimConnection(group, life, self.random, HostAddress(CLIENT_HOST, port), port)
+        self.connected(self._connection)
         return self._connection
+
+    def connected(self, connection: SimConnection) -> None:
+        """A connection is there, over which nothing has been sent."""
 
     def _learn(self, answer: Answer | None, *, oneway: bool) -> None:
         """Go elsewhere if this node is of no use."""

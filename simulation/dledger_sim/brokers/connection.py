@@ -21,6 +21,7 @@ from dledger_sim.log.scheduler import Scheduler, Timer
 
 FASTEST_S: Final = 0.0001
 SPREAD_S: Final = 0.001
+FIRST_PUSHED: Final = 1_000_000_000
 TURN_S: Final = 0.002
 """A frame travels for `FASTEST_S` and up to `SPREAD_S` more."""
 
@@ -51,6 +52,8 @@ class Answer(NamedTuple):
     seen: Seen | None = None
 
 
+Pushed = Callable[[RemotingCommand], None]
+"""Told what a node asks of its client."""
 Done = Callable[[Answer | None], None]
 """Told once: the answer, or None if there was none in time."""
 
@@ -66,6 +69,9 @@ class Server(Protocol):
 
     def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
         """Requests came over a connection."""
+
+    def on_closed(self, origin: SimConnection) -> None:
+        """A client has closed its connection."""
 
 
 class SimConnection:
@@ -98,6 +104,11 @@ class SimConnection:
         self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self.client_ids: set[str] = set()
+        self.serialize_type = 0
+        self.wants_leader_notices = False
+        self.on_push: Pushed | None = None
+        """The client's: it is told what the node asks of it, unless it understands no requests."""
+        self._numbers = count(FIRST_PUSHED)
         self._open = True
         life.on_killed.append(self._lost)
 
@@ -112,7 +123,9 @@ class SimConnection:
         return self._open and self._life.node.life is self._life
 
     def close(self) -> None:
-        """The client is done with it: what is under way is never answered."""
+        """The client is done with it: what is under way is never answered, and the node hears of it behind that."""
+        if self._open and self._life.node.name not in self._group.unreachable:
+            self._life.environment.call_at(self._reached(FASTEST_S), lambda: self._broker.on_closed(self))
         self._open = False
         self._pending.clear()
 
@@ -129,10 +142,14 @@ class SimConnection:
             self._pending[opaque] = _cancelling(timer, done)
         if self._life.node.name in self._group.unreachable:
             return
-        self._there_at = max(self._there_at, self._turn_after(self._scheduler.now + self._delay()))
-        asked_at = self._scheduler.now
+        asked_at, there_at = self._scheduler.now, self._reached(self._delay())
         code = None if command.flag & FLAG_ONEWAY else command.code
-        self._life.environment.call_at(self._there_at, lambda: self._arrive(frame, opaque, code, asked_at))
+        self._life.environment.call_at(there_at, lambda: self._arrive(frame, opaque, code, asked_at))
+
+    def _reached(self, delay_s: float) -> float:
+        """When the node reads what is sent now."""
+        self._there_at = max(self._there_at, self._turn_after(self._scheduler.now + delay_s))
+        return self._there_at
 
     @staticmethod
     def _turn_after(moment: float) -> float:
@@ -154,7 +171,34 @@ class SimConnection:
         for done in pending.values():
             self._scheduler.after(self._delay(), lambda done=done: done(None))  # type: ignore[misc]
 
-    # ---------------------------------------------------------------- the node's side, see `Origin`
+    # ---------------------------------------------------------------- the node's side, see `Origin`, `ClientChannel`
+
+    def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
+        """See `ClientChannel`."""
+        command = RemotingCommand(
+            code,
+            opaque=next(self._numbers),
+            flag=FLAG_ONEWAY if oneway else 0,
+            ext=ext,
+            body=body,
+            serialize_type=self.serialize_type,
+        )
+        frame = encode_command(command)
+        self._scheduler.at(self._heard(), lambda: self._pushed(frame))
+        return command.opaque
+
+    def _heard(self) -> float:
+        """When the client reads what the node sends now."""
+        self._back_at = max(self._back_at, self._scheduler.now + self._delay())
+        return self._back_at
+
+    def _pushed(self, frame: bytes) -> None:
+        if self._open and self.on_push is not None and self._life.node.name not in self._group.unreachable:
+            decoder = FrameDecoder()
+            decoder.receive_data(frame)
+            received = decoder.next_frame()
+            assert received is not None
+            self.on_push(decode_command(received))
 
     @property
     def _broker(self) -> Server:
@@ -183,7 +227,7 @@ class SimConnection:
         """See `Origin`."""
         self.in_flight -= 1
         require(self.in_flight >= 0, "a request is answered once", node=self._life.node.name)
-        self._back_at = max(self._back_at, self._scheduler.now + self._delay())
+        back_at = self._heard()
         self._decoder.receive_data(frame)
         received = self._decoder.next_frame()
         assert received is not None
@@ -191,7 +235,7 @@ class SimConnection:
         del self._unanswered[command.opaque]
         answer = Answer(command.code, command.ext, bytes(command.body), command.remark or "")
         index, reign = self._broker.machine.index, self._broker.reign
-        self._scheduler.at(self._back_at, lambda: self._answered(command.opaque, answer, index, reign))
+        self._scheduler.at(back_at, lambda: self._answered(command.opaque, answer, index, reign))
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
         """See `Origin`."""

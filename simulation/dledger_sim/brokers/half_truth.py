@@ -1,6 +1,7 @@
 """Truth about transactions: what the log has of them beside what producers have asked for, and were told.
 
-A message is never seen before its commit was asked for, once after, and never after a rollback that was answered.
+- A message is never seen before its commit was asked for, once after, and never after a rollback that was answered.
+- Nobody is asked about a half while it is immune, nor more often than is allowed, and always about what stands there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ class HalfTruth:
 
     def __init__(self, happened: Counter[str]) -> None:
         self._happened = happened
-        self.sent: set[int] = set()
-        """Operations that were sent as halves."""
+        self.most_checks = 0
+        self.immune_s = 0.0
+        """How often, and how long after it was sent, producers are asked about a half."""
+        self.sent: dict[int, float] = {}
+        """When operations were sent as halves, simulated seconds."""
+        self._checks: Counter[int] = Counter()
         self.commit_asked: set[int] = set()
         """Those that their producers asked to commit, answered or not."""
         self._positions: dict[int, int] = {}
@@ -30,6 +35,17 @@ class HalfTruth:
         require(operation in self.sent, "only what was sent as a half is one", operation=operation)
         require(operation not in self._positions, "a half is stored once", operation=operation, position=position)
         self._positions[operation] = position
+
+    def see_check(self, operation: int, position: int, latest: float) -> None:
+        """A producer is asked about a half, not later than `latest`, simulated seconds by the clock of nobody."""
+        found = self._positions.get(operation)
+        require(found == position, "a producer is asked about a half", operation=operation, asked=position, found=found)
+        sent_at = self.sent[operation]
+        require(latest >= sent_at + self.immune_s, "a half is immune for a while", operation=operation, sent_at=sent_at)
+        self._checks[operation] += 1
+        checks = self._checks[operation]
+        require(checks <= self.most_checks, "nobody is asked for ever", operation=operation, checks=checks)
+        self._happened["producer asked"] += 1
 
     def see_undecided(self, operation: int) -> None:
         """A half is put aside, because nobody has ended it."""

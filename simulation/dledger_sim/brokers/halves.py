@@ -1,15 +1,25 @@
-"""Producers of transactions."""
+"""Producers of transactions, who end them by themselves or when they are asked, and what the group shows in the end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
+from dledger_broker.features.transactions.table import HALVES
+from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.headers import CheckTransactionHeader, decode_ext
+from dledger_remoting.heartbeat import HeartbeatData, ProducerData
+from dledger_remoting.record import decode_record
 from dledger_sim.brokers.clients import Client
-from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.service import BrokerSettings, SimBroker
+from dledger_sim.brokers.truth import operation_of
 from dledger_sim.brokers.workload import NOT_STORED, POSITION_DIGITS
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.invariants import require
 
 COMMIT: Final = 8
 ROLLBACK: Final = 12
@@ -21,6 +31,10 @@ AGAIN_SHARE: Final = 0.3
 TWICE_SHARE: Final = 0.3
 """The share of ends that are asked for twice at once, as by a client whose connection delivers late."""
 HASTE: Final = 0.1
+KNOWN_SHARE: Final = 0.6
+"""The share of questions about a transaction without an outcome that give it one."""
+LATE_S: Final = 10.0
+"""A group that is whole again has done what is due after so long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +49,16 @@ class _Transaction:
 
 
 class Transactor(Client):
-    """Sends halves to lasting topics, and ends most of them: sometimes twice, sometimes both ways at once."""
+    """Sends halves to lasting topics, and ends most of them: sometimes twice, sometimes both ways at once.
+
+    All are one group of producers: each answers for all of them.
+    """
+
+    def connected(self, connection: SimConnection) -> None:
+        """Be known as one of the group."""
+        connection.on_push = self._asked
+        body = encode_body(HeartbeatData(self.name, [ProducerData(GROUP)]))
+        connection.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), self.workload.settings.timeout_s, _nothing)
 
     def act(self) -> None:
         """Send a half."""
@@ -44,7 +67,7 @@ class Transactor(Client):
         topic = random.choice(sorted(workload.lasting))
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
         ext |= {"f": "4", "i": f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02" + ext["i"]}
-        workload.truth.halves.sent.add(operation)
+        workload.truth.halves.sent[operation] = workload.group.scheduler.now
         if not self.call(code, ext, partial(self._sent, operation, queue_id), body=body):
             workload.not_sent([operation])
             self.pause()
@@ -62,11 +85,9 @@ class Transactor(Client):
         wishes = self.random.choice(
             ([COMMIT], [COMMIT], [ROLLBACK], [OPEN, COMMIT], [COMMIT, ROLLBACK], [ROLLBACK, COMMIT], [OPEN])
         )
-        ext = {
-            "producerGroup": GROUP,
-            "tranStateTableOffset": answer.ext["queueOffset"],
-            "commitLogOffset": str(position),
-        }
+        if wishes[-1] != OPEN:
+            workload.decided.setdefault(operation, wishes[-1])
+        ext = _end_fields(int(answer.ext["queueOffset"]), position)
         self.pause(partial(self._end, _Transaction(operation, queue_id, wishes, ext)), haste=HASTE)
 
     def _end(self, transaction: _Transaction) -> None:
@@ -95,3 +116,60 @@ class Transactor(Client):
             self.pause(partial(self._end, transaction), haste=HASTE)
         else:
             self.pause()
+
+    def _asked(self, command: RemotingCommand) -> None:
+        """39: say what is to become of a transaction, be it another producer's; nothing if nobody knows."""
+        require(
+            command.code == RequestCode.CHECK_TRANSACTION_STATE, "producers are asked of halves", found=command.code
+        )
+        header = decode_ext(CheckTransactionHeader, command.ext)
+        record = decode_record(command.body)
+        operation, position = operation_of(record.body), header.commit_log_offset
+        require(record.topic in self.workload.lasting, "a half is shown as what it is to be", topic=record.topic)
+        self.workload.truth.check_asked(operation, position)
+        if operation not in self.workload.decided and self.random.random() < KNOWN_SHARE:
+            self.workload.decided[operation] = self.random.choice((COMMIT, ROLLBACK))
+        wish = self.workload.decided.get(operation)
+        if wish is None:
+            return
+        if wish == COMMIT:
+            self.workload.truth.halves.commit_asked.add(operation)
+        ext = _end_fields(header.tran_state_table_offset, position)
+        ext |= {"commitOrRollback": str(wish), "fromTransactionCheck": "true"}
+        self.call(RequestCode.END_TRANSACTION, ext, partial(self._check_answered, operation, wish))
+
+    def _check_answered(self, operation: int, wish: int, answer: Answer | None) -> None:
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self.workload.truth.halves.end_acknowledged(operation, committed=wish == COMMIT)
+            self.workload.counts["transaction ended when asked"] += 1
+
+
+def check_ended(group: SimGroup, settings: BrokerSettings) -> None:
+    """A whole group ends every transaction: as its producers say, or because nobody says anything."""
+    if group.rotten or group.clocks_jumped:
+        return  # a half that cannot be read is not given up, and time may stand still for a minute
+    interval_s, immune_s = settings.transaction_check_interval_ms / 1000, settings.transaction_timeout_ms / 1000
+    scheduler = group.scheduler
+    deadline = scheduler.now + immune_s + (settings.transaction_check_max + 1) * interval_s + LATE_S
+    while still_open := _open_halves(group):
+        require(scheduler.now < deadline, "every transaction ends", positions=still_open)
+        scheduler.run_until(scheduler.now + 0.5)
+
+
+def _open_halves(group: SimGroup) -> list[int]:
+    lives = [node.life for node in group.nodes.values() if node.life is not None]
+    tables = [cast(SimBroker, life.service).broker.state.table(HALVES) for life in lives]
+    return sorted({position for table in tables for position in table.open})
+
+
+def _end_fields(queue_offset: int, position: int) -> dict[str, str]:
+    """What an end says of the half that it is about."""
+    return {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": str(queue_offset),
+        "commitLogOffset": str(position),
+    }
+
+
+def _nothing(_answer: Answer | None) -> None:
+    """For whoever waits for no answer."""

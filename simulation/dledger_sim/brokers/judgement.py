@@ -15,6 +15,7 @@ from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.delays import check_delivered
 from dledger_sim.brokers.expected import Stored
+from dledger_sim.brokers.halves import check_ended
 from dledger_sim.brokers.service import SimBroker, address_of
 from dledger_sim.brokers.workload import Workload
 from dledger_sim.log.group import Life, SimGroup
@@ -94,6 +95,7 @@ class Judge:
         self._check_answers()
         self._grow_back()
         check_delivered(self._group, self._workload.truth.due)
+        check_ended(self._group, self._workload.brokers)
         for name in self._group.nodes:
             self._check_node(name)
         name = self._workload.random.choice(self._group.settings.names)

@@ -223,6 +223,10 @@ class SimBroker:
         self.connections[origin] = None
         self.service.requests.on_frames(origin, data, frames)
 
+    def on_closed(self, origin: SimConnection) -> None:
+        """A client has closed its connection."""
+        self.service.channel_lost(origin)
+
 
 def _peer_address(name: str) -> Address:
     address = address_of(name)

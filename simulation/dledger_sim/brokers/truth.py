@@ -465,6 +465,11 @@ class Truth:
         found = self.committed.get(key, -1)
         require(found >= offset, "a commit is acknowledged once it is applied", key=key, answered=offset, found=found)
 
+    def check_asked(self, operation: int, position: int) -> None:
+        """A producer was asked about the half at a position."""
+        latest = float("inf") if self._clocks_jumped else self._moment + self.due.early_s
+        self.halves.see_check(operation, position, latest)
+
     def refuse(self, operation: int) -> None:
         """A client was told that its message is not stored."""
         require(operation not in self.stored, "what was refused is never stored", operation=operation)

@@ -93,10 +93,14 @@ class Workload:
         self.counts: Counter[str] = Counter()
         self.truth = Truth(self.counts, registry_of(brokers.features))
         self.truth.window_ms = brokers.idempotent_window_ms
+        self.truth.halves.most_checks = brokers.transaction_check_max
+        self.truth.halves.immune_s = brokers.transaction_timeout_ms / 1000
         self.lasting = self.truth.lasting
         self.lasting.update(f"lasting-{number}" for number in range(settings.topics))
         self.questions = QuestionJudge(self.truth)
         self._pulls = PullJudge(self.truth)
+        self.decided: dict[int, int] = {}
+        """What is to become of transactions, by operation: any producer of their group may be asked."""
         self.passing: list[str] = []
         self.floors: dict[tuple[str, int], int] = {}
         """What the end of a queue is at least, by (topic, queue id)."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
 from dledger_broker.features.transactions.messages import committed, real_target
 from dledger_broker.features.transactions.proposed import ProposedEnds
-from dledger_broker.features.transactions.table import EndHalf, HalfOutcome
+from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, HalfTable
+from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.record import MessageRecord
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -63,4 +66,29 @@ CATALOGUE.add(
     "rollback-answered-when-staged",
     "a rollback is answered when it is applied",
     (HalfEnds, "_end_without_record", _end_at_once),
+)
+
+
+def _go_on_at_once(_self: CheckBacks, handle: JobHandle, _noted: Sequence[Half], then: Callable[[], None]) -> None:
+    handle.guarded(then)()
+
+
+CATALOGUE.add(
+    "checks-not-noted",
+    "each check of a half is noted before anybody is asked, so that nobody is asked for ever",
+    (CheckBacks, "_note", _go_on_at_once),
+)
+
+
+def _due_early(self: HalfTable, now_ms: int) -> Iterator[Half]:
+    return _real_due(self, now_ms + HURRY_MS)
+
+
+_real_due = HalfTable.due
+HURRY_MS = 1_500
+
+CATALOGUE.add(
+    "asked-while-immune",
+    "no producer is asked about a half before its time to end it is over",
+    (HalfTable, "due", _due_early),
 )
