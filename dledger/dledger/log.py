@@ -36,6 +36,10 @@ class Log(Protocol):
         """First kept byte of the log."""
 
     @property
+    def end_position(self) -> int:
+        """Where the log ends with what is proposed: what lies behind the applied position waits for a majority."""
+
+    @property
     def durable_position(self) -> int:
         """Everything before it is on this node's disk."""
 

@@ -215,6 +215,11 @@ class Node(Log):
         return self.replica.store.end_position
 
     @property
+    def end_position(self) -> int:
+        """See `Log.end_position`."""
+        return self.replica.leading.end_position
+
+    @property
     def durable_position(self) -> int:
         """See `Log.durable_position`."""
         return self.replica.durable_position

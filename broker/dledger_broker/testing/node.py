@@ -248,6 +248,11 @@ class FakeNode:
         return self.log.segment_bytes
 
     @property
+    def end_position(self) -> int:
+        """See `Log.end_position`: what is sealed and not committed is in the log already."""
+        return self.log.end
+
+    @property
     def durable_position(self) -> int:
         """See `Log.durable_position`: everything, or what a test set as `durable_limit`."""
         return self.log.end if self.durable_limit is None else self.durable_limit

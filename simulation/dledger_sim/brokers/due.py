@@ -66,6 +66,8 @@ class DueTruth:
         self.came_again: Counter[tuple[int, int]] = Counter()
         self.lost: set[int] = set()
         """Operations that were given up."""
+        self.unreadable: set[int] = set()
+        """Operations whose records a leader cannot read: it may give them up one by one."""
         self.recalls: dict[int, bool] = {}
         """Operations that their clients asked to take back; whether one was told so, or may believe it."""
         self.cancelled: set[int] = set()
@@ -215,6 +217,9 @@ class DueTruth:
                     self.taken_back[waiting.again] -= 1
             case CancelTimers():
                 self.happened["row cancelled"] += 1
+                if waiting.operation in self.unreadable:
+                    self.lost.add(waiting.operation)
+                    return
                 require(
                     waiting.operation in self.recalls,
                     "what is cancelled was asked for by its client",

@@ -59,6 +59,11 @@ class SimulatedNode(Log):
         return self._life.replica.store.segment_bytes
 
     @property
+    def end_position(self) -> int:
+        """See `Log.end_position`."""
+        return self._life.replica.leading.end_position
+
+    @property
     def durable_position(self) -> int:
         """See `Log.durable_position`."""
         return self._life.replica.durable_position

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dledger.errors import CorruptionError
+from dledger.format import COMMAND_HEADER_BYTES
 from dledger_broker.kernel.commands import Kinds, RawCommand
 from dledger_broker.kernel.units import FixedRows
 
@@ -109,6 +110,11 @@ DELAY_COMMANDS: Final[Kinds] = {
     MOVE_KIND: MoveTimers,
     END_KIND: EndTimers,
 }
+
+
+def command_bytes(rows: int) -> int:
+    """What a command about so many rows takes in a unit."""
+    return COMMAND_HEADER_BYTES + rows * ROW.size
 
 
 def added_rows(dues: Sequence[tuple[int, int]]) -> FixedRows:

@@ -1,5 +1,5 @@
 """Job that delivers messages when they are due: copies in their real topics, and the fact that they are fired, in one
-unit.
+unit.  One such unit is on its way at a time; while sends wait for the log, a quarter of its bytes are such units.
 
 A row is fired if it is pending in the applied state and nothing is on its way for it, which is looked at in the turn
 that stages the unit: whatever was read or found before that may have changed meanwhile.
@@ -17,10 +17,11 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
-from dledger_broker.features.delay.commands import CancelTimers, FireTimers, TimerRow
+from dledger_broker.features.delay.commands import CancelTimers, FireTimers, TimerRow, command_bytes
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.reading import Readable, RecordReads
 from dledger_broker.features.delay.records import Real, real_of, written_again
+from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
@@ -43,6 +44,8 @@ MAX_UNIT_BYTES: Final = 256 << 10
 """Copies of one unit, in a large segment; a larger message travels alone."""
 MAX_SEGMENT_SHARE: Final = 4
 """No unit has more than this part of a segment."""
+LOG_PART: Final = 4
+"""While others wait for the log, one byte in so many is of messages that are due."""
 
 _logger = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class FireTimersInTime:
         index: TimeIndex,
         in_flight: RowsInFlight,
         reads: RecordReads,
+        share: LogShare,
         now_ms: Callable[[], int | None],
     ) -> None:
         self.fired = self.unreadable = self.without_topic = self.unlike = 0
@@ -71,6 +75,7 @@ class FireTimersInTime:
         self._index = index
         self._in_flight = in_flight
         self._reads = reads
+        self._share = share
         self._now_ms = now_ms
         self._topics_gone: set[str] = set()
         machine.on_state(self._keep_table)
@@ -81,6 +86,7 @@ class FireTimersInTime:
     def run(self, handle: JobHandle) -> None:
         """See `Job.run`."""
         self._topics_gone.clear()
+        self._share.begin()
         self._mend(handle)
         self._look(handle)
 
@@ -92,7 +98,7 @@ class FireTimersInTime:
         now_ms = self._now_ms()
         if not self._table.total.rows:
             handle.call_later(IDLE_LOOK_S, partial(self._look, handle))
-        elif now_ms is None or self._in_flight.firing:
+        elif now_ms is None or self._in_flight.fires:
             handle.call_later(LOOK_S, partial(self._look, handle))
         else:
             # Behind what is due, whatever is due by now: a row is due at its time, not before.
@@ -102,6 +108,9 @@ class FireTimersInTime:
         """Read as many of these rows as fit a unit, and fire them; the others follow."""
         if not rows:
             handle.call_later(LOOK_S, partial(self._look, handle))
+            return
+        if not self._share.is_open:
+            handle.call_later(LOOK_S, partial(self._go_on, handle, rows))
             return
         limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes // MAX_SEGMENT_SHARE)
         count = fitting([row[2] for row in rows], limit)
@@ -132,11 +141,12 @@ class FireTimersInTime:
         if unit.is_empty:
             self._go_on(handle, rest)
             return
-        positions = unit.positions
+        positions, size = unit.positions, unit.size
         go_on = handle.guarded(partial(self._go_on, handle, rest))
 
         def settled(outcome: Stored | Unknown) -> None:
             self._in_flight.fired(positions)
+            self._share.settled(size)
             if isinstance(outcome, Stored):
                 self.fired += len(unit.copies)
             go_on()
@@ -147,6 +157,7 @@ class FireTimersInTime:
             handle.call_later(BUSY_PAUSE_S, partial(self._look, handle))
             return
         self._in_flight.fire(positions)
+        self._share.take(size, LOG_PART)
 
     def _take(self, unit: _Unit, row: TimerRow, record: MessageRecord, real: Real) -> None:
         """Add the copy of a message. One whose topic is being deleted waits: the deletion may not come about."""
@@ -180,6 +191,12 @@ class _Unit:
     @property
     def positions(self) -> list[int]:
         return [row[1] for row in (*self.fired, *self.cancelled)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log."""
+        rows = [rows for rows in (self.fired, self.cancelled) if rows]
+        return sum(copy.size for copy in self.copies) + sum(map(command_bytes, map(len, rows)))
 
     @property
     def commands(self) -> list[FireTimers | CancelTimers]:

@@ -29,14 +29,14 @@ class RowsInFlight:
         return position in self._fired
 
     @property
-    def firing(self) -> bool:
-        """A unit of messages that are due is on its way."""
-        return self._fires > 0
+    def fires(self) -> int:
+        """How many units of messages that are due are on their way: one at the most."""
+        return self._fires
 
     @property
-    def moving(self) -> bool:
-        """A unit of moved messages is on its way."""
-        return self._moves > 0
+    def moves(self) -> int:
+        """How many units of moved messages are on their way."""
+        return self._moves
 
     def when_ended(self, position: int, told: Callable[[], None]) -> None:
         """Call back once what is on its way for a row is applied, or lost."""

@@ -21,6 +21,7 @@ from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.reading import RecordReads
 from dledger_broker.features.delay.recalls import Recalls
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
+from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -40,7 +41,7 @@ NAME: Final = "delay"
 
 
 class DueMessages(Part):
-    """See the module. `index` tells what is due, `moves` whether the log may be trimmed."""
+    """See the module: `index` tells what is due, `in_flight` what is on its way, `moves` if the log may be trimmed."""
 
     def __init__(
         self,
@@ -60,11 +61,13 @@ class DueMessages(Part):
         self._levels_ms = parse_delay_levels(config.delay_levels)
         self._on_their_way = 0
         self.refused = 0
-        in_flight, self._reads = RowsInFlight(), RecordReads(log)
+        self.in_flight, self.reads = RowsInFlight(), RecordReads(log)
         self.index = TimerIndex(machine, env)
-        self.fires = FireTimersInTime(machine, env, self.index.rows, in_flight, self._reads, self._group_time)
-        self._recalls = Recalls(machine, config.broker_group, self.index.rows, in_flight, requests)
-        self.moves = MoveTimersOutOfTheWay(machine, env, self.index.rows, in_flight, self._reads)
+        rows, in_flight, reads = self.index.rows, self.in_flight, self.reads
+        shares = [LogShare(machine, log, env) for _ in range(2)]
+        self.fires = FireTimersInTime(machine, env, rows, in_flight, reads, shares[0], self._group_time)
+        self._recalls = Recalls(machine, config.broker_group, rows, in_flight, requests)
+        self.moves = MoveTimersOutOfTheWay(machine, env, rows, in_flight, reads, shares[1])
         machine.on_state(self._keep_table)
         clock.needed_by(lambda: bool(self._table.total.rows))
 
@@ -108,7 +111,7 @@ class DueMessages(Part):
 
     def close(self) -> None:
         """See `Part.close`."""
-        self._reads.close()
+        self.reads.close()
 
     def reckoned_from_ms(self) -> int | None:
         """Leader: the time that a delay is reckoned from; None: it is not known, see `wait_for_time`."""

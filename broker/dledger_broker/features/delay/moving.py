@@ -8,34 +8,30 @@ given up (`EndTimers`): as messages are that nobody has read when a full disk tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
-from dledger.errors import BusyError, LogError, LogFullError
-from dledger_broker.features.delay.commands import CancelTimers, EndTimers, MoveTimers, TimerRow, added_rows
-from dledger_broker.features.delay.firing import MAX_SEGMENT_SHARE, fitting
+from dledger.errors import LogError
+from dledger_broker.features.delay.commands import EndTimers
 from dledger_broker.features.delay.in_flight import RowsInFlight
-from dledger_broker.features.delay.reading import Readable, RecordReads
-from dledger_broker.features.delay.records import written_again
-from dledger_broker.features.delay.table import TIMERS, Pending
+from dledger_broker.features.delay.progress import Progress
+from dledger_broker.features.delay.reading import RecordReads
+from dledger_broker.features.delay.share import LogShare
+from dledger_broker.features.delay.sweep import Sweep
+from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import FixedRows, NewRecord, Stored, Unknown
-from dledger_broker.views.timefile import Slice
 from dledger_broker.views.timeindex import TimeIndex
-from dledger_broker.views.timerows import Key
-from dledger_remoting.record import MessageRecord
 
 LOOK_S: Final = 1.0
-MAX_UNIT_BYTES: Final = 4 << 20
-BUSY_PAUSE_S: Final = 0.2
-STUCK_S: Final = 60.0
-"""So long a disk is too full, and moves get nowhere, before what waits is given up."""
-GIVE_UP_S: Final = 600.0
-"""A record below the position that cannot be read for so long is counted as lost."""
+NEXT_SWEEP_S: Final = 10.0
+"""What a sweep could not move is looked for again after so long: that goes through the whole index."""
+LOG_PART: Final = 4
+"""While others wait for the log, one byte in so many is of messages that are moved."""
+FULL_DISK_PART: Final = 2
+"""The same while a disk is too full: as many bytes as of all others."""
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +45,13 @@ class MoveTimersOutOfTheWay:
     name: Final = "timer_moves"
 
     def __init__(
-        self, machine: BrokerMachine, env: Environment, index: TimeIndex, in_flight: RowsInFlight, reads: RecordReads
+        self,
+        machine: BrokerMachine,
+        env: Environment,
+        index: TimeIndex,
+        in_flight: RowsInFlight,
+        reads: RecordReads,
+        share: LogShare,
     ) -> None:
         self.moved = self.lost = 0
         self._machine = machine
@@ -57,6 +59,7 @@ class MoveTimersOutOfTheWay:
         self._index = index
         self._in_flight = in_flight
         self._reads = reads
+        self._share = share
         self._wanted = 0
         self._disk_full = False
         machine.on_state(self._keep_table)
@@ -76,133 +79,60 @@ class MoveTimersOutOfTheWay:
     def run(self, handle: JobHandle) -> None:
         """See `Job.run`: the position that an earlier run was told is told again."""
         self._wanted, self._disk_full = 0, False
-        self._look(handle, _Progress(self._env.now()))
+        self._share.begin()
+        self._look(handle, Progress(self._env.now()), None)
 
-    def _look(self, handle: JobHandle, progress: _Progress) -> None:
-        left = self._table.below(self._wanted)
-        progress.note(left, self._env.now())
-        if not left.rows or self._in_flight.moving:
-            handle.call_later(LOOK_S, partial(self._look, handle, progress))
-        elif self._is_stuck(progress):
-            self._end(handle, progress, left)
-        else:
-            self._find(handle, progress, None)
-
-    def _is_stuck(self, progress: _Progress) -> bool:
-        if progress.log_full:
-            return True
-        return self._disk_full and self._env.now() - progress.left_since >= STUCK_S
-
-    def _find(self, handle: JobHandle, progress: _Progress, behind: Key | None) -> None:
-        found = handle.guarded(partial(self._found, handle, progress))
-        self._index.find(self._wanted, behind, found)
-
-    def _found(self, handle: JobHandle, progress: _Progress, found: Slice | BaseException) -> None:
-        if isinstance(found, BaseException):
-            _logger.warning("event=timers_not_found error=%r", str(found))
-            handle.call_later(LOOK_S, partial(self._look, handle, progress))
-        else:
-            self._go_on(handle, progress, found.rows, found.resume)
-
-    def _go_on(self, handle: JobHandle, progress: _Progress, rows: Sequence[TimerRow], resume: Key | None) -> None:
-        """Read as many of these rows as fit a unit, and move them; the others follow, and then the next slice."""
-        if rows:
-            limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes // MAX_SEGMENT_SHARE)
-            count = fitting([row[2] for row in rows], limit)
-            wanted = [row for row in rows[:count] if self._is_free(row)]
-            move = handle.guarded(partial(self._move, handle, progress, rows[count:], resume))
-            self._reads.read(wanted, move)
-        elif resume is not None:
-            self._find(handle, progress, resume)
-        else:
-            handle.call_later(LOOK_S, partial(self._look, handle, progress))
-
-    def _is_free(self, row: TimerRow) -> bool:
-        return row[1] not in self._in_flight and self._index.is_pending(row[1])
-
-    def _move(
-        self,
-        handle: JobHandle,
-        progress: _Progress,
-        rest: Sequence[TimerRow],
-        resume: Key | None,
-        read: Sequence[Readable],
-    ) -> None:
-        go_on = partial(self._go_on, handle, progress, rest, resume)
-        moved: list[TimerRow] = []
-        lost: list[TimerRow] = []
-        copies: list[NewRecord] = []
-        for row, record in read:
-            if not self._is_free(row):
-                continue
-            if record is not None:
-                moved.append(row)
-                copies.append(_again(record))
-            elif progress.is_given_up(row, self._env.now()):
-                lost.append(row)
-        if not (moved or lost):
-            handle.call_later(0.0, go_on)
+    def _look(self, handle: JobHandle, progress: Progress, sweep: Sweep | None) -> None:
+        """Give up, or have a sweep begin if none is under way."""
+        now, left = self._env.now(), self._table.below(self._wanted).rows
+        progress.note(self._lowest_segment(), now, must_go=self._disk_full and left > 0)
+        if not left:
+            progress.forget_unreadable()
+        elif progress.is_stuck(now):
+            self._end(handle, progress, sweep, left)
             return
-        positions = [row[1] for row in (*moved, *lost)]
-        go_on_then = handle.guarded(go_on)
+        elif (sweep is None or sweep.is_over) and not self._in_flight.moves and now >= progress.sweep_at:
+            progress.sweep_at = now + NEXT_SWEEP_S
+            part = FULL_DISK_PART if self._disk_full else LOG_PART
+            sweep = Sweep(
+                handle,
+                self._machine,
+                self._env,
+                self._index,
+                self._in_flight,
+                self._reads,
+                self._share,
+                progress,
+                self._settled,
+                self._wanted,
+                part,
+            )
+            sweep.begin()
+        handle.call_later(LOOK_S, partial(self._look, handle, progress, sweep))
 
-        def settled(outcome: Stored | Unknown) -> None:
-            self._in_flight.moved(positions)
-            if isinstance(outcome, Stored):
-                self.moved += len(moved)
-                self.lost += len(lost)
-            go_on_then()
+    def _lowest_segment(self) -> tuple[int, int]:
+        """Where the lowest segment with pending rows begins, and how many it has."""
+        lowest, segment_bytes = self._table.lowest, self._machine.log.segment_bytes
+        start = 0 if lowest is None else lowest - lowest % segment_bytes
+        return start, self._table.below(start + segment_bytes).rows
 
-        try:
-            handle.write(copies, _commands(moved, lost), done=settled)
-        except (BusyError, LogFullError) as error:
-            progress.log_full = isinstance(error, LogFullError)
-            handle.call_later(BUSY_PAUSE_S, partial(self._look, handle, progress))
-            return
-        self._in_flight.move(positions)
+    def _settled(self, progress: Progress, moved: int, lost: int) -> None:
+        """A unit of a sweep is applied: the next sweep need not wait."""
+        self.moved += moved
+        self.lost += lost
+        progress.sweep_at = 0.0
 
-    def _end(self, handle: JobHandle, progress: _Progress, left: Pending) -> None:
+    def _end(self, handle: JobHandle, progress: Progress, sweep: Sweep | None, left: int) -> None:
         """Give up what waits below the position: a command alone, which may use what is kept back of the disk."""
         position = self._wanted
-        _logger.warning("event=timers_ended below=%d messages=%d reason='no room to move them'", position, left.rows)
-        progress.log_full = False
-        looked = handle.guarded(partial(self._look, handle, progress))
+        _logger.warning("event=timers_ended below=%d messages=%d reason='no room to move them'", position, left)
+        look = partial(self._look, handle, progress, sweep)
 
-        def ended(_error: LogError | None) -> None:
-            looked()
+        def ended(error: LogError | None) -> None:
+            if error is not None:
+                _logger.warning("event=timers_not_ended error=%r", str(error))
+            look_later()
 
+        look_later = handle.guarded(partial(handle.call_later, LOOK_S, look))
+        progress.log_full, progress.sweep_at = False, 0.0
         handle.stage_command(EndTimers(position), ended, privileged=True)
-
-
-class _Progress:
-    """What a run has seen: since when nothing has changed below the position, since when records are unreadable."""
-
-    def __init__(self, now: float) -> None:
-        self.left_since = now
-        self.log_full = False
-        self._left = Pending(0, 0)
-        self._unreadable_since: dict[int, float] = {}
-
-    def note(self, left: Pending, now: float) -> None:
-        """So much is pending below the position now."""
-        if left != self._left:
-            self._left, self.left_since = left, now
-        if not left.rows:
-            self._unreadable_since.clear()
-
-    def is_given_up(self, row: TimerRow, now: float) -> bool:
-        """The record of a row could not be read; whether that has been so for too long."""
-        return now - self._unreadable_since.setdefault(row[1], now) >= GIVE_UP_S
-
-
-def _again(record: MessageRecord) -> NewRecord:
-    return written_again(record, record.topic, record.queue_id)
-
-
-def _commands(moved: Sequence[TimerRow], lost: Sequence[TimerRow]) -> list[MoveTimers | CancelTimers | FixedRows]:
-    commands: list[MoveTimers | CancelTimers | FixedRows] = []
-    if lost:
-        commands.append(CancelTimers.of(lost))
-    if moved:
-        commands += (MoveTimers.of(moved), added_rows([(row[0], row[2]) for row in moved]))
-    return commands

@@ -94,15 +94,17 @@ class Retention(Part):
         pinned = self._pins.lowest(self._env.wall_ms())
         needed = self._needed()
         disk_ratio = fullest_disk_ratio(self._log.status())
-        position = choose_trim(
+        choose = partial(
+            choose_trim,
             self._log.segments(),
             self._log.trim_candidates(),
-            self.policy,
             expired_before=expired_before,
             disk_ratio=disk_ratio,
             pinned=min((one for one in (pinned, needed) if one is not None), default=None),
         )
-        self._waiting.want(position or 0, disk_full=disk_ratio > self.policy.disk_max_used_ratio)
+        position = choose(self.policy)
+        wanted = choose(self.policy.ahead()) if position is None else position
+        self._waiting.want(wanted or 0, disk_full=disk_ratio > self.policy.disk_max_used_ratio)
         if position is not None and self._waiting.is_free_below(position):
             if pinned is not None and position > pinned:
                 self._counters.pins_overridden += 1

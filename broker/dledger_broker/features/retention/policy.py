@@ -19,6 +19,8 @@ MAX_CLOCK_DIFFERENCE_MS: Final = 60_000
 MAX_SILENCE_MS: Final = 10_000
 """The disk of a member that has not answered for so long is not looked at: nothing that goes makes room there."""
 HOUR_MS: Final = 3_600_000
+AHEAD: Final = 0.05
+"""Moves begin when so much of the largest log, or of the disk, is left."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,14 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_age_ms: int = 72 * HOUR_MS
     max_log_bytes: int = 0
     disk_max_used_ratio: float = 0.75
+
+    def ahead(self) -> RetentionPolicy:
+        """What is about to go: what waits there until it is due is moved before it is in the way."""
+        return msgspec.structs.replace(
+            self,
+            max_log_bytes=int(self.max_log_bytes * (1 - AHEAD)),
+            disk_max_used_ratio=self.disk_max_used_ratio - AHEAD,
+        )
 
 
 def policy_of(config: BrokerConfig) -> RetentionPolicy:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from dledger_broker.features.delay import moving
+from dledger_broker.features.delay import sweep
 from dledger_broker.features.delay.commands import CancelTimers, MoveTimers, TimerRow
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import RowsOfTimers
@@ -40,8 +40,22 @@ CATALOGUE.add(
     "fired-again-in-flight",
     "what is on its way to be fired is not fired again by a later run of the job",
     (RowsInFlight, "__contains__", lambda _self, _position: False),
-    (RowsInFlight, "firing", False),
+    (RowsInFlight, "fires", 0),
     schedule=timers.fire_in_flight_across_a_handover_that_fails,
+)
+
+
+def _forget_moves(self: RowsInFlight, _positions: Collection[int]) -> None:
+    _real_move(self, ())
+
+
+_real_move = RowsInFlight.move
+
+CATALOGUE.add(
+    "fired-while-moved",
+    "what is on its way to the log's end is not fired from its old place",
+    (RowsInFlight, "move", _forget_moves),
+    schedule=timers.message_that_is_due_while_it_is_moved,
 )
 
 CATALOGUE.add(
@@ -55,12 +69,12 @@ def _keep_moved(moved: Sequence[TimerRow], lost: Sequence[TimerRow]) -> list[Mov
     return [command for command in _real_commands(moved, lost) if not isinstance(command, MoveTimers)]
 
 
-_real_commands = moving._commands  # noqa: SLF001 - what is patched is what is private
+_real_commands = sweep._commands  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "moved-and-kept",
     "a message that is moved is pending at its new place alone",
-    (moving, "_commands", _keep_moved),
+    (sweep, "_commands", _keep_moved),
 )
 
 CATALOGUE.add(

@@ -6,6 +6,7 @@ from random import Random
 from typing import Final
 
 from dledger.errors import BusyError, LogError, LogFullError
+from dledger.replica.proposer import Fill
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
@@ -73,21 +74,31 @@ class Brokers:
         life.environment.sync_delay_s = lambda _lane: sync_s
         life.environment.cached_share = 0.0
 
-    def fill_disk_for(self, seconds: float) -> None:
-        """Let time pass in which the leader's log refuses everything, the small and rare commands too."""
-        self._refuse_for(seconds, LogFullError("the disk is full"))
+    def fill_disk_for(self, seconds: float, *, reserve_too: bool = True) -> None:
+        """Let time pass in which the leader's log refuses everything; `reserve_too`: also what is small and rare."""
+        self._refuse_for(seconds, LogFullError("the disk is full"), privileged_too=reserve_too)
 
     def busy_for(self, seconds: float) -> None:
         """Let time pass in which the leader's log takes nothing."""
         self._refuse_for(seconds, BusyError("too much is in flight"))
 
-    def _refuse_for(self, seconds: float, error: LogError) -> None:
+    def _refuse_for(self, seconds: float, error: LogError, *, privileged_too: bool = True) -> None:
         log = leading(self.group).replica.leading
+        stage = log.stage
 
-        def refuse(*_: object, **__: object) -> int:
+        def refuse(
+            size: int,
+            fill: Fill | None,
+            commands: bytes | bytearray,
+            context: object,
+            *,
+            privileged: bool = False,
+            own: bool = False,
+        ) -> int:
+            if privileged and not privileged_too:
+                return stage(size, fill, commands, context, privileged=True, own=own)
             raise error
 
-        stage = log.stage
         log.stage = refuse  # type: ignore[method-assign]
         self.run(seconds)
         log.stage = stage  # type: ignore[method-assign]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TIMER_DELAY_MS
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC, Brokers
+from dledger_sim.brokers.service import SimBroker
 from dledger_sim.brokers.truth import encode_body
+from dledger_sim.log.registers import leading
 
 PASSING: Final = "passing"
 
@@ -102,9 +104,33 @@ def message_of_a_queue_that_is_not_read_any_more() -> None:
     assert brokers.workload.truth.stored[operation].queue_id < 2
 
 
+def message_that_is_due_while_it_is_moved() -> None:
+    """It is delivered from its new place, and from there alone.
+
+    1. A trim is wanted; a move of the message is on its way to slow followers. 2. The message is due. 3. The move is
+    applied: had it been fired from its old place, it would be delivered once more from the new one.
+    """
+    brokers = Brokers()
+    operation = send_delayed(brokers, 6_500)
+    connection = brokers.connect(brokers.leader)
+    for _ in range(40):
+        brokers.send(connection, TOPIC, padding=4000)
+        brokers.run(0.1)
+    leader = leading(brokers.group)
+    broker, replica = cast(SimBroker, leader.service), leader.replica
+    for name in brokers.group.nodes:
+        if name != brokers.leader:
+            brokers.slow_down_disk(name)
+    broker.trim(replica.snapshots.list()[-1].position)
+    brokers.run(15.0)
+    assert brokers.workload.truth.happened["row moved"] == 1
+    assert operation in brokers.workload.truth.stored
+
+
 TIMER_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     fire_in_flight_across_a_handover_that_fails,
     recall_in_flight,
     message_of_a_topic_that_is_gone_when_it_is_due,
     message_of_a_queue_that_is_not_read_any_more,
+    message_that_is_due_while_it_is_moved,
 )

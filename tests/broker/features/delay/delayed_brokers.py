@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from dledger_broker.features.delay.commands import TimerRow
+from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.reading import Readable
 from dledger_broker.features.delay.table import TIMERS, TimerTable
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
@@ -35,11 +39,11 @@ class Delayed:
         connection.call(RemotingCommand(code, ext=ext, body=encode_body(operation, padding)), TIMEOUT_S, answers.append)
         return operation, answers
 
-    def send(self, delay_ms: int, *, topic: str = TOPIC, padding: int = 0) -> int:
+    def send(self, delay_ms: int, *, topic: str = TOPIC, padding: int = 0, settle_s: float = 0.3) -> int:
         """Send a message that is due later, and wait until it is taken; returns its operation."""
         connection = self.brokers.connect(self.brokers.leader)
         operation, answers = self.ask(connection, {TIMER_DELAY_MS: str(delay_ms)}, topic=topic, padding=padding)
-        self.brokers.run(0.3)
+        self.brokers.run(settle_s)
         assert [answer.code for answer in answers if answer] == [0]
         return operation
 
@@ -91,6 +95,31 @@ class Delayed:
     def due_messages(self) -> DueMessages:
         """The leader's part."""
         return self.leader.service.parts[DueMessages]
+
+    def break_record(self, operation: int) -> None:
+        """Have the present leader fail to read the record of a message that waits."""
+        reads = self.due_messages.reads
+        (broken,) = (at for at, waiting in self.truth.due.pending.items() if waiting.operation == operation)
+        read = reads.read
+        self.truth.due.unreadable.add(operation)
+
+        def read_without(rows: Sequence[TimerRow], done: Callable[[Sequence[Readable]], None]) -> None:
+            def told(found: Sequence[Readable]) -> None:
+                done([(row, None if row[1] == broken else record) for row, record in found])
+
+            read(rows, told)
+
+        reads.read = read_without  # type: ignore[method-assign]
+
+    @property
+    def in_flight(self) -> RowsInFlight:
+        """What the leader has on its way."""
+        return self.due_messages.in_flight
+
+    @property
+    def newest_snapshot(self) -> int:
+        """The highest position below which the leader's log may be trimmed."""
+        return leading(self.brokers.group).replica.snapshots.list()[-1].position
 
     def tables(self) -> list[TimerTable]:
         """The tables of all nodes that live."""

@@ -57,7 +57,7 @@ def test_what_cannot_be_moved_because_the_log_is_full_is_given_up_and_counted() 
     kept = delayed.send(60_000)
     position = leading(brokers.group).replica.snapshots.list()[-1].position
     delayed.leader.trim(position)
-    brokers.fill_disk_for(2.0)
+    brokers.fill_disk_for(2.0, reserve_too=False)
     brokers.run(2.0)
     assert delayed.truth.due.lost == {low}
     assert [table.below(position).rows for table in delayed.tables()] == [0, 0, 0]

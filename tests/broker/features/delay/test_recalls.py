@@ -192,7 +192,7 @@ def test_a_recall_that_meets_a_move_waits_and_finds_the_message_at_its_new_place
     for name in brokers.group.nodes:
         if name != brokers.leader:
             brokers.slow_down_disk(name, 0.4)
-    while not delayed.due_messages.moves._in_flight.moving:
+    while not delayed.in_flight.moves:
         brokers.run(0.01)
     answers = delayed.recall(operation, handle)
     brokers.run(0.1)

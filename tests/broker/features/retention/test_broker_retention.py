@@ -34,7 +34,8 @@ class Retaining:
         self.counters = BrokerCounters()
         self.pins = ProposedPins(machine)
         self.leases = PinLeases(machine, self.pins, env)
-        self.job = Retention(machine, node, env, self.pins, NothingWaits(), policy, self.counters)
+        self.waits = NothingWaits()
+        self.job = Retention(machine, node, env, self.pins, self.waits, policy, self.counters)
         self._jobs = machine.jobs
         self._jobs.open([self.leases, self.job], node, broker.writer)
 
@@ -116,6 +117,18 @@ def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
     broker.node.status = status
     broker.env.advance(CHECK_PERIOD_S)
     assert broker.log.first_position == max(broker.log.snapshots)
+
+
+def test_what_waits_is_moved_before_the_disk_is_too_full():
+    broker, retention = trimmed_broker(RetentionPolicy())
+    for disk_used in (690, 710, 760):
+        broker.node.disk_used = disk_used
+        retention.check()
+        broker.env.advance(1.0)
+    position = max(broker.log.snapshots)
+    told = [wanted for n, wanted in enumerate(retention.waits.wanted) if wanted != retention.waits.wanted[n - 1]]
+    assert told == [(0, False), (position, False), (position, True)]
+    assert broker.log.first_position == position
 
 
 def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():

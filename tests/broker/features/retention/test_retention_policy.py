@@ -76,6 +76,15 @@ def test_the_oldest_go_beyond_the_largest_size():
     assert choose(segments(1, 0), EVERYWHERE, policy) is None
 
 
+def test_what_is_about_to_go_is_known_a_twentieth_ahead():
+    found, policy = segments(3, 2, 1, 0), RetentionPolicy(max_log_bytes=420)
+    assert choose(found, EVERYWHERE, policy) is None
+    assert choose(found, EVERYWHERE, policy.ahead()) == 100
+    policy = RetentionPolicy(disk_max_used_ratio=0.75)
+    assert [choose(found, EVERYWHERE, policy.ahead(), ratio=ratio) for ratio in (0.69, 0.71)] == [None, 200]
+    assert RetentionPolicy().ahead().max_log_bytes == 0, "no limit is no limit ahead"
+
+
 def test_a_full_disk_takes_the_oldest_of_any_age_a_few_at_a_time():
     assert choose(segments(3, 2, 1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 200
     assert choose(segments(1, 0), EVERYWHERE, RetentionPolicy(), ratio=0.76) == 100

@@ -1,0 +1,69 @@
+"""Delayed messages in the way of a trim that cannot be moved: when they are given up, and when they are not."""
+
+from __future__ import annotations
+
+from dledger_broker.features.delay.progress import STUCK_S, Progress
+from dledger_broker.features.retention.policy import RetentionPolicy
+from tests.broker.features.delay.delayed_brokers import Delayed
+
+FULL = RetentionPolicy(max_age_ms=1 << 40, disk_max_used_ratio=-1.0)
+"""No disk is empty enough."""
+DAY_MS = 86_400_000
+
+
+def with_a_record_that_cannot_be_read() -> tuple[Delayed, int, int]:
+    """Two messages wait at the log's beginning; the leader cannot read the first one."""
+    delayed = Delayed()
+    rotten, readable = delayed.send(DAY_MS), delayed.send(DAY_MS)
+    delayed.break_record(rotten)
+    delayed.fill_log()
+    return delayed, rotten, readable
+
+
+def test_on_a_full_disk_what_cannot_be_moved_is_given_up_after_a_minute() -> None:
+    delayed, rotten, _ = with_a_record_that_cannot_be_read()
+    position = delayed.newest_snapshot
+    delayed.leader.retention.policy = FULL
+    delayed.brokers.run(60.0)
+    assert delayed.truth.happened["row moved"] == 1
+    assert not delayed.truth.due.lost
+    delayed.brokers.run(25.0)
+    assert delayed.truth.due.lost == {rotten}
+    assert delayed.leader.broker.log.first_position >= position
+
+
+def test_on_a_disk_with_room_it_is_given_up_after_ten_minutes_alone() -> None:
+    delayed, rotten, _ = with_a_record_that_cannot_be_read()
+    position = delayed.newest_snapshot
+    delayed.brokers.run(580.0)
+    assert delayed.truth.happened["row moved"] == 1
+    assert delayed.truth.happened["row cancelled"] == 0
+    assert delayed.leader.broker.log.first_position < position
+    delayed.brokers.run(60.0)
+    assert delayed.truth.happened["row cancelled"] == 1
+    assert delayed.leader.broker.log.first_position >= position
+    assert {gauge.name: gauge.read() for gauge in delayed.due_messages.gauges}["timers_lost"] == 1
+    assert delayed.truth.due.lost == {rotten}
+
+
+def test_what_is_gone_from_the_lowest_segment_counts_whatever_is_wanted_meanwhile() -> None:
+    """The position of a trim rises all the time: what is below it changes, and nothing moves."""
+    progress = Progress(0.0)
+    progress.note((0, 10), 0.0, must_go=True)
+    progress.note((0, 10), STUCK_S - 1.0, must_go=True)
+    assert not progress.is_stuck(STUCK_S - 1.0)
+    assert progress.is_stuck(STUCK_S)
+    progress.note((0, 9), STUCK_S, must_go=True)
+    assert not progress.is_stuck(STUCK_S + 1.0)
+    assert progress.is_stuck(2 * STUCK_S)
+    progress.note((65_536, 50), 2 * STUCK_S, must_go=True)
+    assert not progress.is_stuck(2 * STUCK_S)
+
+
+def test_the_minute_begins_when_the_disk_is_full() -> None:
+    progress = Progress(0.0)
+    progress.note((0, 10), 0.0, must_go=False)
+    progress.note((0, 10), 1_000.0, must_go=False)
+    progress.note((0, 10), 1_001.0, must_go=True)
+    assert not progress.is_stuck(1_001.0)
+    assert progress.is_stuck(1_000.0 + STUCK_S)
