@@ -14,7 +14,13 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import CheckTransactionHeader, EndTransactionHeader, decode_ext, encode_ext
-from dledger_remoting.properties import NAME_END, PRODUCER_GROUP, TRANSACTION_PREPARED, VALUE_END
+from dledger_remoting.properties import (
+    CHECK_IMMUNITY_SECONDS,
+    NAME_END,
+    PRODUCER_GROUP,
+    TRANSACTION_PREPARED,
+    VALUE_END,
+)
 from dledger_remoting.record import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_PREPARED,
@@ -22,8 +28,9 @@ from dledger_remoting.record import (
     decode_record,
 )
 
+from .arguments import checked
 from .connection import Connection
-from .errors import ClientError
+from .errors import ClientError, InvalidArgumentError
 from .messages import Message
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
@@ -32,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 Decision: TypeAlias = Literal["commit", "rollback", "unknown"]
 """What becomes of a transaction; `"unknown"`: ask again later."""
-Check: TypeAlias = Callable[["OpenTransaction"], Awaitable[Decision]]
-"""Asked about a transaction that was neither committed nor rolled back, maybe by another process of the group."""
+MAX_CHECK_AFTER_S: Final = 3_600
+"""For so long at most brokers leave a transaction to its producer."""
 
 MAX_CHECKS: Final = 1_000
 """Checks of a producer that run at a time; what brokers ask beyond that they ask again later."""
@@ -56,6 +63,11 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     queue_offset: int
 
 
+Check: TypeAlias = Callable[[OpenTransaction], Awaitable[Decision]]
+"""Asked about a transaction that was neither committed nor rolled back, maybe by another process of the group."""
+
+
+@checked
 class TransactionProducer:
     """Sends messages that become visible when they are committed.
 
@@ -84,17 +96,25 @@ class TransactionProducer:
         )
         self._producer._answer_checks(self._on_request)  # noqa: SLF001 - half of this class, for no application
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
+        """Let brokers know of this producer. No name server needs to be there yet."""
         await self._producer.start()
+
+    async def close(self) -> None:
+        """Give up checks, which brokers ask another producer about, wait for the calls under way, leave the cluster."""
+        for check in list(self._checks):
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+        await self._producer.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for check in list(self._checks):
-            check.cancel()
-        await asyncio.gather(*self._checks, return_exceptions=True)
-        await self._producer.close()
+        await self.close()
 
     async def begin(
         self,
@@ -105,13 +125,19 @@ class TransactionProducer:
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
         unique_key: str | None = None,
+        check_after_s: int | None = None,
     ) -> OpenTransaction:
         """Store a message that nobody sees yet. Raises what `Producer.send` raises.
 
-        An attempt of unknown outcome is not repeated: what it may have stored is asked about later.
+        Nobody is asked about it for `check_after_s` seconds, 0 to 3600; by default for as long as brokers are
+        configured to wait. An attempt of unknown outcome is not repeated: what it may have stored is asked about later.
         """
+        if check_after_s is not None and not 0 <= check_after_s <= MAX_CHECK_AFTER_S:
+            raise InvalidArgumentError(f"check_after_s={check_after_s}: 0 to {MAX_CHECK_AFTER_S} is expected")
         message = Message(body, key, tags, properties, unique_key)
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._group}
+        if check_after_s is not None:
+            marks[CHECK_IMMUNITY_SECONDS] = str(check_after_s)
         text = "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in marks.items())
         send = self._producer._send_half  # noqa: SLF001 - half of this class, for no application
         sent: SendResult = await send(topic, message, text, SYS_TRANSACTION_PREPARED)

@@ -23,6 +23,7 @@ from dledger_client import (
     InvalidArgumentError,
     Message,
     NoNameServerError,
+    OpenTransaction,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -30,6 +31,7 @@ from dledger_client import (
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
+    TransactionProducer,
 )
 from dledger_client.arguments import checked
 from dledger_client.messages import queues_in
@@ -73,6 +75,8 @@ WRONG = {
     "StartFrom": ["middle", None, 2.5, True, []],
     "StrategyName | Strategy": ["middle", None, 5, []],
     "Handler | None": [5, "handler"],
+    "Check": [None, 5, "check"],
+    "OpenTransaction": [None, "x", OpenTransaction("T", "x", "k", "broker-a", 0, 0)],
     "SubscriptionGroupConfig": [
         None,
         "CG",
@@ -100,10 +104,12 @@ RIGHT = {
     "config": SubscriptionGroupConfig("CG"),
     "offset_message_id": "7F00000100002A9F0000000000000000",
     "key": "key",
+    "check": print,
+    "transaction": OpenTransaction("T", b"x", "k", "broker-a", 0, 0),
 }
 """Of what has no default."""
 BLOCKING = {SyncProducer: Producer, SyncConsumer: PushConsumer, SyncAdmin: Admin}
-CLASSES = [Producer, PushConsumer, PullConsumer, Admin, *BLOCKING]
+CLASSES = [Producer, TransactionProducer, PushConsumer, PullConsumer, Admin, *BLOCKING]
 
 
 def public_calls():
@@ -222,6 +228,13 @@ async def test_keys_that_an_iterator_yields_are_checked_before_anything_is_sent(
         with pytest.raises(InvalidArgumentError, match=r"^key\[1\]=5"):
             await producer.send("T", b"x", key=keys())
         assert not cluster.group.bodies("T")
+
+
+@pytest.mark.parametrize("seconds", [-1, 3_601])
+async def test_a_transaction_is_left_alone_for_an_hour_at_most(seconds):
+    producer = TransactionProducer(NOWHERE, group="CG", check=print)
+    with pytest.raises(InvalidArgumentError, match=rf"^check_after_s={seconds}: 0 to 3600 is expected$"):
+        await producer.begin("T", b"x", check_after_s=seconds)
 
 
 @pytest.mark.parametrize("tags", ["a||b", "||", "a||", " a", "a ", "a\t", "\u0000a", "  ", "\n"])

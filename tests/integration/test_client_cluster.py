@@ -390,6 +390,12 @@ def test_examples_run(cluster: LocalCluster, path: Path):
     assert "OUT OF ORDER" not in run_example(path, cluster.namesrv)
 
 
+def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalCluster):
+    told = run_example(EXAMPLES[0].with_name("transactions.py"), cluster.namesrv).splitlines()
+    assert "order-3: asked by a broker, commit" in told
+    assert told[-1] == "consumers saw order-1, order-3"
+
+
 def test_the_example_in_the_components_readme_runs(cluster: LocalCluster, tmp_path: Path):
     (example,) = re.findall(r"```python\n(.*?)```", CLIENT_README.read_text("utf-8"), re.DOTALL)
     program = tmp_path / "example.py"
