@@ -126,7 +126,13 @@ HAPPENINGS = {
         "transaction ended when asked",
         "log trimmed",
     ),
-    "delays": ("delayed message delivered", "message taken back", "row moved", "log trimmed"),
+    "delays": (
+        "delayed message delivered",
+        "delayed send repeated",
+        "message taken back",
+        "row moved",
+        "log trimmed",
+    ),
     "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
 }
 """What a short campaign of a scenario reaches."""

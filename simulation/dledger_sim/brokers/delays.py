@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC
@@ -21,41 +21,75 @@ LEVELS_S: Final = (1.0, 5.0, 10.0)
 RECALL_SHARE: Final = 0.25
 """Of a client's requests, once it has something to recall."""
 KEPT_HANDLES: Final = 8
+IDEMPOTENT_SHARE: Final = 0.5
+MAX_ATTEMPTS: Final = 5
+
+
+class _Send(NamedTuple):
+    """A message to send; `attempts` have had no answer that says what became of it."""
+
+    operation: int
+    topic: str
+    queue_id: int
+    code: int
+    ext: dict[str, str]
+    body: bytes
+    attempts: int = 0
 
 
 class Delayer(Client):
-    """Sends messages with a delay level or a time, never one that it has sent before; asks for some of them back, and
-    for some of these again.
+    """Sends messages with a delay level or a time, half of them idempotently, and these again if their outcome is
+    unknown. Asks for some of them back, and for some of these again.
     """
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self._handles: deque[tuple[int, str, str]] = deque(maxlen=KEPT_HANDLES)
         """Of the last messages: operation, topic, recall handle."""
+        self._unsure: _Send | None = None
+        """An idempotent send of unknown outcome, which is repeated."""
 
     def act(self) -> None:
-        """Send, or recall."""
-        if self._handles and self.random.random() < RECALL_SHARE:
+        """Send, repeat, or recall."""
+        if self._unsure is not None:
+            send, self._unsure = self._unsure, None
+            self._send(send)
+        elif self._handles and self.random.random() < RECALL_SHARE:
             self._recall(*self.random.choice(self._handles))
         else:
-            self._send()
+            self._send(self._next())
 
-    def _send(self) -> None:
+    def _next(self) -> _Send:
         workload, random = self.workload, self.random
         operation, queue_id = workload.next_operation(), random.randrange(workload.settings.queues)
         topic = workload.any_topic()
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
         delay_s, name, value = self._delay()
         ext["i"] += f"{name}\x01{value}\x02"
+        if random.random() < IDEMPOTENT_SHARE:
+            ext["idempotent"] = "true"
         workload.truth.due.ask(operation, workload.group.scheduler.now + delay_s)
+        return _Send(operation, topic, queue_id, code, ext, body)
 
+    def _send(self, send: _Send) -> None:
         def done(answer: Answer | None) -> None:
-            self._done(operation, topic, queue_id, answer)
+            self._done(send, answer)
             self.pause()
 
-        if not self.call(code, ext, done, body=body):
-            workload.not_sent([operation])
+        if not self.call(send.code, dict(send.ext), done, body=send.body):
+            self._not_taken(send)
             self.pause()
+
+    def _not_taken(self, send: _Send) -> None:
+        """This attempt has stored nothing; an earlier one may have."""
+        if send.attempts:
+            self._again(send)
+        else:
+            self.workload.not_sent([send.operation])
+
+    def _again(self, send: _Send) -> None:
+        if "idempotent" in send.ext and send.attempts < MAX_ATTEMPTS:
+            self._unsure = send._replace(attempts=send.attempts + 1)
 
     def _delay(self) -> tuple[float, str, int]:
         """A delay in seconds, and the property that asks for it."""
@@ -69,20 +103,23 @@ class Delayer(Client):
         delay_s = self.random.choice(DELAYS_S)
         return delay_s, TIMER_DELAY_MS, int(delay_s * 1000)
 
-    def _done(self, operation: int, topic: str, queue_id: int, answer: Answer | None) -> None:
-        workload = self.workload
+    def _done(self, send: _Send, answer: Answer | None) -> None:
+        workload, operation, queue_id = self.workload, send.operation, send.queue_id
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             workload.counts["delayed send acknowledged"] += 1
             require(int(answer.ext["queueId"]) == queue_id, "a delayed send is answered with its queue", answer=answer)
             position = int(answer.ext["msgId"][-POSITION_DIGITS:], 16)
             workload.truth.due.acknowledge(operation, position)
             if (handle := answer.ext.get("recallHandle")) is not None:
-                self._handles.append((operation, topic, handle))
+                self._handles.append((operation, send.topic, handle))
+            if send.attempts:
+                workload.truth.happened["delayed send repeated"] += 1
         elif answer is not None and answer.code in NOT_STORED:
             workload.counts["delayed send refused"] += 1
-            workload.not_sent([operation])
+            self._not_taken(send)
         else:
             workload.counts["delayed send of unknown outcome"] += 1
+            self._again(send)
 
     def _recall(self, operation: int, topic: str, handle: str) -> None:
         workload = self.workload

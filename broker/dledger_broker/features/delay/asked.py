@@ -33,13 +33,18 @@ class Asked(NamedTuple):
     value: int
 
 
+def may_ask(data: bytes) -> bool:
+    """Whether properties may ask for a delay; False for most that do not."""
+    return data.find(_MARK) >= 0
+
+
 def asked_delay(properties: bytes, *, of_retry: bool = False) -> Asked | None:
     """What a message asks for; None if it is an ordinary one. Raises `MessageIllegal`.
 
     One that a client stores for retry (`of_retry`) has the properties of the message that failed: a level is the
     client's, beside which a time is what that one has once asked for.
     """
-    if properties.find(_MARK) < 0:
+    if not may_ask(properties):
         return None
     asked: Asked | None = None
     for name, key in zip(_NAMES, _BYTES, strict=True):

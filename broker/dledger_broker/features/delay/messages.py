@@ -30,12 +30,13 @@ from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.delays import parse_delay_levels
 from dledger_remoting.errors import MessageIllegal, ServerError
 from dledger_remoting.recalls import RecallHandle
+from dledger_remoting.topics import is_retry_topic
 
 NAME: Final = "delay"
 
@@ -137,15 +138,24 @@ class DueMessages(Part):
             self._machine.proposals.put_topic(config, then)
         return True
 
-    def recall_handle(self, topic: str, due: Due, unique_key: bytes) -> str:
-        """What the producer of a message holds of it, to take it back."""
+    def recall_handle(self, topic: str, due: Due, unique_key: bytes) -> bytes:
+        """What the producer of a message holds of it, to take it back; empty where RocketMQ gives it none."""
+        if due.level or is_retry_topic(topic):
+            return b""
         key = unique_key.decode(errors="replace")
-        return RecallHandle(topic, self._config.broker_group, due.ms, key).encode()
+        return RecallHandle(topic, self._config.broker_group, due.ms, key).encode().encode()
 
-    def store(self, message: NewRecord, due: Due, done: Callable[[Place | None], None]) -> None:
-        """Leader: store a message that is delivered when it is due. `done` is told where it waits; None: unknown.
+    def store(
+        self,
+        message: NewRecord,
+        due: Due,
+        done: Callable[[Place | None], None],
+        facts: Sequence[FixedRows] = (),
+    ) -> None:
+        """Leader: store a message that is delivered when it is due, in one unit with other facts about it.
 
-        The topic where it waits is there. Raises `RemotingError` and `LogError`, with nothing stored.
+        `done` is told where it waits; None: unknown. The topic where it waits is there. Raises `RemotingError` and
+        `LogError`, with nothing stored.
         """
         record = waiting(message, due)
         limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
@@ -153,7 +163,8 @@ class DueMessages(Part):
             raise MessageIllegal(f"a delayed message takes {record.size} bytes of the log, the limit is {limit}")
         self._require_room(record.size)
         self._machine.activation.require(NAME)
-        self._writer.write((record,), (added_rows(((due.ms, record.size),)),), done=partial(self._stored, done))
+        commands = (added_rows(((due.ms, record.size),)), *facts)
+        self._writer.write((record,), commands, done=partial(self._stored, done))
         self._on_their_way += 1
 
     def _stored(self, done: Callable[[Place | None], None], outcome: Stored | Unknown) -> None:

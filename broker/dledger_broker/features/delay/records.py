@@ -26,6 +26,14 @@ FREE_BYTES: Final = 1024
 _NUMBER_DIGITS: Final = 20
 
 
+class Real(NamedTuple):
+    """What the record of a message that waits says it is for."""
+
+    topic: str
+    queue_id: int
+    due_ms: int
+
+
 def due_topic(level: int, levels: int) -> TopicConfig:
     """The topic of messages of a level, or of those that have named a time (0)."""
     if level:
@@ -35,13 +43,7 @@ def due_topic(level: int, levels: int) -> TopicConfig:
 
 def waiting(message: NewRecord, due: Due) -> NewRecord:
     """A message as it waits. Raises `MessageIllegal` if its properties leave no room."""
-    own = message.properties
-    if own and not own.endswith(b"\x02"):
-        own += b"\x02"
-    facts = (
-        f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QUEUE_ID}\x01{message.queue_id}\x02{TIMER_OUT_MS}\x01{due.ms}\x02"
-    )
-    properties = own + facts.encode()
+    properties = with_facts(message.properties, Real(message.topic, message.queue_id, due.ms))
     limit = MAX_PROPERTIES_BYTES - FREE_BYTES
     if len(properties) > limit:
         raise MessageIllegal(
@@ -52,12 +54,12 @@ def waiting(message: NewRecord, due: Due) -> NewRecord:
     return msgspec.structs.replace(message, topic=topic, queue_id=queue_id, properties=properties)
 
 
-class Real(NamedTuple):
-    """What the record of a message that waits says it is for."""
-
-    topic: str
-    queue_id: int
-    due_ms: int
+def with_facts(properties: bytes, real: Real) -> bytes:
+    """A message's own properties, and behind them where it goes and when."""
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    facts = f"{REAL_TOPIC}\x01{real.topic}\x02{REAL_QUEUE_ID}\x01{real.queue_id}\x02{TIMER_OUT_MS}\x01{real.due_ms}\x02"
+    return properties + facts.encode()
 
 
 def real_of(record: MessageRecord) -> Real | None:

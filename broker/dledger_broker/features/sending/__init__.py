@@ -27,7 +27,7 @@ def _build(context: Context) -> SendRequests:
     groups = context.parts[GroupRequests].proposals
     locks = context.parts[LockRequests]
     targets = SendTargets(machine, context.group, config, context.announcements, requests, groups, locks)
-    idempotent = IdempotentSends(machine, log, env, config, counters, requests)
+    idempotent = IdempotentSends(machine, log, env, config, counters, requests, context.parts[DueMessages])
     return SendRequests(
         machine,
         context.writer,

@@ -10,14 +10,17 @@ from dledger.environment import Cancellable, Environment
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due
 from dledger_broker.features.delay.messages import DueMessages
-from dledger_broker.features.sending.tails import RecordTails, properties_of
+from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
+from dledger_broker.features.sending.dedup.identities import NO_ROWS, UnitRows, identity_seed
+from dledger_broker.features.sending.tails import RecordTails, properties_of, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.units import NewRecord, Place
-from dledger_remoting.errors import MessageIllegal, OutcomeUnknown, QuorumTimeout
+from dledger_remoting.errors import OutcomeUnknown, QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
-from dledger_remoting.record import KEPT_SYS_FLAGS
+from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD_BYTES
 
 DeliverAtOnce: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
 """Takes a message whose time has come."""
@@ -36,6 +39,7 @@ class DelayedSends:
         requests: Requests,
         tails: RecordTails,
         due_messages: DueMessages,
+        idempotent: IdempotentSends,
         id_prefix: bytes,
         deliver_at_once: DeliverAtOnce,
     ) -> None:
@@ -45,16 +49,13 @@ class DelayedSends:
         self._requests = requests
         self._tails = tails
         self._due_messages = due_messages
+        self._idempotent = idempotent
         self._id_prefix = id_prefix
         self._deliver_at_once = deliver_at_once
         self._waiting: dict[Request, Cancellable] = {}
 
     def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, asked: Asked) -> None:
         """Store a message that is checked and asks for a delay. Raises `RemotingError`, `LogError`."""
-        if target.idempotent or (fields.idempotent and target.may_be_idempotent):
-            raise MessageIllegal(
-                f"property {asked.name} asks for a delay, which an idempotent send cannot: send it as an ordinary one"
-            )
         now_ms = self._due_messages.reckoned_from_ms()
         if now_ms is None:
             self._due_messages.wait_for_time(request)
@@ -68,7 +69,12 @@ class DelayedSends:
     def _store(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due) -> None:
         if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
             return
-        tail, unique_key, _, _ = self._tails.complete_anew(fields.properties.encode(), target)
+        tail, unique_key, tag_code, has_own_key = self._tails.complete_anew(fields.properties.encode(), target)
+        rows: UnitRows | None = NO_ROWS
+        if has_own_key and (target.idempotent or (fields.idempotent and target.may_be_idempotent)):
+            rows = self._admit(request, fields, target, queue_id, (request.body, tail, fields.user_flag, tag_code))
+        if rows is None:
+            return
         message = NewRecord(
             topic=target.topic,
             queue_id=queue_id,
@@ -80,15 +86,27 @@ class DelayedSends:
             born_host=request.origin.born_host,
             reconsume_times=fields.reconsume_times,
         )
-        handle = b""
-        if not due.level and target.retry_group is None:
-            handle = self._due_messages.recall_handle(target.topic, due, unique_key).encode()
-        self._due_messages.store(message, due, partial(self._stored, request, queue_id, unique_key, handle))
+        remembering = self._idempotent.remembering(rows)
+        facts = () if remembering is None else (remembering,)
+        handle = self._due_messages.recall_handle(target.topic, due, unique_key)
+        self._due_messages.store(message, due, partial(self._stored, request, queue_id, unique_key, handle), facts)
         self._counters.bytes_in += message.size
         timeout_s = self._limits.quorum_timeout_ms / 1000
         self._waiting[request] = self._env.call_later(timeout_s, partial(self._timed_out, request))
 
+    def _admit(
+        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, parts: MessageParts
+    ) -> UnitRows | None:
+        """What is to be remembered of an idempotent send; None if it repeats another one, as which it is answered."""
+        body, tail, _, _ = parts
+        seed, queue = identity_seed(fields.producer_group, target.topic), target.queue(queue_id)
+        size = RECORD_HEAD_BYTES + len(body) + len(tail)
+        send = (request, fields, target, queue, (parts,), unique_key_of(tail), None, size, seed, queue_id)
+        taken, rows = self._idempotent.admit([send])
+        return rows if taken else None
+
     def _stored(self, request: Request, queue_id: int, unique_key: bytes, handle: bytes, place: Place | None) -> None:
+        self._idempotent.applied()
         timer = self._waiting.pop(request, None)
         if timer is None:
             return  # it was answered that its outcome is unknown

@@ -110,7 +110,7 @@ class SendRequests(Part):
         self._counters = counters
         self._fail = requests.fail
         self._delayed = DelayedSends(
-            env, limits, counters, requests, self._tails, due_messages, self._id_prefix, self._add_at_once
+            env, limits, counters, requests, self._tails, due_messages, idempotent, self._id_prefix, self._add_at_once
         )
         self._halves: Halves | None = None
 

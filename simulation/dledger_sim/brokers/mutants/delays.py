@@ -11,6 +11,7 @@ from dledger_broker.features.delay.index import RowsOfTimers
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.recalls import Recalls, _Found
+from dledger_broker.features.sending.dedup import comparing, idempotent
 from dledger_broker.kernel.units import FixedRows
 from dledger_broker.views.timefile import TimeFile
 from dledger_broker.views.timerows import Counts, Key, RowChanges
@@ -139,6 +140,13 @@ CATALOGUE.add(
 async def _believe(_self: Recalls, _handle: RecallHandle, _rows: Sequence[TimerRow]) -> None:
     """Take what waits no more for taken back."""
 
+
+CATALOGUE.add(
+    "delayed-repetition-not-known",
+    "a repeated send of a message that waits is answered as the first one",
+    (comparing, "may_wait", lambda _messages: False),
+    (idempotent, "may_wait", lambda _messages: False),
+)
 
 CATALOGUE.add(
     "delivered-taken-for-recalled",

@@ -58,12 +58,6 @@ def test_more_than_may_wait_is_refused_and_stores_nothing(make_broker: MakeBroke
     assert client.send_message("T1", b"now").code == 0
 
 
-def test_an_idempotent_send_cannot_be_delayed(broker: ServedBroker, client: FakeClient) -> None:
-    answer = client.send_message("T1", b"later", i="UNIQ_KEY\x01K1\x02DELAY\x011\x02", idempotent="true")
-    assert answer.code == 13
-    assert pending(broker).rows == 0
-
-
 @pytest.mark.parametrize("text", ["", "1", "1x", "0s", "s", "1s " * 65, "\u0661s"])
 def test_a_table_of_levels_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"levels|no delay"):

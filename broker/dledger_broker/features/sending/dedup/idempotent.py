@@ -12,20 +12,23 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
 from operator import itemgetter
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
 from dledger.format import COMMAND_HEADER_BYTES
+from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.sending.dedup.comparing import MAX_FACTS_BYTES, FirstSend, first_send, may_wait
 from dledger_broker.features.sending.dedup.identities import (
     MAX_ROW_BYTES,
     MEMBER_BITS,
@@ -42,12 +45,11 @@ from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge
-from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.units import FixedRows
 from dledger_remoting.errors import QuorumTimeout
-from dledger_remoting.hotpath import SendV2Fields, send_response_frame
-from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES
+from dledger_remoting.hotpath import send_response_frame
 
 WAIT_S: Final = 0.01
 """How often a repetition looks whether the first one has its outcome."""
@@ -80,8 +82,10 @@ class IdempotentSends:
         config: BrokerConfig,
         counters: BrokerCounters,
         requests: Requests,
+        due_messages: DueMessages,
     ) -> None:
         self._machine = machine
+        self._due_messages = due_messages
         machine.on_state(self._keep_table)
         self._log = log
         self._env = env
@@ -246,14 +250,16 @@ class IdempotentSends:
             if position < kept_from or size > left:
                 continue
             wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
+            if may_wait(messages):
+                wanted = min(wanted + MAX_FACTS_BYTES, left)
             stored = self._fetched.get((position, wanted)) or self._log.read_nowait(position, wanted)
             if stored is None:
                 self._requests.spawn(request, self._fetch(request, position, wanted))
                 return True
-            for begin in _records(stored, count):
-                if _same(stored, begin, fields, messages):
-                    self._answer(send, stored, begin)
-                    return True
+            first = first_send(stored, count, fields, target, messages)
+            if first is not None:
+                self._answer(send, first)
+                return True
         return False
 
     async def _fetch(self, request: Request, position: int, size: int) -> None:
@@ -268,21 +274,24 @@ class IdempotentSends:
     def _forget_fetched(self, position: int, size: int) -> None:
         self._fetched.pop((position, size), None)
 
-    def _answer(self, send: PendingSend, stored: bytes, begin: int) -> None:
-        """Answer as the first send was answered, which its records from `begin` on tell."""
-        request, _, _, _, messages, unique_key, *_ = send
+    def _answer(self, send: PendingSend, first: FirstSend) -> None:
+        """Answer as the first send was answered."""
+        request, _, target, _, _, unique_key, *_ = send
         self._counters.idempotent_repeats += 1
         if request.is_oneway:
             request.origin.settle()
             return
-        ids: list[bytes] = []
-        at = begin
-        for body, tail, _, _ in messages:
-            ids.append((stored[at + 64 : at + 72] + stored[at + 28 : at + 36]).hex().upper().encode())
-            at += RECORD_HEAD_BYTES + len(body) + len(tail)
-        _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored, begin)
+        handle = b""
+        if first.due is not None:
+            handle = self._due_messages.recall_handle(target.topic, first.due, unique_key)
         frame = send_response_frame(
-            request.opaque, b",".join(ids), queue_id, queue_offset, unique_key, serialize_type=request.serialize_type
+            request.opaque,
+            b",".join(first.ids),
+            first.queue_id,
+            first.queue_offset,
+            unique_key,
+            serialize_type=request.serialize_type,
+            recall_handle=handle,
         )
         request.origin.answer_frame(frame)
 
@@ -302,6 +311,21 @@ class IdempotentSends:
                 return bytearray()
             self._understood_by = membership
         return bytearray(COMMAND_HEADER_BYTES + ROW_BYTES * count)
+
+    def remembering(self, rows: UnitRows) -> FixedRows | None:
+        """The command for a unit whose one record is of a message that waits until it is due; None as in `command`."""
+        room = self.command(rows)
+        if not room:
+            return None
+
+        def write(payload: memoryview, positions: Sequence[int | None]) -> None:
+            (position,) = positions
+            invariant(position is not None, "the topic where messages wait is there when one is stored")
+            write_command(room, rows, cast(int, position))
+            payload[:] = room[COMMAND_HEADER_BYTES:]
+            self.staged(cast(int, position), rows)
+
+        return FixedRows(REMEMBER_SENDS, len(room) - COMMAND_HEADER_BYTES, write)
 
     def staged(self, position: int, rows: UnitRows) -> None:
         """A unit whose first record is to stand at `position` was proposed."""
@@ -390,29 +414,3 @@ def _add(seen: dict[int, int], rows: UnitRows) -> None:
     """Add the members of a unit to those of their families."""
     for family, members in zip(rows.families, rows.members, strict=True):
         seen[family] = seen.get(family, 0) | members
-
-
-def _records(stored: bytes, count: int) -> Iterator[int]:
-    """Where the first `count` records begin, as far as they do."""
-    at = 0
-    for _ in range(count):
-        if at + RECORD_HEAD_BYTES > len(stored):
-            break
-        yield at
-        at += int.from_bytes(stored[at : at + 4], "big")
-
-
-def _same(stored: bytes, begin: int, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
-    """Whether the records from `begin` on are the messages, but for queue, born time, store time and hosts."""
-    at = begin
-    for body, tail, flag, _ in messages:
-        size = RECORD_HEAD_BYTES + len(body) + len(tail)
-        found = RECORD_HEAD.unpack_from(stored, at)
-        expected = (size, flag, fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times, len(body))
-        if (found[0], found[4], found[7], found[12], found[14]) != expected:
-            return False
-        body_at = at + RECORD_HEAD_BYTES
-        if stored[body_at : body_at + len(body)] != body or stored[body_at + len(body) : at + size] != tail:
-            return False
-        at += size
-    return True

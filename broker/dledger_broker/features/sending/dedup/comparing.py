@@ -1,0 +1,111 @@
+"""Comparison of sends with what is stored: in the topic that they are for, or where messages wait until they are due.
+
+A message that asks for a delay may stand in either, for whether its time had come was decided when it was sent first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from dledger_broker.features.delay.asked import Due, may_ask
+from dledger_broker.features.delay.records import DUE_TOPICS, real_of, with_facts
+from dledger_broker.features.sending.tails import properties_of
+from dledger_broker.features.sending.targets import SendTarget
+from dledger_broker.kernel.records import MessageParts
+from dledger_remoting.errors import RecordError
+from dledger_remoting.hotpath import SendV2Fields
+from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYTES, MessageRecord, decode_record
+from dledger_remoting.topics import TIMER_TOPIC
+
+MAX_FACTS_BYTES: Final = 512
+"""The record of a message that waits is no larger by more."""
+
+
+class FirstSend(NamedTuple):
+    """What answered the first one of some sends that are the same.
+
+    `ids` are the positions and hosts in its message ids; `due` is when its message was due, None if it did not wait.
+    """
+
+    ids: list[bytes]
+    queue_id: int
+    queue_offset: int
+    due: Due | None = None
+
+
+def first_send(
+    stored: bytes, count: int, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
+) -> FirstSend | None:
+    """The send that is the same among those which begin the first `count` records of some bytes; None if none is."""
+    for begin in _records(stored, count):
+        if _same(stored, begin, fields, messages):
+            _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored, begin)
+            return FirstSend(_ids(stored, begin, messages), queue_id, queue_offset)
+    return _first_that_waits(stored, fields, target, messages) if may_wait(messages) else None
+
+
+def may_wait(messages: Sequence[MessageParts]) -> bool:
+    """Whether the message of a send may stand where messages wait."""
+    return len(messages) == 1 and may_ask(messages[0][1])
+
+
+def _first_that_waits(
+    stored: bytes, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
+) -> FirstSend | None:
+    """As `first_send`, of the one record that the bytes begin with, which is that of a message that waits or has."""
+    ((body, tail, flag, _),) = messages
+    record = _whole_record(stored)
+    real = real_of(record) if record is not None and record.topic in DUE_TOPICS else None
+    if record is None or real is None or real.topic != target.topic:
+        return None
+    properties = with_facts(properties_of(tail, target), real)
+    expected = (body, properties, flag, fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times)
+    found = (record.body, record.properties, record.flag, record.sys_flag & KEPT_SYS_FLAGS, record.reconsume_times)
+    if found != expected:
+        return None
+    level = 0 if record.topic == TIMER_TOPIC else record.queue_id + 1
+    return FirstSend(_ids(stored, 0, messages[:1]), real.queue_id, record.queue_offset, Due(real.due_ms, level))
+
+
+def _whole_record(stored: bytes) -> MessageRecord | None:
+    try:
+        return decode_record(stored[: int.from_bytes(stored[:4], "big")])
+    except RecordError:
+        return None
+
+
+def _ids(stored: bytes, begin: int, messages: Sequence[MessageParts]) -> list[bytes]:
+    """The message ids of records from `begin` on."""
+    ids: list[bytes] = []
+    at = begin
+    for body, tail, _, _ in messages:
+        ids.append((stored[at + 64 : at + 72] + stored[at + 28 : at + 36]).hex().upper().encode())
+        at += RECORD_HEAD_BYTES + len(body) + len(tail)
+    return ids
+
+
+def _records(stored: bytes, count: int) -> Iterator[int]:
+    """Where the first `count` records begin, as far as they do."""
+    at = 0
+    for _ in range(count):
+        if at + RECORD_HEAD_BYTES > len(stored):
+            break
+        yield at
+        at += int.from_bytes(stored[at : at + 4], "big")
+
+
+def _same(stored: bytes, begin: int, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
+    """Whether the records from `begin` on are the messages, but for queue, born time, store time and hosts."""
+    at = begin
+    for body, tail, flag, _ in messages:
+        size = RECORD_HEAD_BYTES + len(body) + len(tail)
+        found = RECORD_HEAD.unpack_from(stored, at)
+        expected = (size, flag, fields.sys_flag & KEPT_SYS_FLAGS, fields.reconsume_times, len(body))
+        if (found[0], found[4], found[7], found[12], found[14]) != expected:
+            return False
+        body_at = at + RECORD_HEAD_BYTES
+        if stored[body_at : body_at + len(body)] != body or stored[body_at + len(body) : at + size] != tail:
+            return False
+        at += size
+    return True
