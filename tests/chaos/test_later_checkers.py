@@ -101,3 +101,79 @@ def test_how_late_messages_come_is_told():
 def test_a_message_that_came_while_clocks_were_wrong_is_counted():
     history = seen(clocks(delayed(), *NODES), "a", at=EARLY)
     assert verdict("due", history.run()).figures["misled"] == 1
+
+
+FIRST = "chaos-retries/broker-a/0"
+AGAIN = "%RETRY%chaos-retries/broker-a/0"
+DEAD = "%DLQ%chaos-retries/broker-a/0"
+
+
+def sent_back(value="a#1", outcome="ok", queue=AGAIN, delay_ms=DELAY_MS, history=None):
+    """A consumer sends a message back, to come again after ten seconds."""
+    told = {} if delay_ms is None else {"delay_ms": delay_ms}
+    topic = queue.partition("/")[0]
+    history = history or History("retries")
+    return history.add("send-back", topic, value, outcome, begin=SENT, end=SENT + SECOND, **told)
+
+
+def buried(value="a#1", outcome="ok", history=None):
+    """A consumer makes a message a dead letter."""
+    return sent_back(value, outcome, DEAD, None, history)
+
+
+def came(history, topic="chaos-retries", position=0):
+    """A message says what it was at first, and lies at byte 0."""
+    return there(history, "a", queue=FIRST).add("came-again", "a", [topic, position])
+
+
+KEPT = {
+    "once, when it is due": seen(sent_back(), "a#1", queue=AGAIN),
+    "for each acknowledgement once": seen(sent_back(history=sent_back()), "a#1", "a#1", queue=AGAIN),
+    "once more after an unknown outcome": seen(
+        sent_back(outcome="info", history=sent_back()), "a#1", "a#1", queue=AGAIN
+    ),
+    "not once more after an unknown outcome": seen(sent_back(outcome="info", history=sent_back()), "a#1", queue=AGAIN),
+    "a dead letter, at once": seen(buried(), "a#1", queue=DEAD, at=SENT + SECOND),
+    "a dead letter, and once more, at once": seen(
+        seen(buried(history=sent_back(outcome="info")), "a#1", queue=DEAD, at=SENT + SECOND), "x", queue=AGAIN
+    ),
+    "refused": seen(sent_back(outcome="fail"), "x", queue=AGAIN),
+    "it says what it was": came(seen(sent_back(), "a#1", queue=AGAIN)),
+}
+
+BROKEN = {
+    "early": seen(sent_back(), "a#1", queue=AGAIN, at=EARLY),
+    "twice for one acknowledgement": seen(sent_back(), "a#1", "a#1", queue=AGAIN),
+    "twice for an unknown outcome": seen(sent_back(outcome="info"), "a#1", "a#1", queue=AGAIN),
+    "three times for an acknowledgement and an unknown outcome": seen(
+        sent_back(outcome="info", history=sent_back()), "a#1", "a#1", "a#1", queue=AGAIN
+    ),
+    "once for two acknowledgements": seen(sent_back(history=sent_back()), "a#1", queue=AGAIN),
+    "never": seen(sent_back(), "x", queue=AGAIN),
+    "a dead letter twice": seen(buried(), "a#1", "a#1", queue=DEAD),
+    "no dead letter": seen(buried(), "x", queue=DEAD),
+    "a dead letter that is to come again": seen(sent_back(), "a#1", queue=DEAD),
+    "a dead letter that comes again": seen(buried(), "a#1", queue=AGAIN),
+    "counted wrongly": seen(sent_back(), "a", queue=AGAIN),
+    "refused, and there": seen(sent_back(outcome="fail"), "a#1", queue=AGAIN),
+    "it says that it was sent to another topic": came(seen(sent_back(), "a#1", queue=AGAIN), topic="U"),
+    "it says that it was the last delivery": came(seen(sent_back(), "a#1", queue=AGAIN), position=700),
+}
+
+
+@pytest.mark.parametrize("story", KEPT)
+def test_what_a_consumer_sends_back_comes_again(story):
+    found = verdict("dead-letter", KEPT[story].run())
+    assert found.result == "valid", found
+
+
+@pytest.mark.parametrize("story", BROKEN)
+def test_what_does_not_come_again_as_it_was_asked_for_is_convicted(story):
+    found = verdict("dead-letter", BROKEN[story].run())
+    assert found.result == "invalid", found
+
+
+def test_of_several_requests_for_one_message_the_likeliest_counts():
+    """What was refused first and then taken may be there."""
+    history = seen(sent_back(history=sent_back(outcome="fail")), "a#1", queue=AGAIN)
+    assert verdict("refused", history.run()).result == "valid"

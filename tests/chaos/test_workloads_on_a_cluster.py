@@ -28,7 +28,10 @@ from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 from dledger_remoting.record import RecordRef, scan_records
 
-NAMES = ("append", "ordered", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "transactions")
+NAMES = (
+    "append", "ordered", "orderly", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "retries",
+    "transactions", "locks",
+)  # fmt: skip
 CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
@@ -110,6 +113,7 @@ async def progress(recorder: Recorder) -> None:
         "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
         "delivery-order", "catalogue", "orphaned", "errors", "due",
         "half", "unasked",
+        "dead-letter", "lock", "in-turn",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):

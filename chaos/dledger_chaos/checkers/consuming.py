@@ -12,7 +12,7 @@ from dledger_chaos.workloads.records import Seen
 
 from .base import Findings, Judgement, RunData
 
-GROUPS: Final = ("consumers", "cpp")
+GROUPS: Final = ("consumers", "orderly", "cpp")
 """Workloads with a consumer group that is to be given everything."""
 SAMPLES_NS: Final = 2_000_000_000
 """Samples of a node that runs are closer together than that."""

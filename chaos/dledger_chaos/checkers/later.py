@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from dledger_chaos.history import Operation
-from dledger_chaos.workloads import delays
-from dledger_chaos.workloads.records import Delayed, extras
+from dledger_chaos.workloads import delays, retries
+from dledger_chaos.workloads.records import Delayed, extras, seen
 
 from .base import Findings, Judgement, RunData
 from .logs import given_up
@@ -29,8 +32,8 @@ class _Asked:
     end_ns: int = 0
     stored: int = 0
     unknown: int = 0
-    delay_s: float | None = None
-    """The shortest that was asked for."""
+    delay_s: float = math.inf
+    """The shortest that was asked for; a dead letter has none, nor has a request whose end nobody saw."""
 
     def add(self, operation: Operation) -> None:
         self.topics.add(operation.key)
@@ -38,9 +41,8 @@ class _Asked:
         self.end_ns = max(self.end_ns, operation.complete_ns or operation.invoke_ns)
         self.stored += operation.outcome == "ok"
         self.unknown += operation.outcome == "info"
-        if "delay_ms" in operation.extras:
-            delay_s = extras(operation, Delayed).delay_ms / 1000
-            self.delay_s = delay_s if self.delay_s is None else min(delay_s, self.delay_s)
+        delay_s = extras(operation, Delayed).delay_ms / 1000 if "delay_ms" in operation.extras else 0.0
+        self.delay_s = min(delay_s, self.delay_s)
 
 
 def due(run: RunData) -> Judgement:
@@ -49,12 +51,56 @@ def due(run: RunData) -> Judgement:
     Of what waited while wrong clocks may have misled the group it is judged only that it is not there twice. How late
     messages come is told, not judged.
     """
-    findings, late_s, misled = Findings(), [], 0
+    findings = Findings()
     shown, clocks = Shown.to_readers_of(run, delays.NAME), WrongClocks(run)
     asked = _asked(run, delays.NAME, "send-delayed")
+    figures = _judge_times(asked, shown, clocks, findings)
+    _count_copies(run, asked, shown, clocks, findings)
+    return findings.judged(len(asked), "delayed messages", **figures)
+
+
+def sent_back(run: RunData) -> Judgement:
+    """A message that is sent back is there once for each acknowledgement, and at most once more for each request of
+    unknown outcome: in the retry topic, not before its delay is over, or among the dead letters. It says what it was.
+    """
+    findings = Findings()
+    shown, clocks = Shown.to_readers_of(run, retries.NAME), WrongClocks(run)
+    asked = _asked(run, retries.NAME, "send-back")
+    figures = _judge_times(asked, shown, clocks, findings)
+    _count_copies(run, asked, shown, clocks, findings)
+    dead = 0
+    for one in asked.values():
+        topics = {key.partition("/")[0] for key, _ in shown.places.get(one.value, ())}
+        dead += retries.DEAD_LETTERS in topics
+        if not topics <= one.topics:
+            findings.violation(f"{one.value} is in {', '.join(topics)}, it was to go to {', '.join(one.topics)}")
+    _judge_origins(run, findings)
+    return findings.judged(len(asked), "messages sent back", dead_letters=dead, **figures)
+
+
+def _judge_origins(run: RunData, findings: Findings) -> None:
+    """Whatever comes again says which topic it was sent to at first, and where it lay there."""
+    first: dict[str, set[int]] = {}
+    for operation in run.of(retries.NAME, "pull", "scan", outcome="ok"):
+        if operation.key.startswith(f"{retries.TOPIC}/"):
+            for one in seen(operation):
+                first.setdefault(one.value, set()).add(one.position)
+    for operation in run.of(retries.NAME, "came-again"):
+        topic, position = msgspec.convert(operation.value, tuple[str, int])
+        if topic != retries.TOPIC or position not in first.get(operation.key, {position}):
+            findings.violation(
+                f"{operation.key} came again as from byte {position} of the log and {topic}, it was at "
+                f"{sorted(first.get(operation.key, ()))} and in {retries.TOPIC}"
+            )
+
+
+def _judge_times(asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings) -> dict[str, float]:
+    """Nothing is there before its delay is over; how late messages were, and how many wrong clocks may have misled."""
+    late_s: list[float] = []
+    misled = 0
     for one in asked.values():
         first_ns = shown.first_ns.get(one.value)
-        if first_ns is None or one.delay_s is None:
+        if first_ns is None or not one.delay_s:
             continue
         if clocks.may_mislead(one.begin_ns, first_ns):
             misled += 1
@@ -63,8 +109,15 @@ def due(run: RunData) -> Judgement:
         if waited_s < one.delay_s - EARLY_S:
             findings.violation(f"{one.value} was there after {waited_s:.2f} s, its delay is {one.delay_s:g} s")
         late_s.append(waited_s - one.delay_s)
-    _count_copies(run, asked, shown, clocks, findings)
-    return findings.judged(len(asked), "delayed messages", misled=misled, **_lateness(late_s))
+    if not late_s:
+        return {"misled": misled}
+    return {
+        "misled": misled,
+        "late_p50_s": round(percentile(late_s, 0.5), 3),
+        "late_p99_s": round(percentile(late_s, 0.99), 3),
+        "latest_s": round(max(late_s), 3),
+        "earliest_s": round(min(late_s), 3),
+    }
 
 
 def _count_copies(
@@ -93,14 +146,3 @@ def _asked(run: RunData, workload: str, f: str) -> dict[str, _Asked]:
         value = str(operation.value)
         asked.setdefault(value, _Asked(value)).add(operation)
     return asked
-
-
-def _lateness(late_s: list[float]) -> dict[str, float]:
-    if not late_s:
-        return {}
-    return {
-        "late_p50_s": round(percentile(late_s, 0.5), 3),
-        "late_p99_s": round(percentile(late_s, 0.99), 3),
-        "latest_s": round(max(late_s), 3),
-        "earliest_s": round(min(late_s), 3),
-    }

@@ -15,10 +15,11 @@ from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, e
 from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
-LATER_SENDS: Final = frozenset({"send-delayed", "send-half"})
+LATER_SENDS: Final = frozenset({"send-delayed", "send-half", "send-back"})
 """Sends whose acknowledgement does not tell where the message will lie."""
-AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", *LATER_SENDS})
+AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed", "send-half"})
 """Sends whose client makes one attempt of unknown outcome at most."""
+_LIKELY: Final[tuple[Outcome, ...]] = ("ok", "info", "fail")
 
 Place: TypeAlias = tuple[str, int]
 """A queue's key and a queue offset."""
@@ -99,7 +100,7 @@ class Messages:
             if operation.f in SINGLE_SENDS:
                 self._add_single(operation)
             elif operation.f in LATER_SENDS:
-                self.sent[str(operation.value)] = Sent(str(operation.value), operation)
+                self._add_later(operation)
             elif operation.f == "send-batch":
                 self._add_batch(operation)
             elif operation.f == "bounds":
@@ -145,6 +146,13 @@ class Messages:
             self.sent[value] = Sent(value, operation, (stored.queue, stored.offset), stored.position)
         else:
             self.sent[value] = Sent(value, operation)
+
+    def _add_later(self, operation: Operation) -> None:
+        """Of a message that was sent back several times, the request that most likely had it stored."""
+        sent = Sent(str(operation.value), operation)
+        known = self.sent.setdefault(sent.value, sent)
+        if _LIKELY.index(sent.outcome) < _LIKELY.index(known.outcome):
+            self.sent[sent.value] = sent
 
     def _add_batch(self, operation: Operation) -> None:
         values = msgspec.convert(operation.value, list[str])

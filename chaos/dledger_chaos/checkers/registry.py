@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import consuming, later, linearizability, logs, order, processes, reads, recovery, stored, transactions
+from . import consuming, later, linearizability, locks, logs, order, processes, reads, recovery, stored, transactions
 from .base import Check
 
 _MESSAGES: Final = frozenset(
-    {"append", "ordered", "consumers", "followers", "retention", "delays", "transactions", "cpp"}
+    {"append", "ordered", "orderly", "consumers", "followers", "retention", "delays", "retries", "transactions", "cpp"}
 )
-_READS: Final = frozenset({"followers", "retention", "consumers", "delays", "transactions", "cpp"})
+_READS: Final = frozenset(
+    {"followers", "retention", "consumers", "orderly", "delays", "retries", "transactions", "cpp"}
+)
 _OURS: Final = frozenset({"local"})
 """Targets whose directories are those of this project's brokers."""
 _OUR_NODES: Final = frozenset({"local", "register"})
@@ -76,6 +78,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         _OURS,
     ),
     Check(
+        "dead-letter",
+        "a message that is sent back comes again once for each acknowledgement, later, or is a dead letter",
+        later.sent_back,
+        frozenset({"retries"}),
+        _OURS,
+    ),
+    Check(
         "half",
         "a transaction is seen once if it is committed, not before that is asked for, and never if it is rolled back",
         transactions.half,
@@ -88,6 +97,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         transactions.unasked,
         frozenset({"transactions"}),
         _OURS,
+    ),
+    Check("lock", "one member of a group at a time has a queue", locks.one_owner, frozenset({"locks"}), _OURS),
+    Check(
+        "in-turn",
+        "ordered consumers handle a queue's messages one by one in order, one member at a time",
+        locks.handled_in_order,
+        frozenset({"orderly"}),
     ),
     Check(
         "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})

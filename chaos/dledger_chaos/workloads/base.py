@@ -52,6 +52,15 @@ class WorkloadContext:
     directory: Path
 
 
+async def sleep_or_stop(ctx: WorkloadContext, seconds: float) -> None:
+    """Sleep, but not beyond the end of the run."""
+    try:
+        async with asyncio.timeout(seconds):
+            await ctx.stopping.wait()
+    except TimeoutError:
+        pass
+
+
 class Workload(Protocol):
     """Clients of one kind. The three methods are awaited once each, in this order, all on one event loop."""
 

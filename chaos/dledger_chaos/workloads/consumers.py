@@ -13,7 +13,7 @@ from typing import Final
 
 from dledger_client import Admin, ClientError, Handler, MessageQueue, Producer, PushConsumer, ReceivedMessage
 
-from .base import WorkloadContext, WorkloadEntry
+from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import seen_of
@@ -83,8 +83,8 @@ class ConsumersWorkload:
     async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             async with PushConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, process), concurrency=1):
-                await _sleep(ctx, rng.uniform(*_LIFE_SECONDS))
-            await _sleep(ctx, rng.uniform(*_AWAY_SECONDS))
+                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
+            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
 
     async def _deliver_the_rest(self, ctx: WorkloadContext) -> None:
         loop = asyncio.get_running_loop()
@@ -102,15 +102,6 @@ class ConsumersWorkload:
             self._delivered.add(decode_payload(message.body))
 
         return handle
-
-
-async def _sleep(ctx: WorkloadContext, seconds: float) -> None:
-    """Sleep, but not beyond the end of the run."""
-    try:
-        async with asyncio.timeout(seconds):
-            await ctx.stopping.wait()
-    except TimeoutError:
-        pass
 
 
 ENTRY: Final = WorkloadEntry(

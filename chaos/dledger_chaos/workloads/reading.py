@@ -57,6 +57,10 @@ class TopicReader:
         core = self._started()
         return (await core.routes.get(topic, self._deadline())).all_readable
 
+    async def wait_for_queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of a topic that may be about to be made; raises `ClientError` if it is not there for long."""
+        return await self._insist(lambda: self.queues(topic))
+
     async def pull(
         self, queue: MessageQueue, offset: int, node: NodeAddresses, *, f: str = "pull", suspend_seconds: float = 0.0
     ) -> PullResult | None:
@@ -91,7 +95,7 @@ class TopicReader:
         Only a target with the capability `follower-reads` promises that every node shows everything.
         """
         try:
-            queues = await self._insist(lambda: self.queues(topic))
+            queues = await self.wait_for_queues(topic)
         except ClientError as error:
             self._recorder.invoke(self._workload, "scan", "scan", topic).fail(str(error))
             return

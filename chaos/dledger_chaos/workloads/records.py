@@ -10,6 +10,8 @@
 | `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
 | `send-oneway` | topic | value; always `info` | |
 | `send-delayed` | topic | the same, to be delivered later | `Delayed`, of any outcome |
+| `send-back` | the topic it goes to | its value there; each may store a copy | `Delayed` of any outcome, if it waits |
+| `came-again` | value of its body | [the topic, and the byte of the log, that it was sent to at first] | |
 | `send-half` | topic | the same, as the half of a transaction | |
 | `find-half` | value | whether the half is found by its key, which is its value | |
 | `end-half` | value | `commit` or `rollback`: what its producer asks for | |
@@ -19,7 +21,9 @@
 | `bounds` | queue | [first kept offset, end offset] | |
 | `view` | queue | [offset, value] looked for | `Found` |
 | `end` | queue | the offset that the next message will get | |
-| `deliver` | queue | `Seen`: one message given to a member of a consumer group, `process` | |
+| `deliver` | queue | `Seen`: a message given to a member of a group, `process`, who may take time or fail | |
+| `lock` | group@queue | null; `fail`: it is not granted | |
+| `unlock` | group@queue | null; its lock is given up from the call on | |
 | `commit` | group@queue | offset | |
 | `committed` | group@queue | the committed offset read, null if there is none | |
 | `group-offsets` | group | list of [queue, committed offset], null where there is none | |
@@ -104,7 +108,7 @@ def seen(operation: Operation) -> list[Seen]:
 
 def stored(result: SendResult) -> Stored:
     """What a send was told."""
-    return Stored(queue_key_of(result), result.queue_offset, _position(result.offset_message_id))
+    return Stored(queue_key_of(result), result.queue_offset, position_of(result.offset_message_id))
 
 
 def queue_key_of(result: SendResult) -> str:
@@ -117,7 +121,7 @@ def stored_batch(results: list[SendResult]) -> StoredBatch:
     return StoredBatch(
         queue_key_of(results[0]),
         [result.queue_offset for result in results],
-        [_position(result.offset_message_id) for result in results],
+        [position_of(result.offset_message_id) for result in results],
     )
 
 
@@ -132,7 +136,8 @@ def value_of(body: bytes, reconsume_times: int) -> str:
     return f"{value}#{reconsume_times}" if reconsume_times else value
 
 
-def _position(offset_message_id: str) -> int:
+def position_of(offset_message_id: str) -> int:
+    """The byte of the log that a message id names, -1 if it names none."""
     try:
         return parse_offset_message_id(offset_message_id)[1]
     except InvalidParameter:

@@ -11,11 +11,14 @@ from . import (
     cpp,
     delays,
     followers,
+    locks,
     offsets,
     ordered,
+    orderly,
     passing,
     registers,
     retention,
+    retries,
     transactions,
 )
 from .base import WorkloadEntry
@@ -32,7 +35,10 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         passing,
         retention,
         delays,
+        retries,
         transactions,
+        locks,
+        orderly,
         cpp,
         registers,
     )

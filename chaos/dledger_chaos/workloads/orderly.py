@@ -1,0 +1,121 @@
+"""Ordered consumers of ours, who come and go while messages are sent: each queue in order, by one member at a time.
+
+A few handlings fail, so that the message is tried again in its place. At the end one more member stays until everything
+that was acknowledged has been handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from dledger_client import Admin, Handler, OrderlyConsumer, Producer, ReceivedMessage
+
+from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
+from .payload import decode_payload
+from .reading import TopicReader
+from .records import Seen
+from .sending import RecordedSends
+from .tailing import Arrivals
+
+NAME: Final = "orderly"
+TOPIC: Final = "chaos-orderly"
+GROUP: Final = "chaos-orderly"
+QUEUES: Final = 6
+MEMBERS: Final = 3
+
+_SEND_PAUSE_SECONDS: Final = 0.03
+_HANDLING_SECONDS: Final = 0.02
+"""A handling takes up to so long."""
+_FAILURES: Final = 0.02
+_LIFE_SECONDS: Final = (5.0, 20.0)
+_AWAY_SECONDS: Final = (0.0, 3.0)
+_FINAL_SECONDS: Final = 150.0
+"""Longer than the lock of a member lasts that could not give it up."""
+
+
+class OrderlyWorkload:
+    """See the module."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._producer: Producer | None = None
+        self._arrivals = Arrivals()
+
+    async def setup(self, ctx: WorkloadContext) -> None:
+        """Make the topic and start the producer."""
+        async with Admin(ctx.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+        self._producer = Producer(ctx.namesrv, group="chaos-orderly-producer", retry_unknown=False)
+        await self._producer.start()
+
+    async def run(self, ctx: WorkloadContext) -> None:
+        """Send and consume until the end."""
+        assert self._producer is not None
+        sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            for number in range(MEMBERS):
+                tasks.create_task(self._member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
+
+    async def finish(self, ctx: WorkloadContext) -> None:
+        """Wait until everything is handled; read every queue from every node."""
+        if self._producer is not None:
+            await self._producer.close()
+        async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, "last", None)):
+            try:
+                async with asyncio.timeout(_FINAL_SECONDS):
+                    await self._arrivals.complete.wait()
+            except TimeoutError:
+                pass  # what is missing is for the checkers to judge
+        async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
+            await reader.scan(TOPIC, ctx)
+
+    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+        while not ctx.stopping.is_set():
+            sent = await sends.send(rng.randint(0, 500))
+            if sent is not None:
+                self._arrivals.expect(sent[0])
+            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+
+    async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
+        lives = 0
+        while not ctx.stopping.is_set():
+            lives += 1
+            handler = self._handler(ctx, f"{process}-{lives}", rng)
+            async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, handler, start_timeout=None):
+                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
+            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+
+    def _handler(self, ctx: WorkloadContext, process: str, rng: random.Random | None) -> Handler:
+        """A handler whose work takes time and may fail; without `rng` it does neither."""
+
+        async def handle(message: ReceivedMessage) -> None:
+            value = decode_payload(message.body)
+            seen = Seen(message.queue_offset, value, message.physical_offset)
+            handling = ctx.recorder.invoke(NAME, process, "deliver", str(message.queue), seen)
+            if rng is not None:
+                try:
+                    await asyncio.sleep(rng.random() * _HANDLING_SECONDS)
+                except asyncio.CancelledError:
+                    handling.info("cut off by the end of its consumer")
+                    raise
+                if rng.random() < _FAILURES:
+                    handling.fail("it is tried again")
+                    raise _FailedError
+            handling.ok()
+            self._arrivals.came(value)
+
+        return handle
+
+
+class _FailedError(Exception):
+    """A handler that does not want a message now."""
+
+
+ENTRY: Final = WorkloadEntry(
+    NAME, "ordered consumers who come and go while messages are sent", "broker", OrderlyWorkload
+)
+"""The line of the registry."""
