@@ -129,6 +129,7 @@ ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]
     "autoCreateTopicEnable": ("auto_create_topic", _same),
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
     "enablePropertyFilter": ("property_filter", _same),
+    "enableRetryTopicV2": ("pop_retry_topic_v2", _same),
     "defaultTopicQueueNums": ("default_topic_queues", _same),
     "maxMessageSize": ("max_message_bytes", _same),
     "fileReservedTime": ("retention_hours", _same),

@@ -73,6 +73,8 @@ class BrokerConfig:
       auto_create_topic          a send to an unknown topic creates it
       auto_create_group          a heartbeat or pull of an unknown consumer group creates it
       property_filter            consumers may filter by what properties hold, with expressions in SQL92
+      pop_retry_topic_v2         popped messages come again in %RETRY%group+topic, not in %RETRY%group_topic, whose name
+                                 two groups may share; old clients know only that
       default_topic_queues       most queues of a topic created by a send
       max_message_bytes          largest body
 
@@ -126,6 +128,7 @@ class BrokerConfig:
       max_forward_bytes          requests that wait for a leader; one more is answered 2
       max_relayed_calls          requests of the broker that clients have not answered; one more is not sent
       max_locks_per_group        queues that the members of one consumer group have locked, and that one request names
+      max_pop_in_flight          messages of a queue that a group has popped and not acknowledged; no more are popped
 
     Logs
       log_format                 "text" or "json"
@@ -162,6 +165,7 @@ class BrokerConfig:
     auto_create_topic: bool = True
     auto_create_group: bool = True
     property_filter: bool = True
+    pop_retry_topic_v2: bool = False
     default_topic_queues: int = DEFAULT_TOPIC_QUEUES
     max_message_bytes: int = 4 * MIB
 
@@ -204,6 +208,7 @@ class BrokerConfig:
     max_forward_bytes: int = 64 * MIB
     max_relayed_calls: int = 1_000
     max_locks_per_group: int = 4_096
+    max_pop_in_flight: int = 20_000
 
     log_format: str = "text"
     log_file: str | Path = ""
@@ -364,6 +369,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_forward_bytes", 1_024, 1 << 32),
     ("max_relayed_calls", 1, 1_000_000),
     ("max_locks_per_group", 1, 100_000),
+    ("max_pop_in_flight", 32, 1_000_000),
 )
 
 _ORDERED: Final = (

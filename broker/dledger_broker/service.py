@@ -15,6 +15,7 @@ from dledger_broker.clients.readers import Readers
 from dledger_broker.clients.relay import RELAY_CHANNEL, Relay
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
@@ -83,6 +84,7 @@ class BrokerService:
         # Two features are named here: nearly all requests are sends and pulls, which dispatch hands over a read at a
         # time, without a look into the table of routes for each; and what arrives wakes pulls that are held.
         self._pulls = self.parts[PullRequests]
+        self._pops = self.parts[PopRequests]
         self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
         self._log = log
         self._env = env
@@ -154,6 +156,7 @@ class BrokerService:
     def _on_arrival(self, queues: list[QueueState]) -> None:
         """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
         self._pulls.held.arrived(queues)
+        self._pops.arrived(queues)
         if self.group.ready and self.gossip.followers_hold_pulls and not self._commit_push_due:
             self._commit_push_due = True
             self._env.call_soon(self._push_commit)

@@ -57,12 +57,19 @@ GROUP = [
     "LockRequests._leadership_changed",
     "SendTargets.forget",
     "PullRequests._on_leadership",
+    "Dues._leadership_changed",
+    "PopRequests._leadership_changed",
     "Registrar.__init__.<lambda>",
     "Announcements.check",
 ]
 RESUMED = ["Forwarder._try_waiting"]
-TOPICS = ["SendTargets.forget", "LongPolls.release_dropped", "Registrar.__init__.<lambda>"]
-GROUPS = ["SendTargets.forget"]
+TOPICS = [
+    "SendTargets.forget",
+    "LongPolls.release_dropped",
+    "PopRequests._topics_changed",
+    "Registrar.__init__.<lambda>",
+]
+GROUPS = ["SendTargets.forget", "PopRequests._groups_changed"]
 MEMBERS = ["Activation.check", "IdempotentSends._on_members", "GroupSettings._check"]
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]

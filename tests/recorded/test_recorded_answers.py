@@ -11,6 +11,7 @@ from tests.recorded.areas import (
     node,
     offsets,
     pins,
+    pop,
     pulling,
     queries,
     ranges,
@@ -38,6 +39,7 @@ AREAS = (
     transactions,
     retries,
     recalls,
+    pop,
 )
 
 

@@ -10,6 +10,16 @@ from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, P
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
+from dledger_broker.features.pop.commands import (
+    NO_ROW,
+    Ack,
+    AckRow,
+    Pop,
+    PopRow,
+    ResetPop,
+    Revive,
+    ReviveRow,
+)
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
@@ -93,6 +103,14 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("no feature", ActivateFeatures(())),
     ("locks", PutLocks("CG", ANNA, (PutRow("T1", 0, None), PutRow("T1", 1, Owner("", "bert"))))),
     ("locks that end", DeleteLocks((DeleteRow("CG", "T1", 0, ANNA), DeleteRow("CG", "%RETRY%CG", 1 << 30, ANNA)))),
+    ("a pop", Pop("CG", 1_700_000_000_000, 60_000, (PopRow("T1", 1 << 40, 3, NO_ROW, 7, (4, 5, 6)),))),
+    ("a pop in order, again", Pop("CG", 1_700_000_000_000, 1, (PopRow("T1", 5, 0, 7, 7, (4, 6), 9),), True, "attempt")),
+    (
+        "acknowledgements",
+        Ack((AckRow("CG", "T1", 5, 0, 1_700_000_000_000, 0b101), AckRow("CG", "T1", 5, 0, 9, 1, 10, 30_000))),
+    ),
+    ("messages that come again", Revive((ReviveRow("CG", "%RETRY%CG+T1", 5, 0, 1_700_000_000_000, 0b11),))),
+    ("a group that goes on elsewhere", ResetPop("CG", "T1", 5, 0, 1 << 40)),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -15,6 +15,7 @@ from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, P
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
@@ -133,6 +134,21 @@ def locks(replica: Replica) -> None:
     replica.apply(DeleteLocks((DeleteRow("CG", "T1", 1, Owner("", "anna")),)))
 
 
+def popped(replica: Replica) -> None:
+    groups(replica)
+    topics(replica)
+    created = replica.state.topics["orders"].created_position
+    rows = tuple(PopRow("orders", created, queue_id, NO_ROW, 5, (1, 2, 4)) for queue_id in range(2))
+    replica.apply(
+        Pop("readers", STORE_MS, 60_000, rows), Ack((AckRow("readers", "orders", created, 0, STORE_MS, 0b101),))
+    )
+    replica.apply(Revive((ReviveRow("readers", "orders", created, 1, STORE_MS, 0b010),)))
+    again = PopRow("orders", created, 1, 5, 5, (1, 4), STORE_MS)
+    replica.apply(
+        Pop("readers", STORE_MS + 1, 60_000, (again,), True, "attempt"), ResetPop("readers", "orders", created, 0, 9)
+    )
+
+
 def limits_alone(replica: Replica) -> None:
     replica.apply(LimitSends(120_000, 5_000_000))
 
@@ -238,6 +254,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     group_time,
     pins,
     locks,
+    popped,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -316,7 +333,11 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     kinds = kinds_of(stream_of(state_of(everything)))
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
-    assert set(kinds) | {"activated", "locks"} == {"start", *of_tables, "end"}
+    assert set(kinds) | {"activated", "locks", "pop-queues", "deliveries", "ended-deliveries"} == {
+        "start",
+        *of_tables,
+        "end",
+    }
     assert (kinds[0], kinds[-1]) == ("start", "end")
 
 

@@ -50,6 +50,8 @@ class BrokerState:
             *zip(KERNEL_COMMANDS, kernel, strict=True),
             *((feature.commands, self._by_key[feature.table]) for feature in features if feature.table is not None),
         ]
+        for table in self._by_key.values():
+            table.meet(self)
         self._owners = {command: table for commands, table in owners for command in commands.values()}
         self._raw_handlers: Mapping[int, RawHandler] = {
             kind: table.raw_handler(command)

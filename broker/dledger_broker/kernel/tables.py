@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -53,6 +53,15 @@ class Table:
         clock, that of the event loop (`now`), and what no digest has.
         """
 
+    def meet(self, find: FindTable) -> None:
+        """The state is put together: the moment to find the tables of other features that it has to do with."""
+
+    def on_topic_put(self, topic: TopicState) -> None:
+        """A topic was made, or has another configuration."""
+
+    def on_queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
+        """The messages of a queue below an offset are gone."""
+
     def on_log_trimmed(self, before_position: int) -> None:
         """The group has decided to trim the log below a position; told again with each command of a trim."""
 
@@ -84,6 +93,7 @@ def in_slices(rows: list[Row]) -> Iterator[list[Row]]:
         yield rows[begin : begin + ROWS_PER_FRAME]
 
 
+T = TypeVar("T", bound=Table)
 T_co = TypeVar("T_co", bound=Table, covariant=True)
 
 
@@ -93,6 +103,17 @@ class TableKey(Generic[T_co]):
 
     name: str
     make: Callable[[], T_co]
+
+
+class FindTable(Protocol):
+    """Finds tables of the same state."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        """All topics."""
+
+    def table(self, key: TableKey[T]) -> T:
+        """The table of a feature."""
 
 
 class Changes:
@@ -113,6 +134,16 @@ class Changes:
         """The log goes below a position."""
         for table in self._tables:
             table.on_log_trimmed(before_position)
+
+    def topic_put(self, topic: TopicState) -> None:
+        """A topic was made, or has another configuration."""
+        for table in self._tables:
+            table.on_topic_put(topic)
+
+    def queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
+        """The first kept offset of a queue was raised."""
+        for table in self._tables:
+            table.on_queue_trimmed(topic, queue_id, first_offset)
 
     def topic_deleted(self, topic: TopicState) -> None:
         """A topic is out of its table."""

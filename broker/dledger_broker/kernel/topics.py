@@ -83,7 +83,7 @@ class TopicTable(Table):
         """See `Table.apply`."""
         match command:
             case PutTopic(config=config):
-                self.put(config, entry.end)
+                changes.topic_put(self.put(config, entry.end))
             case DeleteTopic(topic=name):
                 deleted = self.delete(name)
                 if deleted is not None:
@@ -119,14 +119,19 @@ class TopicTable(Table):
         self._changed(name)
         return topic
 
-    def trim_queue(self, name: str, created_position: int, queue_id: int, first_offset: int) -> None:
-        """Raise a queue's first kept offset; another incarnation of the topic, or a lower offset, changes nothing."""
+    def trim_queue(self, name: str, created_position: int, queue_id: int, first_offset: int) -> bool:
+        """Raise a queue's first kept offset; another incarnation of the topic, or a lower offset, changes nothing.
+
+        Returns whether it was raised.
+        """
         topic = self.by_name.get(name)
         queue = topic.queues.get(queue_id) if topic and topic.created_position == created_position else None
-        if queue is not None and first_offset > queue.first_offset:
-            invariant(first_offset <= queue.next_offset, "only stored messages are trimmed", queue=queue)
-            queue.first_offset = first_offset
-            self.queues_changed((queue,))
+        if queue is None or first_offset <= queue.first_offset:
+            return False
+        invariant(first_offset <= queue.next_offset, "only stored messages are trimmed", queue=queue)
+        queue.first_offset = first_offset
+        self.queues_changed((queue,))
+        return True
 
     def queues_changed(self, queues: Iterable[QueueState]) -> None:
         """The offsets of queues moved; their share of the digest is computed when the digest is asked for."""

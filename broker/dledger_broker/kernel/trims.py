@@ -50,8 +50,9 @@ class Trims(Table):
             case TrimQueues(before_position=before_position, first_offsets=first_offsets):
                 self.raise_to(before_position)
                 changes.log_trimmed(before_position)
-                for row in first_offsets:
-                    self._topics.trim_queue(*row)
+                for name, created_position, queue_id, first_offset in first_offsets:
+                    if self._topics.trim_queue(name, created_position, queue_id, first_offset):
+                        changes.queue_trimmed(name, queue_id, first_offset)
 
     def raise_to(self, position: int) -> None:
         """A trim below a position is decided; a lower one changes nothing."""

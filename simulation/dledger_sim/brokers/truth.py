@@ -26,6 +26,7 @@ from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
+from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
 from dledger_broker.features.sending.dedup.remembered import (
     REMEMBER_SENDS,
     LimitSends,
@@ -51,6 +52,7 @@ from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
+from dledger_sim.brokers.pop_truth import PopTruth, is_pop_retry
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -97,6 +99,9 @@ class Truth:
         self.committed: dict[OffsetKey, int] = {}
         self.expected = Expected()
         self.halves = HalfTruth(happened)
+        self.pops = PopTruth(
+            happened, self.topics, lambda name: self.expected.groups[name].last is not None, self._put_offset
+        )
         self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
@@ -153,6 +158,7 @@ class Truth:
             return
         self._index = entry.index
         self._see_who_remembers()
+        self.pops.begin_entry()
         commands = [
             self._commands.decode(kind, payload)
             for kind, payload in iter_commands(entry.commands)
@@ -188,7 +194,9 @@ class Truth:
             again = is_retry_topic(name) or is_dead_letter_topic(name)
             is_sent = not again and record.topic not in WAITING_TOPICS
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
-            if is_retry_topic(name):
+            if again:
+                self.pops.see_copy(name, operation)
+            if is_retry_topic(name) and not is_pop_retry(name):
                 self.due.see_again(operation, int.from_bytes(records[place + 72 : place + 76], "big"))
             if is_sent:
                 places[operation] = queue_id, offset
@@ -291,7 +299,10 @@ class Truth:
                 self._see_change(command, entry)
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
-                    self._see_commit((group, topic, queue_id), offset)
+                    if self.pops.governs((group, topic, queue_id)):
+                        self.happened["commit in a popped queue"] += 1
+                    else:
+                        self._see_commit((group, topic, queue_id), offset)
                 self.expected.see_committers(command, entry.index, self._moment)
             case DeleteOffsets(pairs=pairs):
                 self._forget_offsets(key for key in self.committed if key[:2] in pairs)
@@ -309,6 +320,8 @@ class Truth:
                     self.expected.pins.pop(name, None)
             case TimerRows() | EndTimers():
                 self.due.see_command(command)
+            case Pop() | Ack() | Revive() | ResetPop():
+                self.pops.see(command)
             case TrimQueues(before_position=position, first_offsets=rows):
                 self.due.see_trim(position)
                 self._see_pins(position)
@@ -318,6 +331,7 @@ class Truth:
                     incarnation = self.topics.get(name)
                     if incarnation is not None and incarnation.created == created:
                         self._see_trim(incarnation, queue_id, first, self.trimmed_to)
+                        self.pops.see_trim(name, queue_id, first)
 
     def _see_change(self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup, entry: CommittedEntry) -> None:
         """A topic or a consumer group comes, changes or goes."""
@@ -332,6 +346,7 @@ class Truth:
                     expected.incarnations[name, entry.end] = incarnation
                     expected.topics[name].put(index, moment, incarnation)
                 incarnation.config = config
+                self.pops.see_queues(name, config.read_queue_nums)
                 expected.configs[name].put(index, moment, config)
                 expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
             case DeleteTopic(topic=name):
@@ -341,12 +356,14 @@ class Truth:
                     expected.configs[name].put(index, moment, None)
                     expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
                 self._forget_offsets(key for key in self.committed if key[1] == name)
+                self.pops.forget(lambda key: key[1] == name)
             case PutGroup(config=group_config):
                 expected.see(("group", group_config.group_name, group_config.retry_max_times))
                 expected.groups[group_config.group_name].put(index, moment, group_config)
             case DeleteGroup(group=name, clean_offsets=clean):
                 self.happened["group deleted"] += expected.groups[name].last is not None
                 expected.groups[name].put(index, moment, None)
+                self.pops.forget(lambda key: key[0] == name)
                 if clean:
                     self._forget_offsets(key for key in self.committed if key[0] == name)
 
@@ -407,6 +424,9 @@ class Truth:
             offset=offset,
         )
         self.expected.see(("offset", *key, offset))
+        self._put_offset(key, offset)
+
+    def _put_offset(self, key: OffsetKey, offset: int) -> None:
         self.committed[key] = offset
         self.expected.offsets[key].put(self._index, self._moment, offset)
 

@@ -61,12 +61,14 @@ class _Row:
 class OffsetTable(Table):
     """What consumer groups have committed.
 
+    `is_pop_queue` tells whether a group pops a queue: what it commits there is what it has acknowledged, and a consumer
+    that commits says nothing.
     `recent` remembers who committed of late, by this replica's clock; the digest leaves it out.
     `digest` is the order-independent digest of the table.  `capture` takes time per (group, topic) pair, not per queue:
     later commits copy the rows that they touch.
     """
 
-    __slots__ = ("_applied", "_epoch", "_rows", "digest", "recent")
+    __slots__ = ("_applied", "_epoch", "_rows", "digest", "is_pop_queue", "recent")
 
     digest: int
 
@@ -77,6 +79,7 @@ class OffsetTable(Table):
         self._epoch = 0
         self._applied: list[CommitOffsets] = []
         self.recent = RecentCommits()
+        self.is_pop_queue: Callable[[str, str, int], bool] = _nobody_pops
         self.digest = 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
@@ -85,7 +88,8 @@ class OffsetTable(Table):
         match command:
             case CommitOffsets(offsets=offsets):
                 for group, topic, queue_id, offset in offsets:
-                    self.commit(group, topic, queue_id, offset)
+                    if not self.is_pop_queue(group, topic, queue_id):
+                        self.commit(group, topic, queue_id, offset)
                 self._applied.append(command)
             case DeleteOffsets(pairs=pairs):
                 for group, topic in pairs:
@@ -174,6 +178,10 @@ class OffsetTable(Table):
                     return
                 for (group, topic, _), remembered in zip(rows, recent, strict=False):
                     self.recent.restore(group, topic, remembered, now)
+
+
+def _nobody_pops(_group: str, _topic: str, _queue_id: int) -> bool:
+    return False
 
 
 OFFSETS: Final = TableKey("offsets", OffsetTable)

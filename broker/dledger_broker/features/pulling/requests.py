@@ -22,6 +22,7 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.features.pulling.properties import choose
+from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.kernel.counters import BrokerCounters
@@ -36,7 +37,6 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import (
-    GroupNotExist,
     NoPermission,
     ReadBehind,
     TopicNotExist,
@@ -50,11 +50,8 @@ from dledger_remoting.headers_consume import (
 )
 from dledger_remoting.hotpath import PullFields, pull_response_head
 from dledger_remoting.topics import (
-    SubscriptionGroupConfig,
     is_readable,
-    is_system_group,
     require_readable,
-    validate_group,
 )
 
 MAX_ANSWER_BYTES: Final = 256 << 10
@@ -116,7 +113,7 @@ class PullRequests(Part):
         self._subscriptions = Subscriptions(config, gossip)
         self._offsets = offsets
         self._roles = roles
-        self._group_proposals = group_proposals
+        self._reader_groups = ReaderGroups(config, group, requests, group_proposals)
         self._was_ready = False
         self._readers = readers
         self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
@@ -183,7 +180,7 @@ class PullRequests(Part):
             self._roles.require(fields.roles)
         require_readable(fields.topic)
         group = self._groups.get(fields.consumer_group)
-        has_to_be_made = group is None and self._has_to_be_made(fields.consumer_group)
+        has_to_be_made = group is None and self._reader_groups.has_to_be_made(fields.consumer_group)
         if group is not None and not group.consume_enable:
             raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
         topic = self._machine.state.topics.get(fields.topic)
@@ -196,7 +193,7 @@ class PullRequests(Part):
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         message_filter = self._subscriptions.filter_of(fields, group)
         if has_to_be_made:  # behind all checks: a pull that is refused has made no group
-            self._create_group(request, fields.consumer_group)
+            self._reader_groups.make(request, fields.consumer_group)
             return
         if group is not None:
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
@@ -204,23 +201,6 @@ class PullRequests(Part):
             # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)
         self._read(request, fields, topic.queue(fields.queue_id), message_filter)
-
-    def _has_to_be_made(self, name: str) -> bool:
-        """Whether a pull makes a group that is not there. Raises `RemotingError` if it may not be made."""
-        validate_group(name)
-        if is_system_group(name):
-            return False
-        if not self._config.auto_create_group:
-            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
-        return True
-
-    def _create_group(self, request: Request, name: str) -> None:
-        if not self._group.ready:
-            self._requests.confirm(request)
-            return
-        self._group_proposals.ensure_group(
-            SubscriptionGroupConfig(name), lambda error: self._requests.resume(request, error)
-        )
 
     # ---------------------------------------------------------------- reading
 

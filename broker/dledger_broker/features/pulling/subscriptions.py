@@ -23,7 +23,7 @@ class Subscriptions:
     def check(self, request: Request) -> None:
         """46: 0 if a subscription can be used here, else why not."""
         subscription = decode_client_config_check(request.body).subscription_data
-        self._parse(subscription.expression_type, subscription.sub_string)
+        self.parse(subscription.expression_type, subscription.sub_string)
         request.respond()
 
     def filter_of(self, fields: PullFields, group: SubscriptionGroupConfig | None) -> MessageFilter | None:
@@ -31,7 +31,7 @@ class Subscriptions:
         if fields.sys_flag & PULL_CLASS_FILTER:
             raise ServerError("this broker does not filter by class: subscribe by tags")
         if fields.sys_flag & PULL_SUBSCRIPTION:
-            return self._parse(fields.expression_type, fields.subscription)
+            return self.parse(fields.expression_type, fields.subscription)
         name, merged = fields.consumer_group, self._gossip.merged
         if not merged.is_online(name):
             raise SubscriptionNotExist(f"consumer group {name} is not online: send a heartbeat first")
@@ -45,9 +45,10 @@ class Subscriptions:
                 f"the subscription of {name} to {fields.topic} known here has version {subscription.sub_version}, "
                 f"the pull's has version {fields.sub_version}: send a heartbeat"
             )
-        return self._parse(subscription.expression_type, subscription.sub_string)
+        return self.parse(subscription.expression_type, subscription.sub_string)
 
-    def _parse(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
+    def parse(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
+        """The filter of a subscription. Raises as `parse_filter`, and `ServerError` for a type that is off here."""
         if expression_type == EXPRESSION_SQL92 and not self._config.property_filter:
             raise ServerError(f"The broker does not support consumer to filter message by {expression_type}")
         return parse_filter(expression_type, expression)

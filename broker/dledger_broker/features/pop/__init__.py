@@ -1,0 +1,61 @@
+"""POP: members of a group take messages of any queue, each hidden from the others until it is acknowledged, or comes
+again because that took too long.
+
+`commands.py`, `deliveries.py` and `table.py` have what is replicated, `changes.py` what this leader is about to change.
+`requests.py` takes pops, `choosing.py` and `reading.py` find what they get, `held.py` lets them wait, `answers.py` says
+what they got. `acks.py` takes acknowledgements. `revival.py` delivers again what `dues.py` says is due, as `copies.py`
+writes it. Start reading in `table.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.pop.acks import AckRequests
+from dledger_broker.features.pop.changes import PopChanges
+from dledger_broker.features.pop.choosing import Chooser
+from dledger_broker.features.pop.commands import NAME, POP_COMMANDS
+from dledger_broker.features.pop.dues import Dues
+from dledger_broker.features.pop.reading import PopReads
+from dledger_broker.features.pop.requests import PopRequests
+from dledger_broker.features.pop.revival import Revivals
+from dledger_broker.features.pop.table import POPPED
+from dledger_broker.features.pulling.reader_groups import ReaderGroups
+from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.kernel.parts import Context, Feature
+
+
+def _build(context: Context) -> PopRequests:
+    machine, env, config, clock, requests = (
+        context.machine,
+        context.env,
+        context.config,
+        context.clock,
+        context.requests,
+    )
+    groups = context.parts[GroupRequests].proposals
+    dues = Dues(env, clock, context.group)
+    changes, reads = PopChanges(machine, env), PopReads(machine, context.log)
+    return PopRequests(
+        machine,
+        env,
+        context.group,
+        config,
+        context.counters,
+        requests,
+        clock,
+        changes,
+        Chooser(machine, reads, changes, config.max_pop_in_flight, dues.is_due),
+        reads,
+        ReaderGroups(config, context.group, requests, groups),
+        Subscriptions(config, context.parts[Gossip]),
+        context.parts[OffsetRequests].commits.buffer,
+        AckRequests(machine, changes, clock, requests),
+        Revivals(machine, env, config, clock, dues, changes, reads, groups),
+    )
+
+
+FEATURE: Final = Feature(name=NAME, commands=POP_COMMANDS, table=POPPED, activated=True, build=_build)

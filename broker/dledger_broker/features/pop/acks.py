@@ -1,0 +1,195 @@
+"""Acknowledgements of popped messages (200051, 200151), and changes of the time that one is hidden (200053).
+
+Each is answered when it is applied. A message that is acknowledged already is so, 0; one that comes again, or of which
+nothing is known, is answered 208: it may be with another consumer by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from dledger.errors import LogError
+from dledger_broker.features.pop.changes import PopChanges
+from dledger_broker.features.pop.commands import AckRow, PopQueueKey
+from dledger_broker.features.pop.limits import MAX_ACK_ROWS, invisible_ms_of
+from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import BodyError, MessageIllegal, TopicNotExist
+from dledger_remoting.headers import decode_ext, encode_ext
+from dledger_remoting.headers_pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResponseHeader
+from dledger_remoting.pop import parse_check_point, pop_retry_topic, revive_queue_of
+from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
+
+
+class AckRequests:
+    """Takes them on the leader. `on_settled` is told the topics of which messages that are popped in order are done
+    with: the next ones may be popped.
+    """
+
+    def __init__(self, machine: BrokerMachine, changes: PopChanges, clock: GroupClock, requests: Requests) -> None:
+        self._machine = machine
+        self._changes = changes
+        self._clock = clock
+        self._requests = requests
+        self.on_settled: Callable[[Iterable[str]], None] = _nobody_waits
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.ACK_MESSAGE: Route(self.ack, Needs.LEADER, CHANGES),
+            RequestCode.BATCH_ACK_MESSAGE: Route(self.batch_ack, Needs.LEADER, CHANGES),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Route(self.change, Needs.LEADER, CHANGES),
+        }
+
+    # ---------------------------------------------------------------- one message
+
+    def ack(self, request: Request) -> None:
+        """200051: a message is done with."""
+        header = decode_ext(AckHeader, request.ext)
+        topic = self._topic(header.topic, header.queue_id)
+        key = PopQueueKey(header.consumer_group, header.topic, header.queue_id)
+        pop_time_ms = parse_check_point(header.extra_info).pop_time_ms
+        bit = self._bit_of(key, pop_time_ms, header.offset)
+        if bit is None:
+            self._unknown(request, f"offset {header.offset} of {header.topic}/{header.queue_id}")
+            return
+        row = AckRow(*_queue_of(key, topic), pop_time_ms, bit)
+        self._changes.ack(row, partial(self._acked, request, [header.topic]))
+
+    def change(self, request: Request) -> None:
+        """200053: hide a message for another while, from now on."""
+        header = decode_ext(ChangeInvisibleHeader, request.ext)
+        invisible_ms = invisible_ms_of(header.invisible_time)
+        topic = self._topic(header.topic, header.queue_id)
+        key = PopQueueKey(header.consumer_group, header.topic, header.queue_id)
+        point = parse_check_point(header.extra_info)
+        now_ms = self._clock.reckoned_from_ms()
+        if now_ms is None:
+            self._clock.hold(request, self._requests)
+            return
+        bit = self._open_bit_of(key, point.pop_time_ms, header.offset)
+        if bit is None:
+            self._unknown(request, f"offset {header.offset} of {header.topic}/{header.queue_id}")
+            return
+        row = AckRow(*_queue_of(key, topic), point.pop_time_ms, bit, now_ms, invisible_ms)
+        self._changes.ack(row, partial(self._changed, request, invisible_ms, point.is_ordered))
+
+    def _topic(self, name: str, queue_id: int) -> TopicState:
+        """The topic of a popped message. Raises `RemotingError`."""
+        topic = self._machine.topic(name)
+        if topic is None:
+            raise TopicNotExist(f"topic {name} does not exist: what was popped of it is gone")
+        if not 0 <= queue_id < topic.config.read_queue_nums:
+            raise MessageIllegal(f"queueId {queue_id} of {name} is outside 0..{topic.config.read_queue_nums - 1}")
+        return topic
+
+    def _bit_of(self, key: PopQueueKey, pop_time_ms: int, offset: int) -> int | None:
+        """A message of a delivery that is with its consumer, or done with; None if it is neither."""
+        delivery = self._changes.table.delivery(key, pop_time_ms)
+        bit = 0 if delivery is None else delivery.bit_of(offset)
+        if delivery is None or not bit & ~delivery.closed or self._changes.is_closing(key, pop_time_ms, bit):
+            return None
+        return bit
+
+    def _open_bit_of(self, key: PopQueueKey, pop_time_ms: int, offset: int) -> int | None:
+        """The same of one that is with its consumer."""
+        bit = self._bit_of(key, pop_time_ms, offset)
+        delivery = self._changes.table.delivery(key, pop_time_ms)
+        if bit is None or delivery is None or not bit & delivery.open_bits:
+            return None
+        return None if self._changes.is_acking(key, pop_time_ms, bit) else bit
+
+    # ---------------------------------------------------------------- many messages
+
+    def batch_ack(self, request: Request) -> None:
+        """200151: messages of several deliveries are done with. 208 says that some of them were not to be found."""
+        acks = decode_batch_ack(request.body)
+        if len(acks) > MAX_ACK_ROWS:
+            raise BodyError(f"batch ack body: {len(acks)} acks, the limit is {MAX_ACK_ROWS}: send fewer at once")
+        rows: list[AckRow] = []
+        missing = 0
+        for ack in acks:
+            row, unknown = self._row_of(ack)
+            missing += unknown
+            if row is not None:
+                rows.append(row)
+        if not rows:
+            self._unknown(request, f"{missing} messages")
+            return
+        batch = _Batch(len(rows), partial(self._batch_acked, request, [row.topic for row in rows], missing))
+        for row in rows:
+            self._changes.ack(row, batch.told)
+
+    def _row_of(self, ack: BatchAck) -> tuple[AckRow | None, int]:
+        """The row of what can be acknowledged, None for nothing; and how many messages can not."""
+        name, offsets = pop_retry_topic(ack.consumer_group, ack.topic, ack.retry), ack.offsets
+        topic = self._machine.topic(name)
+        if topic is None:
+            return None, len(offsets)
+        key = PopQueueKey(ack.consumer_group, name, ack.queue_id)
+        found = [bit for offset in offsets if (bit := self._bit_of(key, ack.pop_time, offset)) is not None]
+        if not found:
+            return None, len(offsets)
+        return AckRow(*_queue_of(key, topic), ack.pop_time, sum(found)), len(offsets) - len(found)
+
+    # ---------------------------------------------------------------- answers
+
+    def _unknown(self, request: Request, what: str) -> None:
+        """Say that nothing is known of a message, once a majority has confirmed that this leader knows all."""
+        why = f"{what}: not with this consumer, the time is over, it was hidden anew, or nobody popped it"
+        self._requests.when_confirmed(request, partial(request.respond, ResponseCode.NO_MESSAGE, why))
+
+    def _acked(self, request: Request, topics: Sequence[str], error: LogError | None, _pop_time_ms: int = 0) -> None:
+        if error is None:
+            request.respond()
+            self.on_settled(topics)
+        else:
+            self._requests.fail(request, error)
+
+    def _batch_acked(self, request: Request, topics: Sequence[str], missing: int, error: LogError | None) -> None:
+        if error is None and missing:
+            why = f"{missing} of these messages are not with this consumer: the others are acknowledged"
+            request.respond(ResponseCode.NO_MESSAGE, why)
+            self.on_settled(topics)
+        else:
+            self._acked(request, topics, error)
+
+    def _changed(
+        self, request: Request, invisible_ms: int, is_ordered: bool, error: LogError | None, pop_time_ms: int
+    ) -> None:
+        if error is None:
+            header = ChangeInvisibleResponseHeader(pop_time_ms, invisible_ms, revive_queue_of(is_ordered=is_ordered))
+            request.respond(ext=encode_ext(header))
+        else:
+            self._requests.fail(request, error)
+
+
+class _Batch:
+    """Collects what became of the rows of one request."""
+
+    def __init__(self, rows: int, done: Callable[[LogError | None], None]) -> None:
+        self._left = rows
+        self._done = done
+        self._error: LogError | None = None
+
+    def told(self, error: LogError | None, _pop_time_ms: int) -> None:
+        """One row is applied, or lost."""
+        self._left -= 1
+        self._error = self._error or error
+        if not self._left:
+            self._done(self._error)
+
+
+def _queue_of(key: PopQueueKey, topic: TopicState) -> tuple[str, str, int, int]:
+    """The first fields of an `AckRow`."""
+    return key.group, key.topic, topic.created_position, key.queue_id
+
+
+def _nobody_waits(_topics: Iterable[str]) -> None:
+    """What `on_settled` is until somebody sets it."""

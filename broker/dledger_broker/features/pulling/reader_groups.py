@@ -1,0 +1,38 @@
+"""Consumer groups of those who read: made by the first read if they may be, which the leader does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_remoting.errors import GroupNotExist
+from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, validate_group
+
+
+class ReaderGroups:
+    """Makes groups."""
+
+    def __init__(self, config: BrokerConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
+        self._config = config
+        self._group = group
+        self._requests = requests
+        self._proposals = proposals
+
+    def has_to_be_made(self, name: str) -> bool:
+        """Whether a read makes a group that is not there. Raises `RemotingError` if it may not be made."""
+        validate_group(name)
+        if is_system_group(name):
+            return False
+        if not self._config.auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        return True
+
+    def make(self, request: Request, name: str) -> None:
+        """Make a group, after which the request is handled again."""
+        if not self._group.ready:
+            self._requests.confirm(request)
+            return
+        self._proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))

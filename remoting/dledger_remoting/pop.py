@@ -1,0 +1,121 @@
+"""Check points of popped messages, and the other texts of POP. Formats: RocketMQ's `ExtraInfoUtil` and `KeyBuilder`.
+
+The check point of a message stands in its property POP_CK, and comes back with its acknowledgement as `extraInfo`.
+Fields are separated by one space:
+
+| field | |
+|---|---|
+| start offset | the first offset of the delivery |
+| pop time | ms since 1970; no two deliveries of a group in a queue have the same |
+| invisible time | ms |
+| revive queue | 999 if messages are popped in order, else it means nothing here |
+| retry | 0: a queue of the topic itself, 1: of its retry topic, 2: of the retry topic of the second form |
+| broker name, queue id | |
+| queue offset | of the message |
+
+A client makes it from the answer's `startOffsetInfo` (`retry queue start;...`) and `msgOffsetInfo`
+(`retry queue offset,offset;...`) unless the message has one already. `orderCountInfo` (`retry queue count;...`) says
+how often ordered messages were delivered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from .errors import InvalidParameter
+from .integers import MAX_INT32, MAX_INT64
+from .topics import RETRY_PREFIX
+
+ORDERED_REVIVE_QUEUE: Final = 999
+"""Stands for the revive queue of messages that are popped in order."""
+MAX_POP_MESSAGES: Final = 32
+"""Messages that one pop may ask for."""
+_FIELDS: Final = 8
+
+
+class Retry(StrEnum):
+    """Which topic a popped message stands in."""
+
+    NONE = "0"
+    """The topic itself."""
+    V1 = "1"
+    """Its retry topic for the group, `%RETRY%group_topic`, which those of two groups may be at once."""
+    V2 = "2"
+    """The same without that fault, `%RETRY%group+topic`."""
+
+
+def pop_retry_topic(group: str, topic: str, retry: Retry) -> str:
+    """The topic that a retry flag stands for."""
+    if retry is Retry.NONE:
+        return topic
+    return f"{RETRY_PREFIX}{group}{'_' if retry is Retry.V1 else '+'}{topic}"
+
+
+class CheckPoint(msgspec.Struct, frozen=True):
+    """The check point of one message; see the module."""
+
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    is_ordered: bool
+    retry: Retry
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+
+    @property
+    def text(self) -> str:
+        """As property and `extraInfo`."""
+        revive_queue = revive_queue_of(is_ordered=self.is_ordered)
+        return (
+            f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {revive_queue} {self.retry} "
+            f"{self.broker_name} {self.queue_id} {self.queue_offset}"
+        )
+
+
+def revive_queue_of(*, is_ordered: bool) -> int:
+    """What stands for the revive queue, which is none here."""
+    return ORDERED_REVIVE_QUEUE if is_ordered else 0
+
+
+def parse_check_point(text: str) -> CheckPoint:
+    """The check point of a text; what follows its eight fields is passed over. Raises `InvalidParameter`."""
+    fields = text.split(" ")
+    try:
+        start, popped, invisible, revive_queue, retry, broker, queue, offset = fields[:_FIELDS]
+        numbers = [_number(field, MAX_INT64) for field in (start, popped, invisible, offset)]
+        small = [_number(field, MAX_INT32) for field in (revive_queue, queue)]
+        flag = Retry(retry)
+    except ValueError:
+        raise InvalidParameter(
+            f"extraInfo {text[:200]!r} is no check point: expected the POP_CK of the message that was popped"
+        ) from None
+    return CheckPoint(
+        numbers[0], numbers[1], numbers[2], small[0] == ORDERED_REVIVE_QUEUE, flag, broker, small[1], numbers[3]
+    )
+
+
+def _number(field: str, limit: int) -> int:
+    """A natural number. Raises ValueError."""
+    if not (field.isascii() and field.isdecimal() and len(field) < 20 and int(field) <= limit):
+        raise ValueError(field)
+    return int(field)
+
+
+def start_offset_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
+    """The text of (retry, queue id, start offset) rows."""
+    return ";".join(f"{retry} {queue_id} {start}" for retry, queue_id, start in rows)
+
+
+def message_offset_info(rows: Iterable[tuple[Retry, int, Sequence[int]]]) -> str:
+    """The text of (retry, queue id, offsets) rows."""
+    return ";".join(f"{retry} {queue_id} {','.join(map(str, offsets))}" for retry, queue_id, offsets in rows)
+
+
+def order_count_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
+    """The text of (retry, queue id, deliveries before) rows."""
+    return start_offset_info(rows)

@@ -1,0 +1,76 @@
+"""Bodies of POP: acknowledgements of many messages (200151). Format: RocketMQ's `BatchAckMessageRequestBody`."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from .bodies import decode_body
+from .errors import BodyError
+from .integers import Int32, Int64
+from .pop import Retry
+
+MAX_BITS_CHARS: Final = 4_096
+"""Of one bit set: it spans some 24,000 offsets, and a pop looks at fewer."""
+_SHORT_NAMES: Final[Mapping[str, str]] = {
+    "consumerGroup": "c",
+    "topic": "t",
+    "retry": "r",
+    "startOffset": "so",
+    "queueId": "q",
+    "reviveQueueId": "rq",
+    "popTime": "pt",
+    "invisibleTime": "it",
+    "bitSet": "b",
+}
+
+
+class BatchAck(msgspec.Struct, frozen=True):
+    """Acknowledged messages of one delivery; `bits`, the bytes of a bit set in Base64, the lowest bit first, counts
+    offsets from `start_offset` on. Clients write the short names; `decode_batch_ack` reads the long ones too.
+    """
+
+    consumer_group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    retry: Retry = msgspec.field(name="r")
+    start_offset: Int64 = msgspec.field(name="so")
+    queue_id: Int32 = msgspec.field(name="q")
+    pop_time: Int64 = msgspec.field(name="pt")
+    bits: str = msgspec.field(name="b")
+
+    @property
+    def offsets(self) -> list[int]:
+        """The acknowledged offsets. Raises `BodyError`."""
+        if len(self.bits) > MAX_BITS_CHARS:
+            raise BodyError(f"batch ack body: a bitSet has {len(self.bits)} characters, the limit is {MAX_BITS_CHARS}")
+        try:
+            bits = int.from_bytes(b64decode(self.bits, validate=True), "little")
+        except (Base64Error, ValueError) as error:
+            raise BodyError(f"batch ack body: bitSet {self.bits[:64]!r} is no Base64") from error
+        found: list[int] = []
+        while bits:
+            lowest = bits & -bits
+            found.append(self.start_offset + lowest.bit_length() - 1)
+            bits ^= lowest
+        return found
+
+
+def decode_batch_ack(body: bytes) -> list[BatchAck]:
+    """The acknowledgements of a body. Raises `BodyError`."""
+    rows = decode_body(_BatchAckBody, body, "batch ack").acks
+    try:
+        return msgspec.convert([_with_short_names(row) for row in rows], list[BatchAck], strict=False)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"batch ack body: {error}") from error
+
+
+def _with_short_names(row: Mapping[str, object]) -> dict[str, object]:
+    return {_SHORT_NAMES.get(name, name): value for name, value in row.items()}
+
+
+class _BatchAckBody(msgspec.Struct, frozen=True):
+    acks: list[dict[str, str | int | None]] = []

@@ -1,0 +1,229 @@
+"""Truth about popped messages: what the log says of them, worked out beside the code under test, and what clients were
+told.
+
+- A message is passed over only if its consumers do not want it, or a trim has taken it.
+- What is acknowledged in the log a consumer asked to acknowledge; what is answered as acknowledged is so in the log.
+- What comes again was delivered, and not acknowledged, and its copy stands in the entry that ends the delivery.
+- What pops show is what they took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_remoting.topics import DLQ_PREFIX, RETRY_PREFIX
+from dledger_sim.brokers.expected import Incarnation, OffsetKey
+from dledger_sim.log.invariants import require
+
+OPEN: Final = "open"
+ACKED: Final = "acked"
+CLOSED: Final = "closed"
+
+
+def is_pop_retry(topic: str) -> bool:
+    """Whether popped messages come again there: its name ends in that of a topic."""
+    return topic.startswith(RETRY_PREFIX) and ("_" in topic or "+" in topic)
+
+
+class _Queue:
+    """A queue as a group pops it: the deliveries by pop time, each with what became of its messages."""
+
+    def __init__(self, created: int, next_offset: int) -> None:
+        self.created = created
+        self.next_offset = next_offset
+        self.last_pop_ms = 0
+        self.deliveries: dict[int, dict[int, str]] = {}
+
+    @property
+    def lowest_open(self) -> int:
+        states = (messages.items() for messages in self.deliveries.values())
+        return min((offset for each in states for offset, state in each if state == OPEN), default=self.next_offset)
+
+    def settle(self, pop_time_ms: int, offsets: Iterable[int], state: str) -> None:
+        messages = self.deliveries[pop_time_ms]
+        for offset in offsets:
+            if messages[offset] == OPEN:
+                messages[offset] = state
+        if OPEN not in messages.values():
+            del self.deliveries[pop_time_ms]
+
+
+class PopTruth:
+    """Told of every command about popped messages, in the order of the log.
+
+    `topics` are those that are there; `put_offset` is told what a group has committed. `codes` are the tag codes that a
+    group's consumers want; a group that is not in it wants all.
+    """
+
+    def __init__(
+        self,
+        happened: Counter[str],
+        topics: Mapping[str, Incarnation],
+        group_exists: Callable[[str], bool],
+        put_offset: Callable[[OffsetKey, int], None],
+    ) -> None:
+        self.codes: dict[str, frozenset[int]] = {}
+        self.taken: set[tuple[OffsetKey, int, int]] = set()
+        """Every message that a pop took, as (queue, pop time, offset)."""
+        self.acked: set[tuple[OffsetKey, int, int]] = set()
+        """Those that are acknowledged, likewise."""
+        self.ack_asked: set[tuple[OffsetKey, int, int]] = set()
+        """Those that a consumer asked to acknowledge."""
+        self._happened = happened
+        self._topics = topics
+        self._group_exists = group_exists
+        self._put_offset = put_offset
+        self._queues: dict[OffsetKey, _Queue] = {}
+        self._copies: defaultdict[str, Counter[int]] = defaultdict(Counter)
+
+    def governs(self, key: OffsetKey) -> bool:
+        """Whether what a group commits in a queue follows from what it has acknowledged."""
+        return key in self._queues
+
+    # ---------------------------------------------------------------- the log
+
+    def begin_entry(self) -> None:
+        """What follows is of another entry."""
+        self._copies.clear()
+
+    def see_copy(self, topic: str, operation: int) -> None:
+        """The entry has a message in a retry topic, or among dead letters."""
+        self._copies[topic][operation] += 1
+
+    def see(self, command: Pop | Ack | Revive | ResetPop) -> None:
+        """A command of the entry."""
+        match command:
+            case Pop(group=group, rows=pops):
+                for pop in pops:
+                    if self._group_exists(group):
+                        self._see_pop(command, pop)
+            case Ack(rows=acks):
+                for ack in acks:
+                    self._see_ack(ack)
+            case Revive(rows=revivals):
+                for revival in revivals:
+                    self._see_revival(revival)
+            case ResetPop(group=group, topic=topic, queue_id=queue_id, created_position=created, offset=offset):
+                queue = self._queues.get((group, topic, queue_id))
+                if queue is not None and queue.created == created:
+                    queue.deliveries.clear()
+                    queue.next_offset = max(offset, self._kept(topic, queue_id))
+                    self._put_offset((group, topic, queue_id), queue.next_offset)
+
+    def _kept(self, topic: str, queue_id: int) -> int:
+        return self._topics[topic].first_offsets.get(queue_id, 0)
+
+    def _see_pop(self, command: Pop, row: PopRow) -> None:
+        key = (command.group, row.topic, row.queue_id)
+        incarnation, queue = self._topics.get(row.topic), self._queues.get(key)
+        if incarnation is None or incarnation.created != row.created_position:
+            return
+        kept = self._kept(row.topic, row.queue_id)
+        if (NO_ROW if queue is None else queue.next_offset) != row.expected or row.next_offset < kept:
+            return
+        if row.offsets and (row.offsets[0] < kept or (queue is not None and command.pop_time_ms <= queue.last_pop_ms)):
+            return
+        if queue is None:
+            queue = self._queues[key] = _Queue(row.created_position, row.next_offset)
+        elif not row.again:
+            self._require_wanted(key, incarnation, range(row.expected, row.next_offset), row.offsets)
+        if row.again:
+            if row.again not in queue.deliveries:
+                return
+            queue.settle(row.again, list(queue.deliveries[row.again]), CLOSED)
+        queue.next_offset = row.next_offset
+        if row.offsets:
+            self._deliver(key, queue, command.pop_time_ms, row.offsets)
+            self._happened["message popped"] += len(row.offsets)
+        self._put_offset(key, queue.lowest_open)
+
+    def _require_wanted(
+        self, key: OffsetKey, incarnation: Incarnation, looked_at: range, delivered: tuple[int, ...]
+    ) -> None:
+        """What is passed over is not wanted, or gone."""
+        codes = self.codes.get(key[0])
+        stored, kept = incarnation.queues.get(key[2], []), incarnation.first_offsets.get(key[2], 0)
+        for offset in looked_at:
+            if offset in delivered or offset < kept:
+                continue
+            wanted = codes is None or stored[offset].tag_code in codes
+            require(not wanted, "a pop passes over what is not wanted alone", key=key, offset=offset)
+
+    def _deliver(self, key: OffsetKey, queue: _Queue, pop_time_ms: int, offsets: Iterable[int]) -> None:
+        queue.last_pop_ms = pop_time_ms
+        queue.deliveries[pop_time_ms] = dict.fromkeys(offsets, OPEN)
+        self.taken.update((key, pop_time_ms, offset) for offset in offsets)
+
+    def _see_ack(self, row: AckRow) -> None:
+        key, found = self._find(row)
+        if found is None:
+            return
+        offsets = self._offsets(found, row)
+        if not row.new_pop_time_ms:
+            still_open = [offset for offset in offsets if found.deliveries[row.pop_time_ms][offset] == OPEN]
+            found.settle(row.pop_time_ms, offsets, ACKED)
+            for offset in still_open:
+                message = (key, row.pop_time_ms, offset)
+                require(message in self.ack_asked, "a consumer asked for an acknowledgement", message=message)
+                self.acked.add(message)
+                self._happened["popped message acknowledged"] += 1
+        elif found.deliveries[row.pop_time_ms][offsets[0]] == OPEN and row.new_pop_time_ms > found.last_pop_ms:
+            found.settle(row.pop_time_ms, offsets, CLOSED)
+            self._deliver(key, found, row.new_pop_time_ms, offsets)
+            self._happened["popped message hidden anew"] += 1
+        self._put_offset(key, found.lowest_open)
+
+    def _see_revival(self, row: ReviveRow) -> None:
+        key, found = self._find(row)
+        if found is None:
+            return
+        offsets = self._offsets(found, row)
+        stored = self._topics[row.topic].queues[row.queue_id]
+        for offset in offsets:
+            state = found.deliveries[row.pop_time_ms][offset]
+            require(state == OPEN, "what comes again was not done with", key=key, offset=offset, state=state)
+            operation = stored[offset].operation
+            copies = [topic for topic, operations in self._copies.items() if operations[operation]]
+            require(bool(copies), "what comes again has a copy", key=key, offset=offset, operation=operation)
+            self._copies[copies[0]][operation] -= 1
+            is_dead = copies[0].startswith(DLQ_PREFIX)
+            self._happened["popped message dead" if is_dead else "popped message came again"] += 1
+        found.settle(row.pop_time_ms, offsets, CLOSED)
+        self._put_offset(key, found.lowest_open)
+
+    def _find(self, row: AckRow | ReviveRow) -> tuple[OffsetKey, _Queue | None]:
+        key = (row.group, row.topic, row.queue_id)
+        queue = self._queues.get(key)
+        is_there = queue is not None and queue.created == row.created_position and row.pop_time_ms in queue.deliveries
+        return key, queue if is_there else None
+
+    @staticmethod
+    def _offsets(queue: _Queue, row: AckRow | ReviveRow) -> list[int]:
+        return [offset for number, offset in enumerate(queue.deliveries[row.pop_time_ms]) if row.bits >> number & 1]
+
+    # ---------------------------------------------------------------- what others do
+
+    def see_trim(self, topic: str, queue_id: int, first_offset: int) -> None:
+        """The messages of a queue below an offset are gone."""
+        for key, queue in self._queues.items():
+            if key[1:] != (topic, queue_id) or queue.lowest_open >= first_offset:
+                continue
+            for pop_time_ms, messages in list(queue.deliveries.items()):
+                queue.settle(pop_time_ms, [offset for offset in messages if offset < first_offset], CLOSED)
+            queue.next_offset = max(queue.next_offset, first_offset)
+            self._put_offset(key, queue.lowest_open)
+
+    def see_queues(self, topic: str, count: int) -> None:
+        """A topic has so many queues that can be read."""
+        for key, queue in self._queues.items():
+            if key[1] == topic and key[2] >= count and queue.deliveries:
+                queue.next_offset = queue.lowest_open
+                queue.deliveries.clear()
+
+    def forget(self, gone: Callable[[OffsetKey], bool]) -> None:
+        """A topic or a group is gone."""
+        for key in [key for key in self._queues if gone(key)]:
+            del self._queues[key]

@@ -1,0 +1,79 @@
+"""Texts and bodies of POP, as RocketMQ's clients read and write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_remoting.errors import BodyError, InvalidParameter
+from dledger_remoting.integers import MAX_INT32, MAX_INT64
+from dledger_remoting.pop import (
+    CheckPoint,
+    Retry,
+    message_offset_info,
+    order_count_info,
+    parse_check_point,
+    pop_retry_topic,
+    start_offset_info,
+)
+from dledger_remoting.pop_bodies import decode_batch_ack
+
+NATURAL = st.integers(0, MAX_INT64)
+
+
+def test_check_points_are_rocketmq_s() -> None:
+    point = CheckPoint(7, 1_700_000_000_000, 60_000, False, Retry.NONE, "broker-a", 3, 9)
+    assert point.text == "7 1700000000000 60000 0 0 broker-a 3 9"
+    assert parse_check_point("7 1700000000000 60000 2 0 broker-a 3 9 12345") == point
+    assert parse_check_point("7 1700000000000 60000 999 2 broker-a 3 9").is_ordered
+
+
+@given(NATURAL, NATURAL, NATURAL, st.booleans(), st.sampled_from(Retry), st.integers(0, MAX_INT32), NATURAL)
+def test_a_check_point_is_read_as_it_was_written(
+    start: int, popped: int, hidden: int, ordered: bool, retry: Retry, queue_id: int, offset: int
+) -> None:
+    point = CheckPoint(start, popped, hidden, ordered, retry, "b", queue_id, offset)
+    assert parse_check_point(point.text) == point
+
+
+@given(
+    st.text(max_size=40)
+    | st.lists(st.sampled_from(["0", "1", "-1", "", "x", "9" * 30, "٣"]), max_size=10).map(" ".join)
+)
+def test_garbage_is_no_check_point_or_one(text: str) -> None:
+    try:
+        parse_check_point(text)
+    except InvalidParameter:
+        return
+
+
+def test_retry_topics_have_two_forms() -> None:
+    names = [pop_retry_topic("g", "t", retry) for retry in Retry]
+    assert names == ["t", "%RETRY%g_t", "%RETRY%g+t"]
+
+
+def test_places_are_told_as_rocketmq_tells_them() -> None:
+    assert start_offset_info([(Retry.NONE, 0, 7), (Retry.V1, 3, 9)]) == "0 0 7;1 3 9"
+    assert message_offset_info([(Retry.NONE, 0, (7, 9)), (Retry.V2, 3, (1,))]) == "0 0 7,9;2 3 1"
+    assert order_count_info([(Retry.NONE, 2, 1)]) == "0 2 1"
+
+
+def test_bits_count_offsets_from_the_start_on() -> None:
+    (ack,) = decode_batch_ack(b'{"acks":[{"c":"g","t":"t","r":"1","so":"100","q":2,"rq":0,"pt":5,"it":6,"b":"BQE="}]}')
+    assert (ack.offsets, ack.retry, ack.queue_id, ack.pop_time) == ([100, 102, 108], Retry.V1, 2, 5)
+
+
+def test_a_bit_set_is_limited() -> None:
+    body = b'{"acks":[{"c":"g","t":"t","r":"0","so":0,"q":0,"pt":1,"b":"%s"}]}' % (b"A" * 5_000)
+    with pytest.raises(BodyError, match="4096"):
+        _ = [ack.offsets for ack in decode_batch_ack(body)]
+
+
+@given(st.binary(max_size=200))
+def test_a_body_that_is_none_is_refused(body: bytes) -> None:
+    try:
+        for ack in decode_batch_ack(body):
+            _ = ack.offsets
+    except BodyError:
+        return
