@@ -39,7 +39,7 @@ DEFAULT_OUT: Final = Path("chaos-runs")
 _NEEDED: Final = ("aiohttp", "jinja2", "matplotlib", "toxiproxy")
 _TARGETS: Final = ("local", "two-groups", "register", "pysyncobj", "rocketmq")
 
-_DRAWN: Final = ("faults", "workloads", "target", "overlap", "pause", "mutant")
+_DRAWN: Final = ("faults", "target", "overlap", "pause", "mutant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def out_option(help_text: str) -> Callable[[Command], Command]:
     help="Seconds at least between two faults where one is in force at a time; at most 3.5 more.",
 )
 @click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
-@click.option("--swarm", is_flag=True, help="The seed draws faults, workloads and pace as well.")
+@click.option("--swarm", is_flag=True, help="The seed draws faults, pace and unnamed workloads as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
 @click.pass_context
 def run_command(
@@ -152,7 +152,8 @@ def run_command(
         raise click.UsageError(f"--swarm draws what --{drawn[0]} would say")
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     if swarm:
-        options = swarm_options(seed, minutes, out, keep_data=keep)
+        named = workloads.split(",") if workloads else ()
+        options = swarm_options(seed, minutes, out, workloads=named, keep_data=keep)
     else:
         trial = TRIALS.get(mutant or "", ANYTHING)
         if "target" not in drawn:
@@ -199,10 +200,18 @@ def run_command(
     "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
 )
 @out_option("Where the runs' directories are made.")
+@click.option("--workloads", help="Names, separated by commas; each seed draws its own if none are given.")
 @click.option("--again", is_flag=True, help="First run those seeds of the state file again that were not valid.")
 @click.pass_context
 def campaign_command(
-    context: click.Context, runs: int, minutes: float, first: int, state: Path, out: Path, again: bool
+    context: click.Context,
+    runs: int,
+    minutes: float,
+    first: int,
+    state: Path,
+    out: Path,
+    workloads: str | None,
+    again: bool,
 ) -> None:
     """Run one seed after the other, as `run --swarm` does; several campaigns may run side by side.
 
@@ -212,7 +221,16 @@ def campaign_command(
     from .campaign.figures import figures
 
     try:
-        done = run_campaign(runs=runs, minutes=minutes, first=first, out=out, state=state, say=click.echo, again=again)
+        done = run_campaign(
+            runs=runs,
+            minutes=minutes,
+            first=first,
+            out=out,
+            state=state,
+            say=click.echo,
+            workloads=workloads.split(",") if workloads else (),
+            again=again,
+        )
     except ChaosError as error:
         click.echo(f"not run: {error}", err=True)
         context.exit(EXIT_CODES["unknown"])

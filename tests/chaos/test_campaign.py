@@ -114,6 +114,22 @@ def test_the_command_of_a_run_names_its_seed_and_draws_the_rest(tmp_path):
     assert (options.faults, options.pace) == (draw_swarm(12).faults, draw_swarm(12).pace)
 
 
+def test_a_campaign_may_have_the_same_workloads_in_every_run(tmp_path, asked, monkeypatch):
+    real, given = driver.swarm_options, []
+
+    def noted(*args, **more):
+        given.append(real(*args, **more))
+        return given[-1]
+
+    monkeypatch.setattr(driver, "swarm_options", noted)
+    told = ["campaign", "--runs", "2", "--state", str(tmp_path / "sums"), "--workloads", "append,delays"]
+    assert CliRunner().invoke(command_line, [*told, "--out", str(tmp_path)]).exit_code == 0
+    assert [options.workloads for options in given] == [("append", "delays")] * 2
+    assert given[0].faults == draw_swarm(1).faults
+    assert given[0].command.endswith("--swarm --minutes 5 --seed 1 --workloads append,delays")
+    assert asked == [1, 2]
+
+
 def test_a_swarm_takes_no_orders_of_its_own(tmp_path):
     told = CliRunner().invoke(command_line, ["run", "--swarm", "--faults", "power", "--out", str(tmp_path)])
     assert told.exit_code == 2

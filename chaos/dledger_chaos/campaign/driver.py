@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -16,18 +16,22 @@ from .totals import RunFigures, Totals, figures_of, load_totals, save_totals
 TARGET = "local"
 
 
-def swarm_options(seed: int, minutes: float, out: Path, *, keep_data: bool = False) -> RunOptions:
-    """What the run of a seed does, without the workloads that cannot be run here."""
+def swarm_options(
+    seed: int, minutes: float, out: Path, *, workloads: Sequence[str] = (), keep_data: bool = False
+) -> RunOptions:
+    """What the run of a seed does: with these `workloads`, or with those that it draws and that can be run here."""
     possible = workloads_named(("all",), TARGETS[TARGET].capabilities)
     swarm = draw_swarm(seed)
+    words = ["dledger", "chaos", "run", "--swarm", "--minutes", f"{minutes:g}", "--seed", str(seed)]
+    words += ["--workloads", ",".join(workloads)] if workloads else []
     return RunOptions(
         directory=run_directory(out, seed),
-        command=shlex.join(["dledger", "chaos", "run", "--swarm", "--minutes", f"{minutes:g}", "--seed", str(seed)]),
+        command=shlex.join(words),
         target=TARGET,
         seed=seed,
         duration_s=minutes * 60,
         faults=swarm.faults,
-        workloads=tuple(name for name in swarm.workloads if name in possible),
+        workloads=tuple(workloads) or tuple(name for name in swarm.workloads if name in possible),
         keep_data=keep_data,
         pace=swarm.pace,
     )
@@ -46,9 +50,12 @@ def run_campaign(
     out: Path,
     state: Path,
     say: Callable[[str], None],
+    workloads: Sequence[str] = (),
     again: bool = False,
 ) -> Totals:
     """Run seeds from `first` on, or from where the totals in `state` end, until that file has `runs` runs.
+
+    Every run has these `workloads`, or those that its seed draws.
 
     With `again`, the seeds of runs in the file that were not valid are run again first.  A run that is stopped before
     its end is not in the file, and is run again the next time.  Raises `ChaosError` if a run cannot even begin.
@@ -56,10 +63,10 @@ def run_campaign(
     totals = load_totals(state)
     state.parent.mkdir(parents=True, exist_ok=True)
     for seed in [known.seed for known in totals.runs if again and known.verdict != "valid"]:
-        totals.replace(_run(swarm_options(seed, minutes, out), say))
+        totals.replace(_run(swarm_options(seed, minutes, out, workloads=workloads), say))
         save_totals(state, totals)
     while len(totals.runs) < runs:
-        totals.runs.append(_run(swarm_options(totals.next_seed(first), minutes, out), say))
+        totals.runs.append(_run(swarm_options(totals.next_seed(first), minutes, out, workloads=workloads), say))
         save_totals(state, totals)
     return totals
 
