@@ -2,8 +2,8 @@
 
 * *Virtual time*: tests that live on a simulated clock, or need none. They get what the others leave of the processors,
   and find the same however little that is.
-* *Waiting*: tests most of whose time passes without work: faults last for seconds, and clients that others wrote look
-  the route up every 30 s.
+* *Waiting*: tests most of whose time passes without work: faults last for seconds; clients that others wrote look the
+  route up every 30 s, and their retries are seconds away.
 * The rest of `tests/`, as it is.
 
 The output of the last is shown as it comes, that of the others when they have ended. Exit code 0 only if all passed.
@@ -41,6 +41,7 @@ VIRTUAL_TIME = (
     "tests/sim",
 )
 WAITING = ("tests/chaos", "tests/conformance")
+"""Each a process of its own."""
 LOW_PRIORITY = ("nice", "-n", "15")
 
 
@@ -75,7 +76,7 @@ def main() -> int:
     """Run everything and return the exit status."""
     began = time.monotonic()
     lanes = [
-        start("tests that wait", WAITING),
+        *(start(f"{path}, which wait", [path]) for path in WAITING),
         start("tests in virtual time", VIRTUAL_TIME, priority=LOW_PRIORITY),
         start("all other tests", [f"--ignore={path}" for path in (*WAITING, *VIRTUAL_TIME)], shown=True),
     ]

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from rows import QUICK
 from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
 from dledger_chaos.toxiproxy.build import find_go
@@ -23,6 +24,8 @@ collect_ignore = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_clien
 
 MakeClient = Callable[[str], StockClient]
 
+quick_group = local_cluster_fixture(scope="session", config=QUICK)
+quick_groups = local_cluster_fixture(scope="session", groups=2, config=QUICK)
 one_group = local_cluster_fixture(scope="module")
 two_groups = local_cluster_fixture(scope="module", groups=2)
 

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 _OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)  # what the library prints must not mix with the answers
@@ -45,10 +45,16 @@ def producer(group: str = "cpp-producers") -> Producer:
     return _producers[group]
 
 
-def message(topic: str, body: str, tag: str = "", keys: str = "") -> Message:
-    """A message with what is given."""
+def message(
+    topic: str, body: str, tag: str = "", keys: str = "", level: int = 0, properties: Mapping[str, str] | None = None
+) -> Message:
+    """A message with what is given; `level` is one of delay."""
     made = Message(topic)
     made.set_body(body)
+    if level:
+        made.set_delay_time_level(level)
+    for name, value in (properties or {}).items():
+        made.set_property(name, value)
     if tag:
         made.set_tags(tag)
     if keys:
@@ -61,9 +67,9 @@ def text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def send(topic: str, body: str, tag: str = "", keys: str = "") -> dict[str, object]:
+def send(topic: str, body: str, **more: object) -> dict[str, object]:
     """Send and wait for the answer."""
-    result = producer().send_sync(message(topic, body, tag, keys))
+    result = producer().send_sync(message(topic, body, **more))
     return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
 
 
@@ -109,25 +115,35 @@ def stop_streams() -> None:
     _stop_streams.set()
 
 
-def push(name: str, group: str, topic: str, tag: str = "*", *, orderly: bool = False, failures: int = 0) -> None:
-    """Start a push consumer that says what it receives, and then cannot handle the first `failures` messages."""
-    left = failures
+def push(
+    name: str,
+    group: str,
+    topic: str,
+    tag: str = "*",
+    *,
+    orderly: bool = False,
+    fails: dict[str, int] | None = None,
+) -> None:
+    """Start a push consumer that says what it receives, and cannot handle a body as often as `fails` says."""
+    left = dict(fails or {})
 
     def receive(one: RecvMessage) -> None:
-        fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset}
+        fields = {"queue_id": one.queue_id, "queue_offset": one.queue_offset, "reconsume_times": one.reconsume_times}
         say(received=name, topic=one.topic, body=text(one.body), tag=text(one.tags), keys=text(one.keys), **fields)
 
-    def receive_or_fail(_consumer: object, one: object) -> int:
-        nonlocal left
-        receive(RecvMessage(one))
-        left -= 1
-        return RECONSUME_LATER if left >= 0 else CONSUME_SUCCESS
+    def receive_or_fail(_consumer: object, handle: object) -> int:
+        one = RecvMessage(handle)
+        receive(one)
+        body = text(one.body)
+        with _OUT_LOCK:
+            left[body] = left.get(body, 0) - 1
+            return RECONSUME_LATER if left[body] >= 0 else CONSUME_SUCCESS
 
     made = PushConsumer(group, orderly=orderly)
     made.set_namesrv_addr(NAME_SERVER)
     made.set_instance_name(name)
     made.subscribe(topic, receive, tag)
-    if failures:  # an exception in a callback ends as a success: the binding raises it where ctypes drops it
+    if fails:  # an exception in a callback ends as a success: the binding raises it where ctypes drops it
         made._register_callback(receive_or_fail)
     made.start()
     _pushers[name] = made

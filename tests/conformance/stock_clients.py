@@ -7,6 +7,7 @@ input and writes JSON lines on its standard output:
     out  {"id": 1, "result": ...}            or  {"id": 1, "error": "what the client said"}
     out  {"received": "C1", "topic": "T", "body": "text", ...}      a push consumer's message, at any time
     out  {"sent": 17, "body": "text", "ms": 3.2}                    a numbered send of `stream` was acknowledged
+    out  {"checked": "text"}                    a broker asked what has become of this transaction
     out  {"failed": 17, "error": "..."}                             one attempt of it was not; it is tried again
 
 The clients run unmodified, and in another process because the C++ one has threads of its own and aborts on some errors.
@@ -41,6 +42,7 @@ class StockClient:
         self.received: list[dict[str, object]] = []
         self.sent: dict[int, dict[str, object]] = {}
         self.failed: list[dict[str, object]] = []
+        self.checked: set[str] = set()
         self._answers: dict[int, dict[str, object]] = {}
         self._changed = threading.Condition()
         self._next_id = 0
@@ -135,7 +137,9 @@ class StockClient:
             said = json.loads(line)
             with self._changed:
                 if "received" in said:
-                    self.received.append(said)
+                    self.received.append({**said, "at": time.monotonic()})
+                elif "checked" in said:
+                    self.checked.add(said["checked"])
                 elif "sent" in said:
                     self.sent[said["sent"]] = said
                 elif "failed" in said:

@@ -114,7 +114,7 @@ def test_a_push_consumer_gets_what_its_tags_select_though_hashes_collide(one_gro
 def test_a_message_that_could_not_be_handled_comes_again(one_group, cpp):
     create_topic(one_group, "CppRetry")
     client = cpp(one_group.namesrv)
-    client.call("push", name="reader", group="cpp-retry", topic="CppRetry", failures=1)
+    client.call("push", name="reader", group="cpp-retry", topic="CppRetry", fails={"again": 1})
     client.call("send", topic="CppRetry", body="again")
     client.wait_for(lambda: len(client.bodies("reader")) >= 2, "a second delivery", timeout=RETRY_SECONDS)
     assert client.bodies("reader") == ["again", "again"]

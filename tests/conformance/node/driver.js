@@ -38,19 +38,23 @@ async function readyProducer() {
   return producer;
 }
 
-function message(topic, body, tag, keys) {
+function message({ topic, body, tag, keys, level, deliver_ms, shard }) {
   const made = new Message(topic, tag || '', body);
   if (keys) made.keys = [ keys ];
+  if (level) made.delayTimeLevel = level;
+  if (deliver_ms) made.setStartDeliverTime(deliver_ms);
+  if (shard !== undefined) made.shardingKey = `shard ${shard}`;
   return made;
 }
 
 const calls = {
-  async send({ topic, body, tag, keys }) {
-    const result = await (await readyProducer()).send(message(topic, body, tag, keys));
+  async send(wanted) {
+    const result = await (await readyProducer()).send(message(wanted));
     return {
       status: result.sendStatus,
       message_id: result.msgId,
       broker_group: result.messageQueue.brokerName,
+      queue_id: result.messageQueue.queueId,
       queue_offset: result.queueOffset,
     };
   },
@@ -63,7 +67,7 @@ const calls = {
       for (;;) {
         const started = Date.now();
         try {
-          const result = await ready.send(message(topic, body));
+          const result = await ready.send(message({ topic, body }));
           const group = result.messageQueue.brokerName;
           say({ sent: number, body, broker_group: group, ms: Date.now() - started });
           break;
@@ -84,8 +88,9 @@ const calls = {
     return null;
   },
 
-  // A push consumer that says what it receives.
-  async push({ name, group, topic, tag }) {
+  // A push consumer that says what it receives, and cannot handle a body as often as `fails` says.
+  async push({ name, group, topic, tag, fails }) {
+    const left = { ...fails };
     const made = new Consumer({ ...base, consumerGroup: group, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
     made.on('error', complain);
     made.subscribe(topic, tag || '*', async received => {
@@ -97,7 +102,12 @@ const calls = {
         keys: received.keys,
         queue_id: received.queueId,
         queue_offset: received.queueOffset,
+        reconsume_times: received.reconsumeTimes,
       });
+      const body = received.body.toString();
+      left[body] = (left[body] || 0) - 1;
+      // It looks at what a listener returns (ACTION_RETRY) at the first delivery only.
+      if (left[body] >= 0) throw new Error(`cannot handle ${body}`);
     });
     await made.ready();
     consumers.set(name, made);
