@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "topic": "topic:topic",
     "group": "group:group",
     "message": "message:message",
+    "dlq": "dlq:dlq",
     "pin": "pin:pin",
     "log": "log:log",
     "config": "config:config",
@@ -40,7 +41,7 @@ _COMMANDS: Final = {
 """Command name to `module:attribute` below `dledger_admin.commands`."""
 
 _SECTIONS: Final = {
-    "Manage and look at": ("cluster", "node", "topic", "group", "message", "pin", "log", "config", "spark"),
+    "Manage and look at": ("cluster", "node", "topic", "group", "message", "dlq", "pin", "log", "config", "spark"),
     "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv"),
     "Your shell": ("completion",),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import click
 
 from dledger_client import Admin, NotFoundError, ReceivedMessage
@@ -13,7 +11,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from .client_calls import with_admin
-from .message_format import MessageView, view
+from .message_format import MessageView, render, view
 from .names import TOPIC
 from .options import namesrv_option
 
@@ -74,27 +72,6 @@ def get(
 
 
 def _render(result: list[MessageView]) -> str:
-    return "\n\n".join(_render_one(one) for one in result)
-
-
-def _time(ms: int) -> str:
-    try:
-        readable = datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):  # a producer may have sent any number
-        return f"{ms} ms since 1970"
-    return f"{readable} ({ms} ms since 1970)"
-
-
-def _render_one(one: MessageView) -> str:
-    body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
-    lines = [
-        f"{one.topic}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}",
-        f"  offset id   {one.offset_message_id}",
-        f"  unique key  {one.message_id}",
-        f"  keys        {' '.join(one.keys) or '-'}",
-        f"  tag         {one.tag or '-'}",
-        f"  stored      {_time(one.stored_timestamp_ms)}",
-        f"  born        {_time(one.born_timestamp_ms)}",
-        f"  body        {body}",
-    ]
-    return "\n".join(lines)
+    return "\n\n".join(
+        render(one, f"{one.topic}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}") for one in result
+    )

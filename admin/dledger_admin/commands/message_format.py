@@ -1,9 +1,10 @@
-"""Formats in which `consume` and `message get` show a message, and `produce` reads one: kcat's strings, and JSON."""
+"""Formats in which commands show a message, and `produce` reads one: kcat's strings, text, and JSON."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -79,6 +80,31 @@ def view(message: ReceivedMessage) -> MessageView:
         text,
         message.body if text is None else None,
     )
+
+
+def render(one: MessageView, place: str, more: Sequence[str] = ()) -> str:
+    """Return a message for people: where it is, what is known of it, with `more` lines, and its body."""
+    body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
+    lines = [
+        place,
+        f"  offset id   {one.offset_message_id}",
+        f"  unique key  {one.message_id}",
+        f"  keys        {' '.join(one.keys) or '-'}",
+        f"  tag         {one.tag or '-'}",
+        f"  stored      {_time(one.stored_timestamp_ms)}",
+        f"  born        {_time(one.born_timestamp_ms)}",
+        *more,
+        f"  body        {body}",
+    ]
+    return "\n".join(lines)
+
+
+def _time(ms: int) -> str:
+    try:
+        readable = datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a producer may have sent any number
+        return f"{ms} ms since 1970"
+    return f"{readable} ({ms} ms since 1970)"
 
 
 def formatter(pattern: str) -> Callable[[ReceivedMessage], bytes]:

@@ -1,0 +1,199 @@
+"""Dead letters of a consumer group: reading them, and sending them to where they came from.
+
+A copy that is sent says in the property `DEAD_LETTER_ID` which dead letter it is of, and keeps the unique key. So
+whether a dead letter was sent before is looked up in the topic itself, whoever did it, and however that ended:
+
+1. A run sends a copy and is interrupted, or loses its connection, before it learns that the copy is stored.
+2. The next run finds it by its unique key. One that is still on its way is not found, but is the same idempotent send,
+   which brokers store once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+
+import msgspec
+
+from dledger_client import (
+    Admin,
+    ClientError,
+    InvalidArgumentError,
+    MessageQueue,
+    NoRouteError,
+    NotFoundError,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    SendError,
+)
+from dledger_client.admin import MAX_MESSAGES_BY_KEY
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
+from dledger_remoting.topics import DLQ_PREFIX, dead_letter_topic, is_dead_letter_topic
+
+from ..errors import AdminError
+from .positions import Position, find
+
+DEAD_LETTER_ID: Final = "DEAD_LETTER_ID"
+PAGE_MESSAGES: Final = 32
+_POLL_TIMEOUT_S: Final = 1.0
+_NOT_RESTORED: Final = RESERVED_NAMES | {START_DELIVER_TIME}
+"""Properties that client and broker set, or that had their effect when the message was first delivered."""
+
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    """How many dead letters of a group are kept."""
+
+    group: str
+    messages: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A dead letter that could not be sent, and why."""
+
+    offset_message_id: str
+    topic: str
+    reason: str
+
+
+class Resent(msgspec.Struct):
+    """What became of dead letters: copies that were sent, those of which there were copies already, and the others."""
+
+    group: str
+    resent: int = 0
+    already: int = 0
+    failed: list[Failure] = []
+
+
+async def all_counts(admin: Admin) -> list[DeadLetters]:
+    """Every group that has dead letters."""
+    topics = [topic for topic in await admin.topics(include_system=True) if is_dead_letter_topic(topic)]
+    counts = [DeadLetters(topic.removeprefix(DLQ_PREFIX), await _count(admin, topic)) for topic in sorted(topics)]
+    return [one for one in counts if one.messages]
+
+
+async def _count(admin: Admin, topic: str) -> int:
+    route = await admin.topic_route(topic)
+    return sum([await admin.end_offset(queue) - await admin.first_offset(queue) for queue in route.readable])
+
+
+async def pages(
+    admin: Admin, namesrv: str, group: str, begin: Position, end: Position
+) -> AsyncGenerator[list[ReceivedMessage], None]:
+    """Yield the dead letters of a group between two places, those of one queue in order.
+
+    Raises `AdminError` if there is no such group.
+    """
+    async with PullConsumer(namesrv) as consumer:
+        try:
+            queues = await consumer.queues(dead_letter_topic(group))
+        except NoRouteError:
+            if group not in await admin.groups():
+                raise AdminError(
+                    f"there is no consumer group {group!r}: `dledger group list` shows those that there are"
+                ) from None
+            return
+        await consumer.assign(queues)
+        ends = await find(consumer, end)
+        begins = await find(consumer, begin)
+        await _go_to(consumer, begins)
+        while left := [queue for queue, position in consumer.positions.items() if position < ends[queue]]:
+            await consumer.assign(left)
+            messages = await consumer.poll(PAGE_MESSAGES, timeout=_POLL_TIMEOUT_S)
+            page = [message for message in messages if message.queue_offset < ends[message.queue]]
+            if page:
+                yield page
+
+
+async def _go_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> None:
+    """Begin at these offsets, or at the first kept message above."""
+    await consumer.seek_to_begin()
+    first = consumer.positions
+    for queue, offset in begins.items():
+        consumer.seek(queue, max(offset, first[queue]))
+
+
+async def named(admin: Admin, group: str, ids: Sequence[str]) -> list[ReceivedMessage]:
+    """The dead letters with these offset ids. Raises `AdminError` for one that is none of the group."""
+    letters = [await admin.message_by_id(offset_id) for offset_id in ids]
+    for letter in letters:
+        if letter.queue.topic != dead_letter_topic(group):
+            raise AdminError(
+                f"{letter.offset_message_id} is a message of {letter.queue.topic}, no dead letter of {group}: "
+                "`dledger dlq show` tells their offset ids"
+            )
+    return letters
+
+
+class Resending:
+    """Sends copies of dead letters to the topics where they came from, or all to `topic`, in their order.
+
+    With `again` those too that were sent before.
+    """
+
+    def __init__(self, admin: Admin, producer: Producer, group: str, topic: str | None, *, again: bool) -> None:
+        self.result = Resent(group)
+        self._admin = admin
+        self._producer = producer
+        self._topic = topic
+        self._again = again
+
+    async def resend(self, letters: Sequence[ReceivedMessage]) -> None:
+        """Send what was not sent before. Raises `ClientError` where the next ones would fail as well."""
+        looked_up = await asyncio.gather(*map(self._wanted_at, letters), return_exceptions=True)
+        for letter, topic in zip(letters, looked_up, strict=True):
+            if topic is None:
+                self.result.already += 1
+                continue
+            try:
+                if isinstance(topic, BaseException):
+                    raise topic
+                await self._send(letter, topic)
+            except (InvalidArgumentError, NotFoundError, NoRouteError, SendError) as error:
+                if isinstance(error, SendError) and error.code != ResponseCode.MESSAGE_ILLEGAL:
+                    raise
+                failure = Failure(letter.offset_message_id, self._topic or letter.topic, str(error))
+                self.result.failed.append(failure)
+            else:
+                self.result.resent += 1
+
+    async def _wanted_at(self, letter: ReceivedMessage) -> str | None:
+        """The topic that is to get a copy; None if it has one."""
+        topic = self._topic or letter.topic
+        if is_dead_letter_topic(topic):
+            raise InvalidArgumentError("it does not say where it came from: name a topic with --topic")
+        await self._admin.topic_config(topic)
+        if self._again:
+            return topic
+        found = await self._admin.messages_by_key(
+            topic, letter.message_id, unique=True, max_messages=MAX_MESSAGES_BY_KEY
+        )
+        is_sent = any(message.properties.get(DEAD_LETTER_ID) == letter.offset_message_id for message in found)
+        return None if is_sent else topic
+
+    async def _send(self, letter: ReceivedMessage, topic: str) -> None:
+        own = {name: value for name, value in letter.properties.items() if name not in _NOT_RESTORED}
+        await self._producer.send(
+            topic,
+            letter.body,
+            key=letter.keys or None,
+            tags=letter.tags,
+            properties=own | {DEAD_LETTER_ID: letter.offset_message_id},
+            unique_key=letter.message_id,
+            idempotent=not self._again,
+        )
+
+
+def advice(error: ClientError, result: Resent) -> AdminError:
+    """The error that ended a run, with what the run has done until then."""
+    return AdminError(
+        f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
+        "of them twice"
+    )
+
+
+def counted(number: int) -> str:
+    """So many dead letters, in words."""
+    return f"{number} dead letter" + "s" * (number != 1)
