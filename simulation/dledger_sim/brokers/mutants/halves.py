@@ -13,6 +13,7 @@ from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcom
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.record import MessageRecord
+from dledger_sim.brokers.schedules import transactions
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("halves")
@@ -91,4 +92,12 @@ CATALOGUE.add(
     "asked-while-immune",
     "no producer is asked about a half before its time to end it is over",
     (HalfTable, "due", _due_early),
+)
+
+CATALOGUE.add(
+    "given-up-while-it-ends",
+    "a half whose end is on its way is neither checked nor given up",
+    (CheckBacks, "_is_free", lambda _self, _half: True),
+    (ProposedEnds, "finish", _finish_what_is_there),
+    schedule=transactions.commit_on_its_way_when_its_half_is_to_be_given_up,
 )

@@ -2,9 +2,9 @@
 
 They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group time,
 `commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that cross
-others, `timers` those of delayed messages, `retries` those of messages that are sent back, `trims` those of trims,
-`units` those of units that the broker itself writes, `upgrades` those of nodes of different versions, `locks` those of
-queue locks, `requests` the rest; `brokers` is the group that they drive.
+others, `timers` those of delayed messages, `retries` those of messages that are sent back, `transactions` those of
+transactions, `trims` those of trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of
+different versions, `locks` those of queue locks, `requests` the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
 from dledger_sim.brokers.schedules.retries import RETRY_SCHEDULES
 from dledger_sim.brokers.schedules.timers import TIMER_SCHEDULES
+from dledger_sim.brokers.schedules.transactions import TRANSACTION_SCHEDULES
 from dledger_sim.brokers.schedules.trims import TRIM_SCHEDULES
 from dledger_sim.brokers.schedules.units import UNIT_SCHEDULES
 from dledger_sim.brokers.schedules.upgrades import UPGRADE_SCHEDULES
@@ -36,4 +37,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *LOCK_SCHEDULES,
     *TIMER_SCHEDULES,
     *RETRY_SCHEDULES,
+    *TRANSACTION_SCHEDULES,
 )

@@ -2,66 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import cast
 
-from dledger_broker.features.transactions.table import HALVES, HalfTable
-from dledger_remoting.codes import RequestCode
-from dledger_remoting.ids import parse_offset_message_id
-from dledger_sim.brokers.connection import Answer
-from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
+from dledger_sim.brokers.schedules.brokers import TOPIC
+from dledger_sim.brokers.schedules.transactions import COMMIT, ROLLBACK, Transacting, codes
 from dledger_sim.brokers.service import SimBroker
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
-
-HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
-COMMIT, ROLLBACK = 8, 12
-
-
-class Transacting:
-    """Three simulated nodes, and producers of transactions."""
-
-    def __init__(self) -> None:
-        self.brokers = Brokers()
-
-    def send(self, seconds: float = 0.5) -> tuple[int, Answer]:
-        """Send a half; returns the operation that its message names, and the answer."""
-        brokers = self.brokers
-        operation = brokers.workload.next_operation()
-        code, ext, _ = brokers.workload.make_send(TOPIC, 0, [operation], batch=False)
-        ext = {**ext, "f": "4", "i": HALF + ext.get("i", "")}
-        brokers.workload.truth.halves.sent.add(operation)
-        answers = brokers.ask(brokers.connect(brokers.leader), code, ext, encode_body(operation, 0))
-        brokers.run(seconds)
-        (answer,) = answers
-        assert answer is not None
-        assert answer.code == 0, answer
-        return operation, answer
-
-    def end(self, operation: int, sent: Answer, what: int, node: str | None = None) -> list[Answer | None]:
-        """Ask a node to end a half; its answer will stand in the list."""
-        ext = {
-            "producerGroup": "PG",
-            "tranStateTableOffset": sent.ext["queueOffset"],
-            "commitLogOffset": str(parse_offset_message_id(sent.ext["msgId"])[1]),
-            "commitOrRollback": str(what),
-        }
-        if what == COMMIT:
-            self.brokers.workload.truth.halves.commit_asked.add(operation)
-        connection = self.brokers.connect(node or self.brokers.leader)
-        return self.brokers.ask(connection, RequestCode.END_TRANSACTION, ext)
-
-    def tables(self) -> list[HalfTable]:
-        """The tables of all nodes that live."""
-        lives = [node.life for node in self.brokers.group.nodes.values()]
-        return [cast(SimBroker, life.service).broker.state.table(HALVES) for life in lives if life is not None]
-
-    def stored(self, operation: int) -> bool:
-        """Whether the message is in its queue; the simulator's judge refuses a second one."""
-        return operation in self.brokers.workload.truth.stored
-
-
-def codes(answers: list[Answer | None]) -> list[int]:
-    return [answer.code for answer in answers if answer is not None]
 
 
 def test_a_half_is_committed_by_the_next_leader_through_a_node_that_does_not_lead() -> None:
