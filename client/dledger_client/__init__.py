@@ -43,6 +43,7 @@ from .routes import TopicRoute
 from .stalls import QueueStall
 from .subscriptions import Sql
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
+from .sync_transactions import SyncCheck, SyncTransactionProducer
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
 __all__ = [
@@ -87,8 +88,10 @@ __all__ = [
     "Strategy",
     "SubscriptionGroupConfig",
     "SyncAdmin",
+    "SyncCheck",
     "SyncConsumer",
     "SyncProducer",
+    "SyncTransactionProducer",
     "TopicConfig",
     "TopicRoute",
     "TransactionProducer",

@@ -282,6 +282,10 @@ class PushConsumer:
             messages.append(message)
         return messages
 
+    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+        """The message could not be processed, and comes back later: see `ReceivedMessage.retry`."""
+        message.retry(delay_s=delay_s)
+
     async def commit(self) -> None:
         """Commit now what is acknowledged, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""
         left = await self._started().assignments.commit()
@@ -386,27 +390,31 @@ class PushConsumer:
         running = self._started()
         if running.core.is_closed or not running.assignments.holds(fetcher) or not fetcher.finish(message):
             return
-        if settlement is Settlement.DONE or self._strategy is None:
+        if not settlement.again or self._strategy is None:
             self._done(fetcher, message)
         else:
             fetcher.retrying.add(message.queue_offset)
-            running.core.spawn(self._retry(running, fetcher, message), f"retry {message.message_id}")
+            running.core.spawn(
+                self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
+            )
 
     def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         fetcher.acknowledge(message.queue_offset)
         if self._orderly:
             self._offer(fetcher)
 
-    async def _retry(self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
+    async def _retry(
+        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, delay_s: float | None
+    ) -> None:
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
         is_repeated_here = self._orderly and message.reconsume_times < limit
         if not is_repeated_here and await running.retries.give_back(
-            message, lambda: running.assignments.holds(fetcher), give_up=self._orderly
+            message, delay_s, lambda: running.assignments.holds(fetcher), give_up=self._orderly
         ):
             fetcher.retrying.discard(message.queue_offset)
             self._done(fetcher, message)
             return
-        await asyncio.sleep(pause_seconds(message.reconsume_times))
+        await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
         fetcher.retrying.discard(message.queue_offset)
         if not fetcher.revoked:
             again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)

@@ -7,7 +7,7 @@ Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 
-from .arguments import check
+from .arguments import at_least, check
 from .errors import refusal
 
 
@@ -44,11 +44,14 @@ def queues_in(queues: Iterable[tuple[str, str, int]]) -> list[MessageQueue]:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send in a batch.
+    """A message to send.
 
     `key` is one key or several, by which the message can be found later; `tags` is what subscriptions filter by;
     `properties` are the application's own, names and values without the characters U+0001 and U+0002; `unique_key`
     takes the place of the key that the client makes, where the same message may be sent by several programs.
+
+    Consumers see it `delay_s` seconds after it is stored, or at `deliver_at`, a time with a time zone or ms since 1970;
+    at once if that has come. Messages with the same `ordering_key` go to one queue and keep the order of the calls.
     """
 
     body: bytes
@@ -56,13 +59,18 @@ class Message(msgspec.Struct, frozen=True):
     tags: str | None = None
     properties: Mapping[str, str] | None = None
     unique_key: str | None = None
+    delay_s: float | None = None
+    deliver_at: datetime | int | None = None
+    ordering_key: str | None = None
 
 
-class Settlement(Enum):
-    """How a consumer ended its work on a message."""
+class Settlement(NamedTuple):
+    """How a consumer ended its work on a message: it is done with it, or wants it `again`, after `delay_s` seconds or
+    as long as the group's settings say.
+    """
 
-    DONE = "done"
-    RETRY = "retry"
+    again: bool = False
+    delay_s: float | None = None
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -102,12 +110,18 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     def ack(self) -> None:
         """The message is done with; its offset may be committed. Without effect for pulled messages."""
         if self.settle is not None:
-            self.settle(self, Settlement.DONE)
+            self.settle(self, Settlement())
 
-    def retry(self) -> None:
-        """The message could not be processed; it comes back later, or ends in the dead letter topic."""
+    def retry(self, *, delay_s: float | None = None) -> None:
+        """The message could not be processed; it comes back, or ends in the dead letter topic.
+
+        After `delay_s` seconds, up to the broker's `timer_max_delay_s`; None: later each time. A consumer that keeps
+        order waits so long in its place. A RocketMQ broker knows levels only: the next longer one is taken there.
+        """
+        check("delay_s", delay_s, float | None)
+        at_least(0, delay_s=delay_s)
         if self.settle is not None:
-            self.settle(self, Settlement.RETRY)
+            self.settle(self, Settlement(again=True, delay_s=delay_s))
 
 
 def received_message(

@@ -8,7 +8,7 @@ from typing import Self
 
 from .arguments import checked
 from .consumer import Handler, PushConsumer
-from .messages import MessageQueue
+from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
 from .subscriptions import Sql
@@ -85,6 +85,12 @@ class OrderlyConsumer:
     async def run_forever(self) -> None:
         """Wait until the consumer is closed."""
         await self._consumer.run_forever()
+
+    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+        """The message could not be processed: it is tried again in its place, after `delay_s` seconds, up to 10 if it
+        is not given.
+        """
+        message.retry(delay_s=delay_s)
 
     async def commit(self) -> None:
         """Commit now what is done, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""

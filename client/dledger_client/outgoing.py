@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from math import ceil
 from typing import Final
 
 from dledger_remoting import properties as names
@@ -18,7 +20,7 @@ from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
 from dledger_remoting.record import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from dledger_remoting.topics import is_retry_topic, is_send_forbidden, validate_topic
 
-from .arguments import check
+from .arguments import at_least, check
 from .errors import InvalidArgumentError
 from .messages import Message
 from .wire import Outgoing
@@ -62,7 +64,7 @@ class OutgoingEncoder:
         now_ms = time.time_ns() // 1_000_000
         self._check_body(message.body)
         unique_key = self._unique_key(message, now_ms)
-        text = _property_text(unique_key, message.key, message.tags, message.properties)
+        text = _property_text(unique_key, message)
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
             compressed, flag = compress(body)
@@ -73,7 +75,8 @@ class OutgoingEncoder:
     def encode_batches(
         self, topic: str, messages: Sequence[Message | bytes], *, idempotent: bool = False
     ) -> list[Outgoing]:
-        """Messages in their order, in as few requests as the limits allow; bodies are not compressed.
+        """Messages in their order, in as few requests as the limits allow; bodies are not compressed. One that is to be
+        delivered later goes alone.
 
         Raises `InvalidArgumentError` if one of them breaks a limit, or if the topic is a retry topic.
         """
@@ -86,9 +89,15 @@ class OutgoingEncoder:
         size = 0
         for item in messages:
             message = item if isinstance(item, Message) else Message(item)
+            if _delay(message):
+                if parts:
+                    batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
+                    parts, keys, size = [], [], 0
+                batches.append(self.encode(topic, message, idempotent=idempotent))
+                continue
             self._check_body(message.body)
             unique_key = self._unique_key(message, now_ms)
-            text = _property_text(unique_key, message.key, message.tags, message.properties).encode()
+            text = _property_text(unique_key, message).encode()
             part_size = _BATCH_MESSAGE_OVERHEAD_BYTES + len(message.body) + len(text)
             if part_size > self._max_message_bytes:
                 raise InvalidArgumentError(
@@ -121,10 +130,9 @@ def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int, 
     return Outgoing(topic, encode_batch(parts), "", 0, now_ms, tuple(keys), is_batch=True, idempotent=idempotent)
 
 
-def _property_text(
-    unique_key: str, key: str | Iterable[str] | None, tags: str | None, properties: Mapping[str, str] | None
-) -> str:
-    text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}"
+def _property_text(unique_key: str, message: Message) -> str:
+    key, tags, properties = message.key, message.tags, message.properties
+    text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}" + _delay(message)
     if key is not None:
         text += _property(names.KEYS, _joined(key))
     if tags:
@@ -142,6 +150,23 @@ def _property_text(
     if len(text) * 4 > MAX_PROPERTIES_BYTES and (size := len(text.encode())) > MAX_PROPERTIES_BYTES:
         raise InvalidArgumentError(f"properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}")
     return text
+
+
+def _delay(message: Message) -> str:
+    """The property that asks for a delay, if the message does."""
+    delay_s, deliver_at = message.delay_s, message.deliver_at
+    if delay_s is None and deliver_at is None:
+        return ""
+    if delay_s is not None and deliver_at is not None:
+        raise InvalidArgumentError(f"delay_s={delay_s!r} and deliver_at={deliver_at!r}: give one of them")
+    if delay_s is not None:
+        at_least(0, delay_s=delay_s)
+        return _property(names.TIMER_DELAY_MS, str(ceil(delay_s * 1000))) if delay_s else ""
+    if isinstance(deliver_at, datetime):
+        if deliver_at.tzinfo is None:
+            raise InvalidArgumentError(f"deliver_at={deliver_at!r}: a time with a time zone is expected")
+        deliver_at = ceil(deliver_at.timestamp() * 1000)
+    return _property(names.TIMER_DELIVER_MS, str(deliver_at))
 
 
 def _joined(key: str | Iterable[str]) -> str:

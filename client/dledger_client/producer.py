@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 from zlib import crc32
@@ -12,12 +13,14 @@ import msgspec
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import InvalidParameter
-from dledger_remoting.headers import SendMessageResponseHeader, UnregisterClientHeader, encode_ext
+from dledger_remoting.errors import IllegalOperation, InvalidParameter
+from dledger_remoting.headers import RecallMessageHeader, SendMessageResponseHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
+from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import HALF_TOPIC, validate_group
 
 from .arguments import above_zero, at_least, checked
+from .batches import Part, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
@@ -149,7 +152,7 @@ class Producer:
     async def send(
         self,
         topic: str,
-        body: bytes,
+        body: bytes | Message,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -157,13 +160,17 @@ class Producer:
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
         unique_key: str | None = None,
+        delay_s: float | None = None,
+        deliver_at: datetime | int | None = None,
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a majority of its broker group has stored it.
 
-        Messages with the same `ordering_key` go to the same queue, one after the other, and keep the order of the calls
-        even when attempts are repeated. `queue` picks the queue itself. Without either, queues are taken in turn.
+        A `Message` says by itself what else is given beside a body, see there. Messages with the same `ordering_key` go
+        to the same queue, one after the other, and keep the order of the calls even when attempts are repeated. `queue`
+        picks the queue itself. Without either, queues are taken in turn. One that is to be seen later, after `delay_s`
+        or at `deliver_at`, can be taken back until then: see `recall`.
         A `key` with blanks is several keys, as with RocketMQ.
         `unique_key` takes the place of the key that the client makes for every message; an `idempotent` send that has
         one goes to the queue that follows from it, unless told otherwise.
@@ -175,12 +182,13 @@ class Producer:
             deadline = self._deadline(timeout)
             self._check_topic(topic)
             opted_in = self._idempotent if idempotent is None else idempotent
-            message = Message(body, key, tags, properties, unique_key)
+            given = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
+            message = _message(body, given)
             outgoing = self._encoder.encode(topic, message, idempotent=opted_in)
-            if ordering_key is None:
-                choose = self._choice(queue, unique_key if opted_in else None)
+            if message.ordering_key is None:
+                choose = self._choice(queue, message.unique_key if opted_in else None)
                 return (await self._send(outgoing, choose, deadline))[0]
-            return (await self._send_in_lane([outgoing], topic, ordering_key, deadline))[0]
+            return (await self._send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
 
     async def send_batch(
         self,
@@ -194,6 +202,8 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages to one queue in their order: many times faster than one by one. One result per message.
 
+        Those that have an `ordering_key` of their own go to its queue. What is to be delivered later goes alone.
+
         What does not fit into one request of `max_batch_bytes` goes in several, one after the other; each of them is
         stored as a whole or not at all. An idempotent batch repeats another one if all its messages are the same, in
         the same order; the first one's `unique_key`, if it has one, leads to the queue. Raises what `send` raises;
@@ -203,16 +213,41 @@ class Producer:
             deadline = self._deadline(timeout)
             self._check_topic(topic)
             opted_in = self._idempotent if idempotent is None else idempotent
-            batches = self._encoder.encode_batches(topic, messages, idempotent=opted_in)
-            if ordering_key is not None:
-                return await self._send_in_lane(batches, topic, ordering_key, deadline)
-            results: list[SendResult] = []
-            first = messages[0] if opted_in and messages else None
-            choose = self._choice(queue, first.unique_key if isinstance(first, Message) else None)
-            for batch in batches:
-                await self._send_next(batch, choose, deadline, results)
-                choose = self._choice(_queue_of(results[-1]))
-            return results
+            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=opted_in)
+            if len(parts) == 1:
+                return await self._send_part(topic, parts[0], queue, deadline)
+            sends = [self._send_part(topic, part, queue, deadline) for part in parts]
+            return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
+
+    async def _send_part(self, topic: str, part: Part, queue: MessageQueue | None, deadline: float) -> list[SendResult]:
+        if part.ordering_key is not None:
+            return await self._send_in_lane(part.requests, topic, part.ordering_key, deadline)
+        results: list[SendResult] = []
+        choose = self._choice(queue, part.unique_key if part.requests[0].idempotent else None)
+        for request in part.requests:
+            await self._send_next(request, choose, deadline, results)
+            choose = self._choice(_queue_of(results[-1]))
+        return results
+
+    async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that is to be delivered later, by its `SendResult.recall_handle`; returns its unique key.
+
+        Once this has returned, nothing of the message is delivered any more: a broker of RocketMQ only promises to try.
+        It may be called again, when the outcome is unknown, too. Raises `RefusedError` with the code 604 if the message
+        is delivered, or about to be; `DeadlineError` and `NoRouteError`.
+        """
+        with self._calls:
+            deadline = self._deadline(timeout)
+            core, sender = self._started()
+            try:
+                said = RecallHandle.decode(handle)
+            except IllegalOperation as error:
+                raise InvalidArgumentError(error.remark) from error
+            await sender.route(topic, deadline)
+            header = RecallMessageHeader(topic, handle, self._group)
+            group = core.routes.group(said.broker_group)
+            answer = await core.call_leader(group, RequestCode.RECALL_MESSAGE, encode_ext(header), deadline=deadline)
+            return answer.ext.get("msgId", said.unique_key)
 
     async def send_oneway(
         self,
@@ -369,6 +404,15 @@ def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
     return queues[crc32(ordering_key.encode()) % len(queues)]
 
 
+def _message(body: bytes | Message, given: Message) -> Message:
+    """The message with a body, and what is given besides, or one that says it all. Raises `InvalidArgumentError`."""
+    if isinstance(body, bytes):
+        return msgspec.structs.replace(given, body=body)
+    if given != Message(b""):
+        raise InvalidArgumentError(f"{given!r} is given beside a Message, which says by itself what it is")
+    return body
+
+
 def _queue_of(result: SendResult) -> MessageQueue:
     return MessageQueue(result.topic, result.broker_group, result.queue_id)
 
@@ -387,6 +431,7 @@ def _results(
             placement.queue_id,
             placement.queue_offset + index,
             replicated,
+            placement.recall_handle,
         )
         for index, unique_key in enumerate(outgoing.unique_keys)
     ]

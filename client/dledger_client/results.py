@@ -10,6 +10,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
     `message_id` is the unique key, which consumers see as `ReceivedMessage.message_id`; `offset_message_id` says where
     the message lies, and is what `Admin.message_by_id` takes.
+    `recall_handle` is what `Producer.recall` takes, of a message that is delivered later.
     `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
     """
 
@@ -20,3 +21,4 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_id: int
     queue_offset: int
     replicated: bool = True
+    recall_handle: str | None = None

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
+from math import ceil
 from typing import Final
 
 from dledger_remoting import properties as names
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.compression import compress
+from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
 from dledger_remoting.properties import format_properties
 from dledger_remoting.topics import retry_topic
@@ -47,6 +50,12 @@ def pause_seconds(failures: int) -> float:
     return min(_FIRST_PAUSE_SECONDS * (1 << min(failures, 10)), MAX_PAUSE_SECONDS)
 
 
+def level_of(delay_s: float) -> int:
+    """The lowest of RocketMQ's delay levels that is as long as a delay, or else the longest."""
+    levels_ms = parse_delay_levels(DEFAULT_LEVELS)
+    return min(bisect_left(levels_ms, delay_s * 1000) + 1, len(levels_ms))
+
+
 class RetrySender:
     """Gives messages of one consumer group back."""
 
@@ -57,8 +66,12 @@ class RetrySender:
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
         self._brokers_do_it = True
 
-    async def give_back(self, message: ReceivedMessage, is_held: Callable[[], bool], *, give_up: bool = False) -> bool:
+    async def give_back(
+        self, message: ReceivedMessage, delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool = False
+    ) -> bool:
         """True once the copy is stored, however long that takes: until then the message stays unacknowledged.
+
+        It comes after `delay_s` seconds; None: as the group's settings say.
 
         With `give_up` it is a dead letter: it was tried again here, of which its record, and so the broker, knows
         nothing.
@@ -69,9 +82,9 @@ class RetrySender:
         failures = 0
         while is_held():
             try:
-                if self._brokers_do_it and await self._ask_broker(message, give_up=give_up):
+                if self._brokers_do_it and await self._ask_broker(message, delay_s, give_up=give_up):
                     return True
-                await asyncio.sleep(pause_seconds(message.reconsume_times))
+                await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
                 if not is_held():
                     break
                 await self._send_copy(message)
@@ -87,12 +100,14 @@ class RetrySender:
                 failures += 1
         return False
 
-    async def _ask_broker(self, message: ReceivedMessage, *, give_up: bool) -> bool:
+    async def _ask_broker(self, message: ReceivedMessage, delay_s: float | None, *, give_up: bool) -> bool:
         """True once the broker has stored a copy, False if it does not know the request."""
+        level = 0 if delay_s is None else level_of(delay_s)
         header = ConsumerSendBackHeader(
             offset=message.physical_offset,
             group=self._consumer_group,
-            delay_level=_DEAD_LETTER if give_up else 0,
+            delay_level=_DEAD_LETTER if give_up else level,
+            delay_time_millis=None if delay_s is None else ceil(delay_s * 1000),
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=message.topic,
             unit_mode=False,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
@@ -98,7 +99,7 @@ class SyncProducer:
     def send(
         self,
         topic: str,
-        body: bytes,
+        body: bytes | Message,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -106,6 +107,8 @@ class SyncProducer:
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
         unique_key: str | None = None,
+        delay_s: float | None = None,
+        deliver_at: datetime | int | None = None,
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> SendResult:
@@ -120,10 +123,16 @@ class SyncProducer:
                 ordering_key=ordering_key,
                 queue=queue,
                 unique_key=unique_key,
+                delay_s=delay_s,
+                deliver_at=deliver_at,
                 idempotent=idempotent,
                 timeout=timeout,
             )
         )
+
+    def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
+        """See `Producer.recall`."""
+        return self._blocking.run(self._producer.recall(topic, handle, timeout=timeout))
 
     def send_batch(
         self,
@@ -256,6 +265,11 @@ class SyncConsumer:
         """See `PushConsumer.receive`: these messages must be acknowledged one by one."""
         messages = self._blocking.run(self._consumer.receive(max_messages, timeout))
         return [self._for_any_thread(message) for message in messages]
+
+    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+        """See `PushConsumer.nack`."""
+        check("message", message, ReceivedMessage)
+        message.retry(delay_s=delay_s)
 
     def commit(self) -> None:
         """See `PushConsumer.commit`."""

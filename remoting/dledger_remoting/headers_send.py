@@ -94,7 +94,10 @@ class RecallMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename=
 
 
 class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Send a consumed message back for another delivery (36); `offset` is its physical offset."""
+    """Send a consumed message back for another delivery (36); `offset` is its physical offset.
+
+    `delay_time_millis`, which is ours, says how long it is to wait, instead of a level above 0.
+    """
 
     offset: Int64
     group: str
@@ -103,3 +106,4 @@ class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="came
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
+    delay_time_millis: Int64 | None = None

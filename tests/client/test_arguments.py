@@ -22,15 +22,18 @@ from dledger_client import (
     GroupRetryPolicy,
     InvalidArgumentError,
     Message,
+    MessageQueue,
     NoNameServerError,
     OpenTransaction,
     Producer,
     PullConsumer,
     PushConsumer,
+    ReceivedMessage,
     SubscriptionGroupConfig,
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
+    SyncTransactionProducer,
     TransactionProducer,
 )
 from dledger_client.arguments import checked
@@ -39,6 +42,7 @@ from dledger_client.messages import queues_in
 NOWHERE = "127.0.0.1:1"
 HALF = "half of a pair \ud800"
 QUEUE = ("T", "broker-a", 0)
+RECEIVED = ReceivedMessage("T", b"x", None, (), {}, MessageQueue(*QUEUE), 0, "k", "id", 0, 0, 0, 0)
 
 NO_TEXT = [5, None, b"x", HALF, ["x"]]
 NO_INTEGER = [None, "5", 2.0, True, [5]]
@@ -76,6 +80,10 @@ WRONG = {
     "StrategyName | Strategy": ["middle", None, 5, []],
     "Handler | None": [5, "handler"],
     "Check": [None, 5, "check"],
+    "SyncCheck": [None, 5, "check"],
+    "bytes | Message": [None, 5, "x", Message("x"), Message(b"x", delay_s="1")],
+    "datetime | int | None": ["now", 1.5, True],
+    "ReceivedMessage": [None, "x"],
     "OpenTransaction": [None, "x", OpenTransaction("T", "x", "k", "broker-a", 0, 0)],
     "SubscriptionGroupConfig": [
         None,
@@ -105,10 +113,17 @@ RIGHT = {
     "offset_message_id": "7F00000100002A9F0000000000000000",
     "key": "key",
     "check": print,
+    "handle": "handle",
+    "message": RECEIVED,
     "transaction": OpenTransaction("T", b"x", "k", "broker-a", 0, 0),
 }
 """Of what has no default."""
-BLOCKING = {SyncProducer: Producer, SyncConsumer: PushConsumer, SyncAdmin: Admin}
+BLOCKING = {
+    SyncProducer: Producer,
+    SyncTransactionProducer: TransactionProducer,
+    SyncConsumer: PushConsumer,
+    SyncAdmin: Admin,
+}
 CLASSES = [Producer, TransactionProducer, PushConsumer, PullConsumer, Admin, *BLOCKING]
 
 

@@ -396,6 +396,17 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
     assert told[-1] == "consumers saw order-1, order-3"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("delayed", ["the dentist called: taken back", "stand up", "go home"]),
+        ("retries", ["delivered a parcel at try 3"]),
+    ],
+)
+def test_the_examples_of_messages_for_later_tell_of_them(cluster: LocalCluster, name: str, expected: list[str]):
+    assert run_example(EXAMPLES[0].with_name(f"{name}.py"), cluster.namesrv).splitlines() == expected
+
+
 def test_the_example_in_the_components_readme_runs(cluster: LocalCluster, tmp_path: Path):
     (example,) = re.findall(r"```python\n(.*?)```", CLIENT_README.read_text("utf-8"), re.DOTALL)
     program = tmp_path / "example.py"

@@ -16,12 +16,17 @@ MAX_DELAYS: Final = 100
 """So many delays a policy may list."""
 
 
-def asked_for_retry(level: int, reconsume_times: int, group: SubscriptionGroupConfig, max_delay_s: int) -> Asked:
-    """The delay of a message that was delivered again so many times; `level` is the client's, 0 for none.
+def asked_for_retry(
+    delay_ms: int | None, level: int, reconsume_times: int, group: SubscriptionGroupConfig, max_delay_s: int
+) -> Asked:
+    """The delay of a message that was delivered again so many times; `delay_ms` and `level` are the client's, None and
+    0 for none. What is longer than any delay may be is cut.
 
     A policy that was made when longer delays were allowed has its delays cut: the message must not be lost for it.
     """
     times = max(0, reconsume_times)
+    if delay_ms is not None and delay_ms >= 0:
+        return Asked(TIMER_DELAY_MS, min(max(delay_ms, 1), max_delay_s * 1000))
     if level > 0:
         return Asked(DELAY, level)
     policy = group.group_retry_policy

@@ -137,9 +137,8 @@ class RetryRequests(Part):
             self._bury(request, record, group.group_name)
         else:
             max_delay_s = self._config.timer_max_delay_s
-            self._retry(
-                request, record, group, asked_for_retry(header.delay_level, record.reconsume_times, group, max_delay_s)
-            )
+            times, asked_ms, level = record.reconsume_times, header.delay_time_millis, header.delay_level
+            self._retry(request, record, group, asked_for_retry(asked_ms, level, times, group, max_delay_s))
 
     def _retry(self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, asked: Asked) -> None:
         topic = self._topic(request, retry_topic(group.group_name), retry_topic_config(group))

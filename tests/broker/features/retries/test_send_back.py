@@ -15,7 +15,7 @@ from dledger_remoting.errors import RecordError
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import DELAY, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
-from dledger_remoting.topics import SCHEDULE_TOPIC, SubscriptionGroupConfig
+from dledger_remoting.topics import SCHEDULE_TOPIC, TIMER_TOPIC, SubscriptionGroupConfig
 
 DEAD_LETTERS, RETRIES = "%DLQ%CG", "%RETRY%CG"
 
@@ -86,6 +86,17 @@ def test_each_delivery_is_later_than_the_one_before_unless_the_client_names_a_le
     send_back(client, retried(client, times), delayLevel=str(asked), maxReconsumeTimes="100")
     [waiting] = stored(broker, SCHEDULE_TOPIC)
     assert (waiting.queue_id, waiting.reconsume_times) == (level - 1, times + 1)
+
+
+@pytest.mark.parametrize(("asked", "delay_ms"), [("2500", 2500), ("0", 1), ("999999999999", 259_200_000), ("-1", None)])
+def test_a_client_of_ours_says_how_long_it_is_to_wait_to_the_millisecond(broker, client, asked, delay_ms):
+    """Its level is for brokers that know levels only; more than may be asked for is cut, for no message may be lost."""
+    send_back(client, send(client, "TIMER_DELAY_SEC\x010\x02"), delayLevel="5", delayTimeMillis=asked)
+    exact, by_level = stored(broker, TIMER_TOPIC), stored(broker, SCHEDULE_TOPIC)
+    assert (len(exact), len(by_level)) == ((0, 1) if delay_ms is None else (1, 0))
+    properties = parse_properties((exact or by_level)[0].properties)
+    assert properties.get("TIMER_DELAY_MS") == (None if delay_ms is None else str(delay_ms))
+    assert properties.get("DELAY") == ("5" if delay_ms is None else None)
 
 
 def test_where_a_message_came_from_stays_what_it_was_at_first(broker, client):

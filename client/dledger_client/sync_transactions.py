@@ -1,0 +1,86 @@
+"""Transactions for programs without an event loop: the calls of `TransactionProducer`, blocking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from .arguments import checked
+from .blocking import Blocking
+from .producer import DEFAULT_TIMEOUT_SECONDS
+from .transactions import Decision, OpenTransaction, TransactionProducer
+
+SyncCheck: TypeAlias = Callable[[OpenTransaction], Decision]
+"""A `Check` that may block; it is called in threads of its own, several at a time."""
+
+
+@checked
+class SyncTransactionProducer:
+    """A blocking `TransactionProducer`.
+
+    with SyncTransactionProducer("127.0.0.1:9876", group="payments", check=check) as producer:
+        transaction = producer.begin("orders", b"order 17", unique_key="order-17")
+        producer.commit(transaction)
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        check: SyncCheck,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> None:
+        """`timeout`, in seconds, is the deadline of each call."""
+
+        async def ask(transaction: OpenTransaction) -> Decision:
+            return await asyncio.to_thread(check, transaction)
+
+        self._producer = TransactionProducer(name_servers, group=group, check=ask, timeout=timeout)
+        self._blocking = Blocking("dledger transactions", self._producer.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `TransactionProducer.close`. A check that is at work goes on, and its decision is not told."""
+        self._blocking.finish(self._producer.close())
+
+    def begin(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        check_after_s: int | None = None,
+    ) -> OpenTransaction:
+        """See `TransactionProducer.begin`."""
+        return self._blocking.run(
+            self._producer.begin(
+                topic,
+                body,
+                key=key,
+                tags=tags,
+                properties=properties,
+                unique_key=unique_key,
+                check_after_s=check_after_s,
+            )
+        )
+
+    def commit(self, transaction: OpenTransaction) -> None:
+        """See `TransactionProducer.commit`."""
+        self._blocking.run(self._producer.commit(transaction))
+
+    def rollback(self, transaction: OpenTransaction) -> None:
+        """See `TransactionProducer.rollback`."""
+        self._blocking.run(self._producer.rollback(transaction))
