@@ -15,6 +15,7 @@ from command_fakes import QUEUE, FakeAdmin, dledger, message, use_fakes
 
 from dledger_admin.cli import main
 from dledger_admin.commands import client_calls, consume, produce
+from dledger_admin.commands import message as message_commands
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
 from dledger_client import (
@@ -66,9 +67,11 @@ class FakeProducer:
     """Remembers what it is asked to send."""
 
     sent: ClassVar[list[tuple]] = []
+    delays: ClassVar[list[tuple]] = []
 
-    def __init__(self, namesrv, *, timeout):
+    def __init__(self, namesrv, *, timeout=None):
         self.sent.clear()
+        self.delays.clear()
 
     async def __aenter__(self):
         return self
@@ -77,7 +80,16 @@ class FakeProducer:
         return None
 
     async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
-        self.sent.extend((one.body, one.key, one.tags, one.properties, ordering_key) for one in messages)
+        self.sent.extend((one.body, one.key, one.tags, one.properties, one.ordering_key) for one in messages)
+        self.delays.extend((one.delay_s, one.deliver_at) for one in messages)
+        return [
+            SendResult("K", "ID", topic, "broker-a", 0, 0, recall_handle="H" if one.delay_s else None)
+            for one in messages
+        ]
+
+    async def recall(self, topic, handle):
+        assert (topic, handle) == ("T", "H")
+        return "K1"
 
 
 @pytest.fixture
@@ -140,9 +152,10 @@ def test_a_standard_input_that_does_not_block_is_read_to_its_end(monkeypatch, ca
 
     class SlowlyFed(FakeProducer):
         async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
-            await super().send_batch(topic, messages)
+            results = await super().send_batch(topic, messages)
             if len(self.sent) == 2:
                 threading.Timer(0.1, write_the_rest).start()
+            return results
 
     monkeypatch.setattr(produce, "Producer", SlowlyFed)
     os.write(writing, b"1\n2\n")
@@ -162,6 +175,7 @@ class FailingProducer(FakeProducer):
         if b"break" in bodies:
             stored = [SendResult("", "", topic, "broker-a", 0, 0)] * bodies.index(b"break")
             raise SendError(topic, 1, "unknown", ConnectionLostError("n:1", "closed"), stored)
+        return []
 
 
 @pytest.mark.parametrize(
@@ -187,9 +201,43 @@ def test_keys_come_from_the_line_and_order_it(monkeypatch):
     dledger("produce", "--topic", "T", "--key-delimiter", ":", "--ordered", stdin="a:1\nb:2\na:3\n")
     assert [(body, key, order) for body, key, _, _, order in FakeProducer.sent] == [
         (b"1", "a", "a"),
-        (b"3", "a", "a"),
         (b"2", "b", "b"),
+        (b"3", "a", "a"),
     ]
+
+
+def test_all_lines_may_have_one_ordering_key(monkeypatch):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    dledger("produce", "--topic", "T", "--key-delimiter", ":", "--ordering-key", "k", stdin="a:1\nb:2\n")
+    assert [(body, key, order) for body, key, _, _, order in FakeProducer.sent] == [(b"1", "a", "k"), (b"2", "b", "k")]
+
+
+def test_lines_for_later_are_shown_with_what_takes_them_back(monkeypatch):
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    assert dledger("produce", "--topic", "T", "--delay", "1.5", stdin="1\n2\n") == ("2 messages, 2 bytes to T\nH\nH\n")
+    assert FakeProducer.delays == [(1.5, None)] * 2
+    output = dledger("produce", "--topic", "T", "--delay", "1.5", "-o", "json", stdin="1\n")
+    assert json.loads(output) == {"topic": "T", "messages": 1, "body_bytes": 1, "recall_handles": ["H"]}
+    dledger("produce", "--topic", "T", "--deliver-at", "2030-01-02T03:04:05Z", stdin="1\n")
+    assert FakeProducer.delays == [(None, 1_893_553_445_000)]
+    monkeypatch.setattr(message_commands, "Producer", FakeProducer)
+    assert dledger("message", "recall", "H", "--topic", "T") == "K1 is not delivered to T\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--delay", "1", "--deliver-at", "2030-01-02"),
+        ("--ordering-key", "k", "--ordered"),
+        ("--ordering-key", "k", "--queue", "1"),
+        ("--delay", "-1"),
+        ("--deliver-at", "tomorrow"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_a_line_is_read(words):
+    refused = CliRunner().invoke(main, ["produce", "--topic", "T", *words], input="1\n")
+    assert refused.exit_code == 2
+    assert words[0] in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -378,7 +426,7 @@ def test_produce_sends_as_many_lines_as_it_is_told_to_the_queue_it_is_told(monke
 
         async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
             queues.append(queue)
-            await super().send_batch(topic, messages)
+            return await super().send_batch(topic, messages)
 
     monkeypatch.setattr(produce, "Producer", ToQueue)
     monkeypatch.setattr(produce, "_READ_BYTES", 4)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
-from dledger_client import Admin, NotFoundError, ReceivedMessage
+from dledger_client import Admin, NotFoundError, Producer, ReceivedMessage
 from dledger_client.admin import MAX_MESSAGES_BY_KEY
 
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
-from .client_calls import with_admin
+from .client_calls import run, with_admin
 from .message_format import MessageView, render, view
 from .names import TOPIC
 from .options import namesrv_option
@@ -18,7 +19,7 @@ from .options import namesrv_option
 
 @click.group(cls=HelpGroup)
 def message() -> None:
-    """Find single messages."""
+    """Find single messages, and take them back."""
 
 
 @message.command()
@@ -69,6 +70,28 @@ def get(
         return found
 
     emit([view(found) for found in with_admin(namesrv, work)], output, _render)
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """Result of `message recall`: the unique key of what is not delivered."""
+
+    topic: str
+    unique_key: str
+
+
+@message.command()
+@namesrv_option
+@click.argument("handle")
+@click.option("--topic", type=TOPIC, required=True, help="What the message is for.")
+@output_option
+def recall(namesrv: str, handle: str, topic: str, output: str) -> None:
+    """Take back a message that is to be delivered later, by the HANDLE that `produce` shows; too late is an error."""
+
+    async def work() -> Recalled:
+        async with Producer(namesrv) as producer:
+            return Recalled(topic, await producer.recall(topic, handle))
+
+    emit(run(work, namesrv), output, lambda result: f"{result.unique_key} is not delivered to {result.topic}")
 
 
 def _render(result: list[MessageView]) -> str:

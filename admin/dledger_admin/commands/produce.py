@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from dledger_client import InvalidArgumentError, Message, MessageQueue, Producer, SendError
+from dledger_client import InvalidArgumentError, Message, MessageQueue, Producer, SendError, SendResult
 from dledger_client.outgoing import OutgoingEncoder
 from dledger_client.producer import DEFAULT_TIMEOUT_SECONDS
 from dledger_remoting.record import MAX_MESSAGE_BYTES
@@ -25,7 +25,7 @@ from ..output import emit, output_option
 from .client_calls import run
 from .message_format import Line, line_reader
 from .names import TOPIC
-from .options import namesrv_option
+from .options import namesrv_option, time_ms
 from .positions import QueueName, QueueNameType, chosen_queues
 
 _READ_BYTES = 1 << 18
@@ -34,11 +34,15 @@ _TAB = "\t"
 
 
 class Produced(msgspec.Struct, frozen=True):
-    """Result of `produce`: what is stored on a majority of its broker group."""
+    """Result of `produce`: what is stored on a majority of its broker group.
+
+    `recall_handles` are those of messages that are to be delivered later, in the order of the lines.
+    """
 
     topic: str
     messages: int
     body_bytes: int
+    recall_handles: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class LineReader:
@@ -108,6 +112,15 @@ class LineReader:
     "--property", "properties", metavar="NAME=VALUE", multiple=True, help="Property of every message; repeatable."
 )
 @click.option("--ordered", is_flag=True, help="Keep the order of messages with the same key (of all, without keys).")
+@click.option("--ordering-key", metavar="TEXT", help="Send to the queue of this key, and keep the order of the lines.")
+@click.option(
+    "--delay",
+    "delay_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Have messages delivered so much later; shows what `message recall` takes.",
+)
+@click.option("--deliver-at", metavar="TIME", help="Have messages delivered at this time, as in `consume --from`.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -129,6 +142,9 @@ def produce(
     tag: str | None,
     properties: tuple[str, ...],
     ordered: bool,
+    ordering_key: str | None,
+    delay_s: float | None,
+    deliver_at: str | None,
     timeout: float,
     output: str,
 ) -> None:
@@ -137,6 +153,11 @@ def produce(
         raise AdminError("standard input is closed: the messages come from there, one for each line")
     if queue_name is not None and ordered:
         raise click.UsageError("--ordered chooses the queue by the key: leave it or --queue out")
+    if ordering_key is not None and (ordered or queue_name is not None):
+        raise click.UsageError("--ordering-key chooses the queue: leave out --ordered and --queue")
+    if delay_s is not None and deliver_at is not None:
+        raise click.UsageError("--delay and --deliver-at both say when: give one of them")
+    deliver_at_ms = None if deliver_at is None else time_ms("--deliver-at", deliver_at)
     common = dict(_name_and_value(item) for item in properties) or None
     read = _reader(pattern, key_delimiter or (_TAB if keys else None))
 
@@ -146,9 +167,18 @@ def produce(
             raise AdminError(f"line {number} does not have the form {pattern!r}: {line[:_SHOWN_BYTES]!r}")
         own_key = key if found.key is None else _text(number, "key", found.key) or None
         own_tag = tag if found.tag is None else _text(number, "tag", found.tag) or None
-        return Message(found.body, own_key, own_tag, common)
+        return Message(
+            found.body,
+            own_key,
+            own_tag,
+            common,
+            delay_s=delay_s,
+            deliver_at=deliver_at_ms,
+            ordering_key=ordering_key,
+        )
 
     stored = 0
+    handles: list[str] = []
     under_way: list[Message] = []
 
     async def send_all() -> Produced:
@@ -162,13 +192,14 @@ def produce(
             async for lines in reader.batches():
                 taken = lines if count is None else lines[: count - stored]
                 under_way = [message(line, number) for number, line in enumerate(taken, stored + 1)]
-                await _send(producer, topic, under_way, queue, ordered=ordered)
+                results = await _send(producer, topic, under_way, queue, ordered=ordered)
+                handles.extend(one.recall_handle for one in results if one.recall_handle is not None)
                 stored += len(under_way)
                 size += sum(len(one.body) for one in under_way)
                 under_way = []
                 if stored == count:
                     break
-        return Produced(topic, stored, size)
+        return Produced(topic, stored, size, handles or msgspec.UNSET)
 
     try:
         result = run(send_all, namesrv, patience_s=timeout)
@@ -181,11 +212,14 @@ def produce(
         if stored:
             raise AdminError(f"{error.message}; {_before(stored)}") from error
         raise
-    emit(
-        result,
-        output,
-        lambda result: f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}",
-    )
+    emit(result, output, _render)
+
+
+def _render(result: Produced) -> str:
+    lines = [f"{result.messages} messages, {result.body_bytes} bytes to {result.topic}"]
+    if result.recall_handles is not msgspec.UNSET:
+        lines += result.recall_handles
+    return "\n".join(lines)
 
 
 def _reader(pattern: str | None, key_delimiter: str | None) -> Callable[[bytes], Line | None]:
@@ -281,14 +315,10 @@ async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
 
 async def _send(
     producer: Producer, topic: str, batch: list[Message], queue: MessageQueue | None, *, ordered: bool
-) -> None:
-    if not ordered:
-        await producer.send_batch(topic, batch, queue=queue)
-        return
-    by_key: dict[str, list[Message]] = {}
-    for message in batch:
-        by_key.setdefault(str(message.key or ""), []).append(message)
-    await asyncio.gather(*(producer.send_batch(topic, part, ordering_key=key) for key, part in by_key.items()))
+) -> list[SendResult]:
+    if ordered:
+        batch = [msgspec.structs.replace(message, ordering_key=str(message.key or "")) for message in batch]
+    return await producer.send_batch(topic, batch, queue=queue)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:
