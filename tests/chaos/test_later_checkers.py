@@ -94,8 +94,13 @@ def test_a_message_that_comes_early_twice_or_never_is_convicted(story):
 
 
 def test_how_late_messages_come_is_told():
-    history = seen(delayed(), "a", at=DUE + 3 * SECOND)
+    history = seen(delayed(), "a", at=DUE + 3 * SECOND).event("phase", END, "final-reads")
     assert verdict("due", history.run()).figures["latest_s"] == 3.0
+
+
+def test_what_is_due_while_readers_rest_is_not_taken_for_late():
+    history = seen(delayed(), "a", at=DUE + 3 * SECOND).event("phase", DUE, "final-reads")
+    assert "latest_s" not in verdict("due", history.run()).figures
 
 
 def test_a_message_that_came_while_clocks_were_wrong_is_counted():

@@ -18,8 +18,10 @@ from .recovery import percentile
 from .shown import Shown
 from .wrong_clocks import WrongClocks
 
-EARLY_S: Final = 2.0
-"""A delay is reckoned from group time, which may be behind by the age of what the leader has heard last."""
+EARLY_S: Final = 0.5
+"""A delay is reckoned from group time, which may be a little behind."""
+RESTING_NS: Final = 10**9
+"""What was due within this time before readers rested may have been shown to them after that."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ def due(run: RunData) -> Judgement:
     findings = Findings()
     shown, clocks = Shown.to_readers_of(run, delays.NAME), WrongClocks(run)
     asked = _asked(run, delays.NAME, "send-delayed")
-    figures = _judge_times(asked, shown, clocks, findings)
+    figures = _judge_times(run, asked, shown, clocks, findings)
     _count_copies(run, asked, shown, clocks, findings)
     return findings.judged(len(asked), "delayed messages", **figures)
 
@@ -66,7 +68,7 @@ def sent_back(run: RunData) -> Judgement:
     findings = Findings()
     shown, clocks = Shown.to_readers_of(run, retries.NAME), WrongClocks(run)
     asked = _asked(run, retries.NAME, "send-back")
-    figures = _judge_times(asked, shown, clocks, findings)
+    figures = _judge_times(run, asked, shown, clocks, findings)
     _count_copies(run, asked, shown, clocks, findings)
     dead = 0
     for one in asked.values():
@@ -94,8 +96,15 @@ def _judge_origins(run: RunData, findings: Findings) -> None:
             )
 
 
-def _judge_times(asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings) -> dict[str, float]:
-    """Nothing is there before its delay is over; how late messages were, and how many wrong clocks may have misled."""
+def _judge_times(
+    run: RunData, asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings
+) -> dict[str, float]:
+    """Nothing is there before its delay is over; how late messages were, and how many wrong clocks may have misled.
+
+    Readers rest from the end of the workloads until it is their turn to read what there is: what is due then says
+    nothing about how late it was.
+    """
+    rest_ns = next((event.time_ns for event in run.events if event.name == "final-reads"), run.info.end_ns)
     late_s: list[float] = []
     misled = 0
     for one in asked.values():
@@ -108,7 +117,8 @@ def _judge_times(asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, fi
         waited_s = (first_ns - one.begin_ns) / 1e9
         if waited_s < one.delay_s - EARLY_S:
             findings.violation(f"{one.value} was there after {waited_s:.2f} s, its delay is {one.delay_s:g} s")
-        late_s.append(waited_s - one.delay_s)
+        if one.begin_ns + one.delay_s * 1e9 < rest_ns - RESTING_NS:
+            late_s.append(waited_s - one.delay_s)
     if not late_s:
         return {"misled": misled}
     return {
