@@ -13,6 +13,7 @@ from served_broker import STORE_HOST, FakeClient, ServedBroker, make_served_brok
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.environment import START_MS
@@ -21,6 +22,7 @@ from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import offset_message_id
+from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import (
     HALF_TOPIC,
     SCHEDULE_TOPIC,
@@ -82,10 +84,20 @@ FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.READ_RANGE: {"roles": "leader", "start": "0", "end": "100", "pin": "job"},
 }
 """What a request of the code says that is well-formed; of all others that a queue's would."""
+WAITS: Final = RecallHandle("T1", "broker-a", 1_700_000_100_000, "K5")
+"""The handle of a message that waits."""
+HANDLES: Final = (
+    WAITS,
+    WAITS._replace(topic="absent"),
+    WAITS._replace(topic="%RETRY%CG"),
+    WAITS._replace(broker_group="broker-b"),
+    WAITS._replace(due_ms=-2),
+    WAITS._replace(unique_key="K\x01\x02 9"),
+)
 HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K2\x02"
 SENDS: Final[dict[str, dict[str, str]]] = {
     "a level": send_ext("T1", 0, "DELAY\x013\x02UNIQ_KEY\x01K1\x02"),
-    "a time": send_ext("T1", 0, "TIMER_DELIVER_MS\x011700000100000\x02"),
+    "a time": send_ext("T1", 0, f"TIMER_DELIVER_MS\x01{WAITS.due_ms}\x02UNIQ_KEY\x01{WAITS.unique_key}\x02"),
     "a half": send_ext("T1", 0, HALF, f="4"),
     "a retry": send_ext(retry_topic("CG"), 0, "DELAY\x013\x02RETRY_TOPIC\x01T1\x02", j="2", l="3"),
 }
@@ -93,6 +105,7 @@ SENDS: Final[dict[str, dict[str, str]]] = {
 NAMES: Final = sorted(
     {name for fields in FIELDS.values() for name in fields}
     | {"properties", "subscription", "i", "j", "l", "maxReconsumeTimes", "commitOrRollback", "msgId"}
+    | {"recallHandle", "delayTimeMillis"}
 )
 VALUES: Final = st.one_of(
     st.sampled_from(["", " ", "0", "-1", "1", "2147483648", "-9223372036854775809", "NaN", "1e3", "true", "null"]),
@@ -103,6 +116,7 @@ VALUES: Final = st.one_of(
     st.sampled_from(["TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01x\x02", "4", "8", "12", "2147483647"]),
     st.sampled_from(["DELAY\x013\x02", "REAL_TOPIC\x01T9\x02POP_CK\x01x", "\x01", "\x02", "x" * 40_000, "a b||c"]),
     st.integers(-(1 << 66), 1 << 66).map(str),
+    st.sampled_from([handle.encode() for handle in HANDLES]),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
 BATCH: Final = encode_batch([BatchMessage(0, b"x", b"TAGS\x01t\x02"), BatchMessage(1, b"", b"")])
@@ -144,6 +158,12 @@ def served() -> ServedBroker:
     return broker
 
 
+def read_log(broker: ServedBroker) -> None:
+    """Have the time index read what is applied, which nothing does by itself here."""
+    follower = broker.service.parts[DueMessages].index.rows.follower
+    asyncio.run(broker.memory.env.finish(follower.fold()))
+
+
 async def answered(
     client: FakeClient, code: int, ext: dict[str, str], body: bytes, serialize_type: int
 ) -> RemotingCommand:
@@ -168,6 +188,7 @@ def requests() -> dict[str, tuple[int, dict[str, str]]]:
     fields = FIELDS | {
         RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": str(message), "group": "CG", "delayLevel": "0"},
         RequestCode.END_TRANSACTION: {**end, "commitOrRollback": "8"},
+        RequestCode.RECALL_MESSAGE: {"topic": "T1", "recallHandle": WAITS.encode(), "producerGroup": "PG"},
         RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, half), "topic": "T1"},
     }
     others = {**QUEUE, "consumerGroup": "CG"}
@@ -192,6 +213,8 @@ def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, dat
     ext |= data.draw(st.dictionaries(st.one_of(names, st.sampled_from(NAMES)), VALUES, max_size=3), "put in")
     body, serialize_type = data.draw(BODIES, "body"), data.draw(st.sampled_from([0, 1]), "serializer")
     made = set(machine.state.topics)
+    if code == RequestCode.RECALL_MESSAGE:
+        read_log(broker)
     before = (machine.digest(), broker.memory.log.end)
     answer = asyncio.run(answered(client, code, ext, body, serialize_type))
     after = (machine.digest(), broker.memory.log.end)
