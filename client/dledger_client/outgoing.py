@@ -89,7 +89,7 @@ class OutgoingEncoder:
         size = 0
         for item in messages:
             message = item if isinstance(item, Message) else Message(item)
-            if _delay(message):
+            if message.delay_s is not None or message.deliver_at is not None:
                 if parts:
                     batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
                     parts, keys, size = [], [], 0
@@ -132,7 +132,9 @@ def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int, 
 
 def _property_text(unique_key: str, message: Message) -> str:
     key, tags, properties = message.key, message.tags, message.properties
-    text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}" + _delay(message)
+    text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}"
+    if message.delay_s is not None or message.deliver_at is not None:
+        text += _delay(message.delay_s, message.deliver_at)
     if key is not None:
         text += _property(names.KEYS, _joined(key))
     if tags:
@@ -152,11 +154,8 @@ def _property_text(unique_key: str, message: Message) -> str:
     return text
 
 
-def _delay(message: Message) -> str:
-    """The property that asks for a delay, if the message does."""
-    delay_s, deliver_at = message.delay_s, message.deliver_at
-    if delay_s is None and deliver_at is None:
-        return ""
+def _delay(delay_s: float | None, deliver_at: datetime | int | None) -> str:
+    """The property that asks for a delay."""
     if delay_s is not None and deliver_at is not None:
         raise InvalidArgumentError(f"delay_s={delay_s!r} and deliver_at={deliver_at!r}: give one of them")
     if delay_s is not None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -16,10 +17,11 @@ from cluster_checks import (
     create_topic,
     stored_messages,
 )
-from stock_clients import JAVA_CLIENTS
+from stock_clients import JAVA_CLIENTS, StockClientError
 
 from dledger_client.sync import SyncProducer
 from dledger_client.testing import LocalCluster
+from dledger_remoting.recalls import RecallHandle
 
 REBALANCE_SECONDS = 45.0
 ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
@@ -159,6 +161,39 @@ def test_a_lite_pull_consumer_reads_everything_and_goes_on_where_it_committed(on
             client.call("send", topic=topic, body=str(number))
         found = client.call("lite_pull", group=f"{topic}-readers", topic=topic, count=30)
         assert sorted(map(int, found)) == list(range(first, first + 30))
+
+
+@pytest.mark.parametrize("program", JAVA_CLIENTS[:1], indirect=True)
+@pytest.mark.parametrize(("kills", "delay_ms"), [(False, 15_000), (True, 60_000)], ids=["whole", "killed"])
+def test_a_message_for_later_is_taken_back_or_it_is_too_late(one_group, apache, topic, kills, delay_ms):
+    client = apache(one_group.namesrv)
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
+    taken_back = client.call("send_for_recall", topic=topic, body="taken back", delay_ms=delay_ms)
+    kept = client.call("send_for_recall", topic=topic, body="kept", delay_ms=delay_ms + 500)
+    killed = one_group.kill_leader() if kills else None
+    unique_key = recalled(client, topic, taken_back)
+    assert RecallHandle.decode(taken_back).unique_key == unique_key
+    assert recalled(client, topic, taken_back) == unique_key
+    client.wait_for(lambda: client.bodies("reader") != [], "the other message", timeout=60 + REBALANCE_SECONDS)
+    with pytest.raises(StockClientError, match=r"604.*too late"):
+        client.call("recall", topic=topic, handle=kept)
+    client.call("close_push", name="reader")
+    assert client.bodies("reader") == ["kept"]
+    if killed is not None:
+        one_group.restart(killed)
+        one_group.wait_ready()
+
+
+def recalled(client, topic, handle):
+    """What a recall returns; this client asks once, and knows another leader only when it has polled the route."""
+    deadline = time.monotonic() + REBALANCE_SECONDS
+    while True:
+        try:
+            return client.call("recall", topic=topic, handle=handle)
+        except StockClientError as error:
+            if "RemotingConnectException" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)  # it hears nothing of it
 
 
 @pytest.fixture

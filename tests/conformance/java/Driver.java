@@ -125,8 +125,26 @@ public class Driver {
                         producer.minOffset(queue), producer.maxOffset(queue), producer.searchOffset(queue, 0)));
                 }
                 return ranges;
+            case "send_for_recall":
+                Message later = message(wanted);
+                org.apache.rocketmq.common.message.MessageAccessor.putProperty(
+                    later, "TIMER_DELAY_MS", wanted.getString("delay_ms"));
+                return reflected(ready().send(later), "getRecallHandle");
+            case "recall":
+                return reflected(ready(), "recallMessage", topic, wanted.getString("handle"));
             default:
                 throw new IllegalArgumentException("no such call");
+        }
+    }
+
+    // What a method returns that takes texts, and that the 4.x line does not have.
+    static Object reflected(Object object, String name, Object... texts) throws Exception {
+        Class<?>[] types = new Class<?>[texts.length];
+        Arrays.fill(types, String.class);
+        try {
+            return object.getClass().getMethod(name, types).invoke(object, texts);
+        } catch (java.lang.reflect.InvocationTargetException error) {
+            throw (Exception) error.getCause();
         }
     }
 
