@@ -26,6 +26,8 @@ FRESH = {
     "halves": range(500, 510),
     "delays": range(500, 515),
     "locks": range(500, 512),
+    "retries": range(500, 510),
+    "mixed": range(500, 512),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -134,6 +136,8 @@ HAPPENINGS = {
         "log trimmed",
     ),
     "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
+    "retries": ("message sent back", "message sent back, or not", "message came again", "dead letter", "log trimmed"),
+    "mixed": ("message came again", "transaction committed", "delayed message delivered", "lock granted"),
 }
 """What a short campaign of a scenario reaches."""
 

@@ -4,8 +4,7 @@
 - What its producer took back is not delivered any more; nothing else is cancelled.
 - What is pending stands in the log: a trim takes none of it, but what was given up for a full disk.
 - A message that is moved is pending again at its new place, due when it was.
-- A message that was sent back comes again as often as it was taken, and no oftener. Each time is one of its own,
-  known by where it waits.
+- A message that was sent back (`sent_back`) waits as a message of its own, known by where it waits.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from dledger_broker.features.delay.commands import (
 from dledger_broker.features.delay.records import DUE_TOPICS, real_of
 from dledger_broker.features.delay.table import STRETCH_BYTES
 from dledger_remoting.record import iter_records
-from dledger_remoting.topics import is_retry_topic
+from dledger_sim.brokers.sent_back import Copy, SentBackTruth, copy_in
+from dledger_sim.log.environment import WALL_EPOCH_MS
 from dledger_sim.log.invariants import require
 
 WAITING_TOPICS: Final = frozenset(topic.encode() for topic in DUE_TOPICS)
@@ -43,15 +43,16 @@ class Waiting(NamedTuple):
     operation: int
     topic: str
     due_ms: int
-    again: tuple[int, int] | None = None
-    """What was sent back, and how often it was delivered again then; its operation is no client's."""
+    again: Copy | None = None
+    """What was sent back; its operation is no client's."""
 
 
 class DueTruth:
     """What waits, by the positions of the records; `lasting` are topics that are never deleted."""
 
-    def __init__(self, happened: Counter[str], lasting: set[str]) -> None:
+    def __init__(self, happened: Counter[str], lasting: set[str], sent_back: SentBackTruth) -> None:
         self.happened = happened
+        self._sent_back = sent_back
         self._lasting = lasting
         self.pending: dict[int, Waiting] = {}
         self.asked: dict[int, int] = {}
@@ -61,9 +62,6 @@ class DueTruth:
         self.early_s = EARLY_S
         self.checked_at = 0.0
         self.delivered: set[int] = set()
-        self.taken_back: Counter[tuple[int, int]] = Counter()
-        """How often messages, delivered again so many times, wait or waited for a retry topic."""
-        self.came_again: Counter[tuple[int, int]] = Counter()
         self.lost: set[int] = set()
         """Operations that were given up."""
         self.unreadable: set[int] = set()
@@ -128,7 +126,7 @@ class DueTruth:
                 require(real is not None, "a waiting record says what it is for", position=record.physical_offset)
                 if real is not None:
                     operation = int.from_bytes(record.body[4:12], "big")
-                    again = (operation, record.reconsume_times) if is_retry_topic(real.topic) else None
+                    again = copy_in(real.topic, operation, record.reconsume_times)
                     if again is not None:
                         operation = -record.physical_offset
                     self._records[record.physical_offset] = Waiting(operation, real.topic, real.due_ms, again)
@@ -149,20 +147,6 @@ class DueTruth:
             operation=operation,
             due=wanted,
             at=moment,
-        )
-
-    def see_again(self, operation: int, reconsume_times: int) -> None:
-        """A message stands in a retry topic."""
-        again = operation, reconsume_times
-        self.came_again[again] += 1
-        self.happened["message came again"] += 1
-        require(
-            self.came_again[again] <= self.taken_back[again],
-            "a message comes again as often as it was sent back",
-            operation=operation,
-            reconsume_times=reconsume_times,
-            came=self.came_again[again],
-            taken=self.taken_back[again],
         )
 
     def see_command(self, command: TimerRows | EndTimers) -> None:
@@ -191,7 +175,8 @@ class DueTruth:
         if waiting is not None:
             self.pending[position] = waiting
             if waiting.again is not None:
-                self.taken_back[waiting.again] += 1
+                self._sent_back.see_waiting(waiting.again)
+                self.wanted[waiting.operation] = (waiting.due_ms - WALL_EPOCH_MS) / 1000
             self.asked.setdefault(waiting.operation, due_ms)
             self._stored_at.setdefault(waiting.operation, position)
             self.happened["delayed message stored"] += 1
@@ -214,7 +199,7 @@ class DueTruth:
             case MoveTimers():
                 self.happened["row moved"] += 1
                 if waiting.again is not None:
-                    self.taken_back[waiting.again] -= 1
+                    self._sent_back.see_moved(waiting.again)
             case CancelTimers():
                 self.happened["row cancelled"] += 1
                 if waiting.operation in self.unreadable:

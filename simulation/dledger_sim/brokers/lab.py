@@ -19,6 +19,8 @@ _BROKERS: Final = (
     BrokerScenario("halves", halves=True),
     BrokerScenario("delays", delays=True),
     BrokerScenario("locks", locks=True),
+    BrokerScenario("retries", retries=True),
+    BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -35,6 +35,7 @@ CLIENTS: Final = (
     "transactors",
     "delayers",
     "lockers",
+    "retriers",
 )
 
 
@@ -44,8 +45,8 @@ class BrokerScenario:
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
     there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
-    a group that lock queues, for shorter than usual. With `swarm` each seed has some of all other kinds of clients
-    besides, and some obstacles.
+    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back. With `swarm`
+    each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class BrokerScenario:
         swarm: bool = False,
         delays: bool = False,
         locks: bool = False,
+        retries: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -68,6 +70,7 @@ class BrokerScenario:
         self._swarm = swarm
         self._delays = delays
         self._locks = locks
+        self._retries = retries
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -118,6 +121,8 @@ class BrokerScenario:
         if self._locks:
             settings = replace(settings, lockers=random.choice((2, 3, 5)))
             brokers = replace(brokers, lease_share=random.choice(LEASE_SHARES))
+        if self._retries:
+            settings = replace(settings, retriers=random.choice((1, 2, 4)))
         if self._forgets:
             brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
         if limits.clients is not None:

@@ -25,6 +25,7 @@ from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
 from dledger_sim.brokers.restarts import Restarter
+from dledger_sim.brokers.retriers import Retrier
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
 from dledger_sim.brokers.waiters import Waiter
@@ -109,6 +110,7 @@ class BrokerTrial:
             *[Resizer] * settings.resizers,
             *[Transactor] * settings.transactors,
             *[Delayer] * settings.delayers,
+            *[Retrier] * settings.retriers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))

@@ -23,6 +23,7 @@ from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
+from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
@@ -44,20 +45,22 @@ from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
 from dledger_remoting.topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
-    is_dead_letter_topic,
-    is_retry_topic,
     is_system_group,
 )
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
-from dledger_sim.brokers.pop_truth import PopTruth, is_pop_retry
+from dledger_sim.brokers.pop_truth import PopTruth
+from dledger_sim.brokers.sent_back import SentBackTruth, copy_in
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
 _BODY: Final = struct.Struct(">4sQ")
 _MARK: Final = b"simu"
+_RECONSUME_TIMES: Final = struct.Struct(">i")
+RECONSUME_TIMES_AT: Final = 72
+"""In a record."""
 BODY_BYTES: Final = _BODY.size
 """Of the shortest body that names its operation."""
 
@@ -75,6 +78,7 @@ def operation_of(body: bytes | memoryview) -> int:
 
 
 NEWEST: Final = 60
+HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, CHECK_MAX_TIME_TOPIC, *DUE_TOPICS})
 LEADER_KNOWS_S: Final = 10.0
 """A leader has applied what another node applied so much earlier, but for the time that it stood still."""
 
@@ -106,7 +110,8 @@ class Truth:
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
-        self.due = DueTruth(happened, self.lasting)
+        self.sent_back = SentBackTruth(happened)
+        self.due = DueTruth(happened, self.lasting, self.sent_back)
         self.seeking: set[str] = set()
         """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
@@ -171,6 +176,7 @@ class Truth:
             self._see_records(entry)
         for command in commands:
             self._see_command(command, entry)
+        self.sent_back.check_entry()
 
     def _see_remembered(self, entry: CommittedEntry, rows: Run) -> None:
         """A row stands for as many records that follow each other as it has members."""
@@ -191,13 +197,13 @@ class Truth:
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             name = record.topic.decode()
-            again = is_retry_topic(name) or is_dead_letter_topic(name)
-            is_sent = not again and record.topic not in WAITING_TOPICS
+            copy = copy_in(name, operation, _RECONSUME_TIMES.unpack_from(records, place + RECONSUME_TIMES_AT)[0])
+            is_sent = copy is None and record.topic not in WAITING_TOPICS
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
-            if again:
+            if copy is not None:
                 self.pops.see_copy(name, operation)
-            if is_retry_topic(name) and not is_pop_retry(name):
-                self.due.see_again(operation, int.from_bytes(records[place + 72 : place + 76], "big"))
+                latest = float("inf") if self._clocks_jumped else self._moment + self.due.early_s
+                self.sent_back.see_record(copy, latest)
             if is_sent:
                 places[operation] = queue_id, offset
                 self.due.see_delivered(operation, self._moment, clocks_jumped=self._clocks_jumped)
@@ -248,10 +254,12 @@ class Truth:
                 self._moment,
             )
             queue.append(stored)
-            if not is_sent or name in {HALF_TOPIC, CHECK_MAX_TIME_TOPIC}:
+            if name in HIDDEN_TOPICS:
                 continue
-            self.newest[name].append(stored)
-            self.stored[operation] = self.by_position[position] = stored
+            self.by_position[position] = stored
+            if is_sent:
+                self.newest[name].append(stored)
+                self.stored[operation] = stored
         self._see_batches(places)
 
     def _see_who_remembers(self) -> None:

@@ -58,6 +58,7 @@ class ClientSettings:
     transactors: int = 0
     delayers: int = 0
     lockers: int = 0
+    retriers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0

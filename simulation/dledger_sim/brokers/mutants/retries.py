@@ -6,7 +6,10 @@ import msgspec
 
 from dledger_broker.features.delay.asked import Asked
 from dledger_broker.features.retries import records, requests
+from dledger_broker.features.retries.requests import RetryRequests
+from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
+from dledger_remoting.errors import SystemBusy
 from dledger_remoting.record import MessageRecord
 from dledger_sim.brokers.schedules import retries
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -33,4 +36,24 @@ CATALOGUE.add(
     "a message that comes again has the id that it had at first",
     (records, "find_property", lambda _properties, _name: None),
     schedule=retries.message_that_comes_again_and_is_a_dead_letter_then,
+)
+
+
+CATALOGUE.add(
+    "sent-back-answered-when-staged",
+    "what is sent back is acknowledged once a majority has it",
+    (RetryRequests, "_wait", lambda _self, request: request.respond()),
+)
+
+
+def _refuse(self: RetryRequests, request: Request) -> None:
+    del self._waiting[request]
+    self._requests.fail(request, SystemBusy("no majority stored the message in time"))
+
+
+CATALOGUE.add(
+    "sent-back-refused-when-late",
+    "what was staged and not stored in time is of unknown outcome: it is not refused",
+    (RetryRequests, "_timed_out", _refuse),
+    schedule=retries.message_that_a_majority_stores_late,
 )

@@ -10,7 +10,10 @@ from dledger_remoting.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, parse_pr
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.retriers import LEVELS_S, hear
 from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers
+from dledger_sim.brokers.sent_back import copy_in
+from dledger_sim.brokers.truth import operation_of
 
 RETRIES: Final = retry_topic(GROUP_NAME)
 LETTERS: Final = dead_letter_topic(GROUP_NAME)
@@ -25,8 +28,17 @@ def pulled(brokers: Brokers, topic: str) -> list[MessageRecord]:
     return list(iter_records(answer.body)) if answer is not None and answer.code == ResponseCode.SUCCESS else []
 
 
-def send_back(brokers: Brokers, record: MessageRecord, *, through: str, level: int, limit: int = 16) -> None:
-    """Have a message taken back; it is to come again after the delay of a level."""
+def send_back(
+    brokers: Brokers, record: MessageRecord, *, through: str, level: int, limit: int = 16, wait_s: float = 0.7
+) -> list[int]:
+    """Have a message taken back; it is to come again after the delay of a level. Returns the codes of the answer that
+    comes until `wait_s` have passed.
+    """
+    topic = LETTERS if record.reconsume_times >= limit else RETRIES
+    copy = copy_in(topic, operation_of(record.body), record.reconsume_times + 1)
+    assert copy is not None
+    truth = brokers.workload.truth.sent_back
+    truth.ask(copy, brokers.scheduler.now + LEVELS_S[level])
     fields = {
         "offset": str(record.physical_offset),
         "group": GROUP_NAME,
@@ -34,8 +46,10 @@ def send_back(brokers: Brokers, record: MessageRecord, *, through: str, level: i
         "maxReconsumeTimes": str(limit),
     }
     answers = brokers.ask(brokers.connect(through), RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-    brokers.run(0.7)
-    assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
+    brokers.run(wait_s)
+    for answer in answers:
+        hear(truth, copy, answer)
+    return [answer.code for answer in answers if answer is not None]
 
 
 def message_that_comes_again_and_is_a_dead_letter_then() -> None:
@@ -43,13 +57,13 @@ def message_that_comes_again_and_is_a_dead_letter_then() -> None:
     brokers = Brokers()
     brokers.found_group(brokers.connect(brokers.leader))
     first = pulled(brokers, TOPIC)[0]
-    send_back(brokers, first, through=brokers.follower, level=1, limit=1)
+    assert send_back(brokers, first, through=brokers.follower, level=1, limit=1) == [ResponseCode.SUCCESS]
     assert pulled(brokers, RETRIES) == []
     brokers.run(1.5)
     [again] = pulled(brokers, RETRIES)
     properties = parse_properties(again.properties)
     assert (again.body, again.reconsume_times, properties[RETRY_TOPIC]) == (first.body, 1, TOPIC)
-    send_back(brokers, again, through=brokers.leader, level=1, limit=1)
+    assert send_back(brokers, again, through=brokers.leader, level=1, limit=1) == [ResponseCode.SUCCESS]
     [letter] = pulled(brokers, LETTERS)
     assert (letter.body, letter.reconsume_times) == (first.body, 2)
     assert parse_properties(letter.properties)[ORIGIN_MESSAGE_ID] == properties[ORIGIN_MESSAGE_ID]
@@ -61,13 +75,36 @@ def message_that_comes_again_whoever_leads_then() -> None:
     """1. A message is taken back. 2. The leader dies. 3. The next one delivers it, once."""
     brokers = Brokers()
     brokers.found_group(brokers.connect(brokers.leader))
-    send_back(brokers, pulled(brokers, TOPIC)[0], through=brokers.leader, level=2)
+    first = pulled(brokers, TOPIC)[0]
+    assert send_back(brokers, first, through=brokers.leader, level=2) == [ResponseCode.SUCCESS]
     brokers.group.kill(brokers.leader)
     brokers.run(8.0)
     assert [record.reconsume_times for record in pulled(brokers, RETRIES)] == [1]
 
 
+def message_that_a_majority_stores_late() -> None:
+    """What is sent back, and stored when nobody waits for that any more, was not refused meanwhile.
+
+    1. Followers need longer for a sync than the leader waits for a majority. 2. The answer is that nobody knows.
+    3. It is stored, and comes again.
+    """
+    brokers = Brokers()
+    brokers.found_group(brokers.connect(brokers.leader))
+    first, second, _ = pulled(brokers, TOPIC)
+    assert send_back(brokers, first, through=brokers.leader, level=1) == [ResponseCode.SUCCESS]
+    brokers.run(2.0)
+    late_s = brokers.workload.brokers.quorum_timeout_ms / 1000 + 0.5
+    for name in brokers.group.nodes:
+        if name != brokers.leader:
+            brokers.slow_down_disk(name, late_s)
+    answered = send_back(brokers, second, through=brokers.leader, level=1, wait_s=late_s)
+    assert ResponseCode.SUCCESS not in answered
+    brokers.run(6 * late_s)
+    assert len(pulled(brokers, RETRIES)) == 2
+
+
 RETRY_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     message_that_comes_again_and_is_a_dead_letter_then,
     message_that_comes_again_whoever_leads_then,
+    message_that_a_majority_stores_late,
 )
