@@ -19,7 +19,7 @@ from dledger_remoting.range_reads import PinList, ReadPlan
 from dledger_remoting.record import scan_records
 from dledger_sim.brokers.clients import LATE_EFFECT_S, Client
 from dledger_sim.brokers.connection import Answer
-from dledger_sim.brokers.truth import Claim
+from dledger_sim.brokers.expected import Claim
 from dledger_sim.brokers.workload import Workload
 from dledger_sim.log.invariants import require
 

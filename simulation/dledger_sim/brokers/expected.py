@@ -46,6 +46,13 @@ class Stored(NamedTuple):
     """When its entry was first applied, simulated seconds."""
 
 
+class Claim(NamedTuple):
+    """A pin that its reader may rely on: the log is kept from `position` on until `until`, simulated seconds."""
+
+    position: int
+    until: float
+
+
 class Incarnation:
     """A topic from its creation to its deletion."""
 

@@ -14,18 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
-from dledger_remoting.topics import DLQ_PREFIX, RETRY_PREFIX
+from dledger_remoting.topics import DLQ_PREFIX
 from dledger_sim.brokers.expected import Incarnation, OffsetKey
 from dledger_sim.log.invariants import require
 
 OPEN: Final = "open"
 ACKED: Final = "acked"
 CLOSED: Final = "closed"
-
-
-def is_pop_retry(topic: str) -> bool:
-    """Whether popped messages come again there: its name ends in that of a topic."""
-    return topic.startswith(RETRY_PREFIX) and ("_" in topic or "+" in topic)
 
 
 class _Queue:

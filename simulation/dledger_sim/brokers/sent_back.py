@@ -7,11 +7,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import Final, NamedTuple
 
 from dledger_remoting.topics import DLQ_PREFIX, RETRY_PREFIX, is_dead_letter_topic, is_retry_topic
 from dledger_sim.log.invariants import require
+
+_TIMES: Final = struct.Struct(">i")
+_TIMES_AT: Final = 72
+"""In a record."""
 
 
 class Copy(NamedTuple):
@@ -30,6 +35,11 @@ def copy_in(topic: str, operation: int, times: int) -> Copy | None:
     if is_dead_letter_topic(topic):
         return Copy(topic.removeprefix(DLQ_PREFIX), operation, times, is_dead=True)
     return None
+
+
+def copy_at(records: bytes, place: int, topic: str, operation: int) -> Copy | None:
+    """The same of the record that begins at a place."""
+    return copy_in(topic, operation, _TIMES.unpack_from(records, place + _TIMES_AT)[0])
 
 
 class SentBackTruth:

@@ -16,7 +16,6 @@ import struct
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from dledger.format import iter_commands
@@ -48,19 +47,16 @@ from dledger_remoting.topics import (
     is_system_group,
 )
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
-from dledger_sim.brokers.expected import Expected, Incarnation, OffsetKey, Stored
+from dledger_sim.brokers.expected import Claim, Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.brokers.pop_truth import PopTruth
-from dledger_sim.brokers.sent_back import SentBackTruth, copy_in
+from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
 _BODY: Final = struct.Struct(">4sQ")
 _MARK: Final = b"simu"
-_RECONSUME_TIMES: Final = struct.Struct(">i")
-RECONSUME_TIMES_AT: Final = 72
-"""In a record."""
 BODY_BYTES: Final = _BODY.size
 """Of the shortest body that names its operation."""
 
@@ -81,14 +77,6 @@ NEWEST: Final = 60
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, CHECK_MAX_TIME_TOPIC, *DUE_TOPICS})
 LEADER_KNOWS_S: Final = 10.0
 """A leader has applied what another node applied so much earlier, but for the time that it stood still."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A pin that its reader may rely on: the log is kept from `position` on until `until`, simulated seconds."""
-
-    position: int
-    until: float
 
 
 class Truth:
@@ -197,13 +185,12 @@ class Truth:
             place, size, queue_id, offset = record.position, record.size, record.queue_id, record.queue_offset
             operation = operation_of(records[place + RECORD_HEAD_BYTES :])
             name = record.topic.decode()
-            copy = copy_in(name, operation, _RECONSUME_TIMES.unpack_from(records, place + RECONSUME_TIMES_AT)[0])
+            copy = copy_at(records, place, name, operation)
             is_sent = copy is None and record.topic not in WAITING_TOPICS
             require(operation not in self.refused, "what was refused is never stored", operation=operation)
             if copy is not None:
                 self.pops.see_copy(name, operation)
-                latest = float("inf") if self._clocks_jumped else self._moment + self.due.early_s
-                self.sent_back.see_record(copy, latest)
+                self.sent_back.see_record(copy, self._latest)
             if is_sent:
                 places[operation] = queue_id, offset
                 self.due.see_delivered(operation, self._moment, clocks_jumped=self._clocks_jumped)
@@ -399,6 +386,11 @@ class Truth:
     def _clocks_jumped(self) -> bool:
         return self._group is not None and self._group.clocks_jumped
 
+    @property
+    def _latest(self) -> float:
+        """The latest that it may be by any leader, in simulated seconds."""
+        return float("inf") if self._clocks_jumped else self._moment + self.due.early_s
+
     def _may_forget(self) -> bool:
         """Whether a disk has rotted or a wall clock has jumped, which may let a group forget idempotent sends."""
         return self._clocks_jumped or (self._group is not None and self._group.rotten)
@@ -495,8 +487,7 @@ class Truth:
 
     def check_asked(self, operation: int, position: int) -> None:
         """A producer was asked about the half at a position."""
-        latest = float("inf") if self._clocks_jumped else self._moment + self.due.early_s
-        self.halves.see_check(operation, position, latest)
+        self.halves.see_check(operation, position, self._latest)
 
     def refuse(self, operation: int) -> None:
         """A client was told that its message is not stored."""

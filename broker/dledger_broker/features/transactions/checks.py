@@ -112,8 +112,8 @@ class CheckBacks:
             if error is None:
                 go_on()
 
+        self._proposed.checked.update(positions)  # before a busy log says that it did not take this
         handle.stage_command(OpenHalf(tuple(noted)), settled)
-        self._proposed.checked.update(positions)
 
     # ---------------------------------------------------------------- asking
 

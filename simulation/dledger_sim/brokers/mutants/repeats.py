@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from dledger.statemachine import Leadership
-from dledger_broker.features.sending.dedup import idempotent
+from dledger_broker.features.sending.dedup import comparing, idempotent
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import identity_of_batch
 from dledger_broker.features.sending.dedup.remembered import RememberedSends
@@ -57,7 +57,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "repetition-not-compared",
     "a send is a repetition only if it equals what is stored",
-    (idempotent, "_same", lambda *_arguments: True),
+    (comparing, "_same", lambda *_arguments: True),
     (idempotent, "rows_of_runs", lambda *_arguments: None),
     (idempotent, "identities_of", lambda keys, _seeds: [identity_of_batch(b"", len(key)) for key in keys]),
 )
@@ -66,7 +66,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "first-of-a-row-compared",
     "a send that is remembered together with others is found",
-    (idempotent, "_records", lambda _stored, _count: (0,)),
+    (comparing, "_records", lambda _stored, _count: (0,)),
 )
 
 

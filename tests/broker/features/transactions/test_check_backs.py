@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
-from dledger.errors import CorruptionError
+from dledger.errors import BusyError, CorruptionError
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.table import HALVES, HalfOutcome, HalfTable
@@ -109,6 +109,17 @@ async def test_nobody_is_asked_within_the_immunity(checked: Checked) -> None:
     await checked.run(59)
     assert checks(client) == []
     await checked.run(3)
+    assert len(checks(client)) == 1
+
+
+async def test_a_check_that_the_busy_log_did_not_take_is_made_later(checked: Checked) -> None:
+    client = checked.producer()
+    send_half(client)
+    checked.broker.memory.node.stage_error = BusyError("too much is in flight")
+    await checked.run(TIMEOUT_S + 2)
+    assert checks(client) == []
+    checked.broker.memory.node.stage_error = None
+    await checked.run(2)
     assert len(checks(client)) == 1
 
 
