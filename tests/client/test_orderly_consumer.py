@@ -192,3 +192,24 @@ async def test_a_blocking_consumer_locks_its_queues_too() -> None:
 async def test_locks_are_for_consumers_that_share_queues_in_order() -> None:
     with pytest.raises(InvalidArgumentError, match="queue_locks"):
         PushConsumer("127.0.0.1:9", "CG", "T", queue_locks=True)
+
+
+async def test_a_message_that_is_given_back_is_tried_again_in_its_place_when_its_handler_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pause of a failure is long here: what is asked for is waited for instead."""
+    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 1000.0)
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 2)
+        LockingBrokers(cluster)
+        seen = []
+
+        async def handler(message):
+            seen.append((message.queue_offset, message.reconsume_times))
+            if len(seen) < 3:
+                consumer.nack(message, delay_s=0.01)
+
+        consumer = OrderlyConsumer(cluster.namesrv, "CG", "T", handler)
+        async with consumer:
+            await until(lambda: (1, 0) in seen)
+        assert seen == [(0, 0), (0, 1), (0, 2), (1, 0)]
