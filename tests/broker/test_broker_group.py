@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from broker_group import BrokerGroup, client_of
 
 from dledger.replica.status import NodeStatus
-from dledger_broker.features.client_membership.members import LEADER_CHANGED_CODE
+from dledger_broker.features.client_membership import members
+from dledger_broker.features.client_membership.members import LEADER_CHANGED_CODE, GroupMembers
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.node import Broker
 from dledger_remoting.bodies import KVTable, decode_body
 from dledger_remoting.record import iter_records
@@ -49,6 +52,27 @@ async def test_members_are_the_same_on_every_node(group: BrokerGroup) -> None:
         assert (await client.heartbeat(f"c{number}")).code == 0
     answers = [await client.call(38, {"consumerGroup": "CG"}) for client in clients]
     assert [answer.body for answer in answers] == [b'{"consumerIdList":["c0","c1","c2"]}'] * 3
+
+
+async def test_what_a_heartbeat_needs_is_there_when_a_follower_answers_it(group: BrokerGroup) -> None:
+    """Its client locks queues next, which is refused for a group that does not exist."""
+    follower, _ = await group.followers()
+    client = await client_of(follower)
+    for number in range(20):
+        name = f"fresh-{number}"
+        assert (await client.heartbeat("c1", name)).code == 0
+        assert name in follower.state.table(GROUPS).by_name
+        assert f"%RETRY%{name}" in follower.state.topics
+
+
+async def test_a_heartbeat_to_a_follower_is_answered_though_the_leader_makes_no_group(
+    group: BrokerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "MADE_S", 0.05)
+    monkeypatch.setattr(GroupMembers, "ensure_all", lambda *_: None)
+    follower, _ = await group.followers()
+    assert (await (await client_of(follower)).heartbeat("c1", "refused")).code == 0
+    assert "refused" not in follower.state.table(GROUPS).by_name
 
 
 async def test_our_own_client_is_sent_to_the_leader(group: BrokerGroup) -> None:

@@ -33,7 +33,7 @@ def _build(context: Context) -> ClientRequests:
         context.parts[OffsetRequests].commits,
     )
     groups = context.parts[GroupRequests].proposals
-    members = GroupMembers(machine, group, config, context.parts[Channels], groups, gossip)
+    members = GroupMembers(machine, env, group, config, context.parts[Channels], groups, gossip)
     return ClientRequests(env, group, gossip, members, consumers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
@@ -80,7 +81,7 @@ class ClientRequests(Part):
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond)
         else:
-            self._gossip.when_told(request.respond)
+            self._gossip.when_told(partial(self._members.when_made, row.consumers, request.respond))
 
     def unregister(self, request: Request) -> None:
         """35: the client leaves one or two groups."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Final
 
+from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.config import BrokerConfig
@@ -18,6 +20,8 @@ from dledger_remoting.headers import ConsumerGroupHeader, encode_ext
 from dledger_remoting.heartbeat import ConsumerData, ConsumeType
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic
 
+MADE_S: Final = 1.0
+"""A heartbeat to a follower waits no longer for what the leader makes: it may be refused there, and the next one comes."""
 LEADER_CHANGED_CODE: Final = 20002
 """A request of ours to clients that asked for it with the ext field `dledgerNotify=true`: the group's leader changed;
 ext `term`, `leaderAddr`, `brokerName`. Oneway."""
@@ -29,6 +33,7 @@ class GroupMembers:
     def __init__(
         self,
         machine: BrokerMachine,
+        env: Environment,
         group: Group,
         config: BrokerConfig,
         channels: Iterable[ClientChannel],
@@ -36,12 +41,16 @@ class GroupMembers:
         gossip: Gossip,
     ) -> None:
         self._machine = machine
+        self._env = env
         self._group = group
         self._config = config
         self._channels = channels
         self._groups = groups
         self._gossip = gossip
         self._announced: tuple[int, str] | None = None
+        self._waiting: dict[Callable[[], None], Sequence[ConsumerData]] = {}
+        machine.on_topics_changed.append(self._tell_those_who_wait)
+        machine.on_groups_changed.append(self._tell_those_who_wait)
         group.listeners.append(self._announce_leader)
         gossip.attach_members(self)
 
@@ -67,6 +76,26 @@ class GroupMembers:
                 waiting += 1
                 self._ensure_one(consumer, finished)
         finished()
+
+    def when_made(self, consumers: Sequence[ConsumerData], done: Callable[[], None]) -> None:
+        """Follower: call `done` once the leader has made what these groups need, and this node knows it.
+
+        A client that was answered before would lock its queues (41), which is refused for a group that does not exist.
+        """
+        if not any(map(self._needs_something, consumers)):
+            done()
+            return
+        self._waiting[done] = consumers
+        self._env.call_later(MADE_S, partial(self._tell, done))
+
+    def _tell_those_who_wait(self) -> None:
+        for done, consumers in list(self._waiting.items()):
+            if not any(map(self._needs_something, consumers)):
+                self._tell(done)
+
+    def _tell(self, done: Callable[[], None]) -> None:
+        if self._waiting.pop(done, None) is not None:
+            done()
 
     def _needs_something(self, consumer: ConsumerData) -> bool:
         name = consumer.group_name
