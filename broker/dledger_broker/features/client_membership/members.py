@@ -21,7 +21,7 @@ from dledger_remoting.heartbeat import ConsumerData, ConsumeType
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic
 
 MADE_S: Final = 1.0
-"""A heartbeat to a follower waits no longer for what the leader makes: it may be refused there, and the next one comes."""
+"""A heartbeat to a follower waits no longer for what the leader makes, which may be refused there."""
 LEADER_CHANGED_CODE: Final = 20002
 """A request of ours to clients that asked for it with the ext field `dledgerNotify=true`: the group's leader changed;
 ext `term`, `leaderAddr`, `brokerName`. Oneway."""
