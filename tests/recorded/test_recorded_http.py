@@ -21,6 +21,7 @@ from dledger.errors import LogError
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
 from dledger_broker.frontend import http as broker_http
+from dledger_broker.kernel.node_status import BrokerStatus
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.node import Broker
 from dledger_namesrv import http as name_server_http
@@ -203,7 +204,7 @@ def keys_in(value: object, path: str = "") -> Iterator[str]:
 async def test_keys_of_the_status(tmp_path: Path) -> None:
     async with broker_port(tmp_path) as (_, port):
         status = msgspec.json.decode(await port.get("/status"))
-    declared = dict(fields_of(NodeStatus))
+    declared = dict(fields_of(BrokerStatus))
     assert sorted(set(keys_in(status))) == sorted(declared)
     compare("surfaces/status", [f"{key}: {declared[key]}" for key in sorted(declared)])
 

@@ -4,7 +4,7 @@
     GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise, also while
                     it takes no messages because its disk is full, or too many disks of its group are
     GET /metrics    Prometheus' text format, see `exporter.py`
-    GET /status     JSON of `dledger.replica.status.NodeStatus`
+    GET /status     JSON of `dledger_broker.kernel.node_status.BrokerStatus`
     PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
     DELETE /members/NODE-ID   200 once the removal is proposed
 
@@ -29,6 +29,7 @@ from dledger.net.http import serve_http
 from dledger.net.proof import Gatekeeper, ProofError
 from dledger.replica.status import NodeStatus
 from dledger_broker.frontend.exporter import Figures, NodeCollector
+from dledger_broker.kernel.node_status import with_features
 
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(broker.status()), content_type="application/json")
+        shown = with_features(broker.status(), broker.state)
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def lead(request: web.Request) -> web.Response:
         node_id = request.match_info["node_id"]

@@ -18,6 +18,7 @@ from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
+from dledger_broker.kernel.node_status import BrokerStatus, FeatureStatus
 from dledger_broker.kernel.parts import Gauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import TopicConfig
@@ -158,6 +159,7 @@ async def test_status_is_the_nodes_own_as_json(served):
     code, text = await get("/status")
     assert code == 200
     assert msgspec.json.decode(text, type=NodeStatus) == LEADER
+    assert FeatureStatus("locks", None) in msgspec.json.decode(text, type=BrokerStatus).features
 
 
 async def test_a_failed_node_is_unhealthy_and_says_why(served):
