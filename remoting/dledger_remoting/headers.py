@@ -2,7 +2,7 @@
 
 Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
 modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_range`, `headers_admin`,
-`headers_namesrv`, `headers_transactions`) and are all
+`headers_namesrv`, `headers_replies`, `headers_transactions`) and are all
 exported here; `hotpath` holds the fast forms of sends and pulls. Field names and types: RocketMQ's
 `CommandCustomHeader` classes.
 """
@@ -62,6 +62,7 @@ from .headers_range import (
     ReadRangeHeader,
     ReadRangeResponseHeader,
 )
+from .headers_replies import PushReplyHeader
 from .headers_send import (
     ConsumerSendBackHeader,
     RecallMessageHeader,
@@ -100,6 +101,7 @@ __all__ = [
     "PinResponseHeader",
     "PullMessageHeader",
     "PullResponseHeader",
+    "PushReplyHeader",
     "PutKVHeader",
     "QueryConsumerOffsetHeader",
     "QueryDataVersionResponseHeader",

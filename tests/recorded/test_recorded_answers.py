@@ -16,6 +16,7 @@ from tests.recorded.areas import (
     queries,
     ranges,
     recalls,
+    replies,
     retries,
     sending,
     topics,
@@ -40,6 +41,7 @@ AREAS = (
     retries,
     recalls,
     pop,
+    replies,
 )
 
 
