@@ -3,7 +3,8 @@
 The names that begin with `dledger` are ours. Together they tell what the HTTP port does, so that a cluster can be
 looked at where these ports are closed or not there:
 
-    dledgerStatus     JSON of `dledger_broker.kernel.node_status.BrokerStatus`, as `GET /status` answers it
+    dledgerStatus     JSON of `dledger.replica.status.NodeStatus`, which `GET /status` answers with
+                      the group's features besides
     dledgerUptimeMs   since the node started, whatever its wall clock did meanwhile
     dledgerDraining   true once it leaves: it forwards what clients still send
     dledgerAddresses  JSON: the client addresses of the group's nodes by node id, as far as this node has been told
@@ -26,7 +27,6 @@ from dledger_broker.features.runtime.throughput import Throughput
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.node_status import with_features
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
@@ -94,7 +94,7 @@ class RuntimeInfo(Part):
             "commitLogDiskRatio": str(status.disk_used / 1000),
             "dispatchBehindBytes": str(self._machine.keys.lag_bytes),
             "remainHowManyDataToFlush": str(status.last_position - status.durable_position),
-            "dledgerStatus": msgspec.json.encode(with_features(status, self._machine.state)).decode(),
+            "dledgerStatus": msgspec.json.encode(status).decode(),
             "dledgerUptimeMs": str(int(uptime_s * 1000)),
             "dledgerDraining": str(self._group.is_leaving).lower(),
             "dledgerAddresses": msgspec.json.encode(self._addresses(status)).decode(),

@@ -9,10 +9,8 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
 from dledger.replica.status import NodeStatus
-from dledger_broker.features import FEATURES
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.runtime.throughput import PERIOD_S
-from dledger_broker.kernel.node_status import BrokerStatus
 from dledger_remoting.bodies import KVTable, decode_body
 
 
@@ -36,13 +34,6 @@ def test_a_node_tells_what_its_http_port_tells_and_what_rocketmqs_tools_read(bro
     assert int(table["commitLogMaxOffset"]) == broker.memory.machine.applied_position
     assert table["dledgerDraining"] == "false"
     broker.service.parts[RuntimeInfo].stop()
-
-
-def test_a_node_tells_from_where_in_its_log_on_its_group_uses_a_feature(broker: ServedBroker) -> None:
-    status = msgspec.json.decode(told(broker.client())["dledgerStatus"], type=BrokerStatus)
-    since = broker.memory.machine.state.activation.since
-    assert {feature.name: feature.since for feature in status.features} == since
-    assert since.keys() == {feature.name for feature in FEATURES if feature.activated}
 
 
 def test_a_node_tells_the_addresses_of_the_others_as_far_as_it_has_been_told(broker: ServedBroker) -> None:
