@@ -90,6 +90,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Close what was given up while it was dialled; `on_closed` need not follow.
+
+        uvloop closes the transport of such an attempt by itself, and never tells the protocol: the transport does not
+        say that it is closing, raises when it is written to, and `connection_lost` is not called.
+        """
+        self.end()
+        self._note_closed()
+
     def ask_stranger(self) -> bool:
         """Ask whoever has said nothing who it is, before it is given up; False if there is nobody to ask."""
         if self._heard or self._ended or self._transport is None:
@@ -145,8 +154,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         error = self._error or self._stranger() or exc
         self._ended = True
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._note_closed()
         self._owner.on_closed(self, error)
 
     def _on_handshake_frame(self, frame: Frame) -> None:
@@ -175,6 +183,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             return None
         protocol = protocol_of(self._reader.unread(TELLING_BYTES))
         return None if protocol is None else PeerProtocolError(f"it speaks {protocol}, which no peer does")
+
+    def _note_closed(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():

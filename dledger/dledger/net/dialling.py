@@ -226,9 +226,13 @@ class DialledPeer:
         self._lanes.append(connection)
         self._opening = loop.create_future()
         host, port = address
-        await loop.create_connection(
-            lambda: connection, host, port, ssl=context.tls.client if context.tls is not None else None
-        )
+        try:
+            await loop.create_connection(
+                lambda: connection, host, port, ssl=context.tls.client if context.tls is not None else None
+            )
+        except asyncio.CancelledError:
+            connection.abandon()
+            raise
         error = await self._opening
         if error is not None:
             raise error

@@ -407,6 +407,27 @@ async def test_a_short_secret_is_a_configuration_error(group):
         await group.start("a", secret=b"short")
 
 
+async def test_an_attempt_that_is_given_up_just_when_it_succeeds_holds_up_no_stop(group, monkeypatch):
+    """uvloop closes a connection that is made while its attempt is cancelled, and tells nobody."""
+    made = asyncio.get_running_loop().create_future()
+    connection_made = PeerConnection.connection_made
+
+    def made_and_given_up(connection: PeerConnection, transport: asyncio.BaseTransport) -> None:
+        connection_made(connection, transport)
+        [dialling] = [task for task in asyncio.all_tasks() if task.get_name() == "dial b"]
+        dialling.cancel()
+        made.set_result(connection)
+
+    listener = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    async with listener:
+        monkeypatch.setattr(PeerConnection, "connection_made", made_and_given_up)
+        node = await group.start("a", {"b": listener.sockets[0].getsockname()})
+        async with asyncio.timeout(20):
+            connection = await made
+            await node.links.stop()
+        assert not connection.ask_stranger()
+
+
 async def test_nothing_is_called_after_stop(group):
     a, b = await group.pair()
     events = list(a.events)
