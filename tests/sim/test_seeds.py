@@ -28,6 +28,7 @@ FRESH = {
     "locks": range(500, 512),
     "retries": range(500, 510),
     "mixed": range(500, 512),
+    "pops": range(500, 508),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -138,6 +139,16 @@ HAPPENINGS = {
     "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
     "retries": ("message sent back", "message sent back, or not", "message came again", "dead letter", "log trimmed"),
     "mixed": ("message came again", "transaction committed", "delayed message delivered", "lock granted"),
+    "pops": (
+        "commit in a popped queue",
+        "message popped",
+        "popped message acknowledged",
+        "popped message came again",
+        "popped message dead",
+        "popped message hidden anew",
+        "popped message shown again",
+        "log trimmed",
+    ),
 }
 """What a short campaign of a scenario reaches."""
 

@@ -263,7 +263,7 @@ class Forwarder:
             )
             return True
         effect = self._handling.route(request.code).effect
-        if not self._channel.submit(leader, data, partial(self._answered, request), effect.answer_timeout_s):
+        if not self._channel.submit(leader, data, partial(self._answered, request), effect.timeout_s(request)):
             return False
         self._counters.forwarded += 1
         origin.forwards += 1

@@ -29,12 +29,18 @@ class Effect(NamedTuple):
     """What a request may have done at a leader that was handed it and gives no answer.
 
     If it `changes` something its outcome is then unknown, and later requests of its channel wait until it is answered.
-    One that the leader may hold for long has its own time-out, and its own answer after it.
+    One that the leader may hold for long has its own time-out, beside how long it asks to be held, and its own answer
+    after it.
     """
 
     changes: bool
     answer_timeout_s: float = ANSWER_TIMEOUT_S
     unanswered: Handler | None = None
+    held_s: Callable[[Request], float] | None = None
+
+    def timeout_s(self, request: Request) -> float:
+        """How long the leader's answer to a request is waited for."""
+        return self.answer_timeout_s + (0.0 if self.held_s is None else self.held_s(request))
 
 
 NO_EFFECT: Final = Effect(changes=False)

@@ -74,6 +74,10 @@ class Server(Protocol):
         """A client has closed its connection."""
 
 
+_POLLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE})
+"""What waits for messages is not answered over a connection that is gone."""
+
+
 class SimConnection:
     """One connection of a client to one life of a node; frames keep their order in each direction."""
 
@@ -217,7 +221,7 @@ class SimConnection:
     @property
     def unanswered(self) -> list[int]:
         """The codes of requests that the node owes an answer: not of pulls that waited, once their client has gone."""
-        return [code for code in self._unanswered.values() if self._open or code != RequestCode.PULL_MESSAGE]
+        return [code for code in self._unanswered.values() if self._open or code not in _POLLS]
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """See `Origin`."""

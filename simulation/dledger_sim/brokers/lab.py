@@ -21,6 +21,7 @@ _BROKERS: Final = (
     BrokerScenario("locks", locks=True),
     BrokerScenario("retries", retries=True),
     BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True),
+    BrokerScenario("pops", pops=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

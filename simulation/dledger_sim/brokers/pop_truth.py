@@ -49,7 +49,8 @@ class _Queue:
 class PopTruth:
     """Told of every command about popped messages, in the order of the log.
 
-    `topics` are those that are there; `put_offset` is told what a group has committed. `codes` are the tag codes that a
+    `topics` are those that are there; `committed` says how far a group that never popped a queue has come there, and
+    `put_offset` is told what one has committed that pops it. `codes` are the tag codes that a
     group's consumers want; a group that is not in it wants all.
     """
 
@@ -58,6 +59,7 @@ class PopTruth:
         happened: Counter[str],
         topics: Mapping[str, Incarnation],
         group_exists: Callable[[str], bool],
+        committed: Callable[[OffsetKey], int],
         put_offset: Callable[[OffsetKey, int], None],
     ) -> None:
         self.codes: dict[str, frozenset[int]] = {}
@@ -70,13 +72,29 @@ class PopTruth:
         self._happened = happened
         self._topics = topics
         self._group_exists = group_exists
+        self._committed = committed
         self._put_offset = put_offset
         self._queues: dict[OffsetKey, _Queue] = {}
+        self._delivered: dict[tuple[OffsetKey, int], tuple[int, ...]] = {}
+        """The offsets of all deliveries, of those that are over, too."""
         self._copies: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
     def governs(self, key: OffsetKey) -> bool:
         """Whether what a group commits in a queue follows from what it has acknowledged."""
         return key in self._queues
+
+    def open_messages(self, but_of: str) -> list[tuple[OffsetKey, int]]:
+        """What is delivered and not done with, but for one group's: queue and pop time."""
+        return [
+            (key, pop_time_ms)
+            for key, queue in self._queues.items()
+            if key[0] != but_of
+            for pop_time_ms in queue.deliveries
+        ]
+
+    def is_gone(self, key: OffsetKey, offset: int) -> bool:
+        """Whether a trim has taken a message, which ended its delivery."""
+        return key[1] not in self._topics or offset < self._kept(key[1], key[2])
 
     # ---------------------------------------------------------------- the log
 
@@ -121,10 +139,17 @@ class PopTruth:
             return
         if row.offsets and (row.offsets[0] < kept or (queue is not None and command.pop_time_ms <= queue.last_pop_ms)):
             return
+        begin = row.expected
         if queue is None:
             queue = self._queues[key] = _Queue(row.created_position, row.next_offset)
-        elif not row.again:
-            self._require_wanted(key, incarnation, range(row.expected, row.next_offset), row.offsets)
+            begin = self._committed(key)
+        if not row.again:
+            self._require_wanted(key, incarnation, range(begin, row.next_offset), row.offsets)
+            require(
+                not (command.is_ordered and row.offsets and queue.deliveries),
+                "in order nothing follows what is not done with",
+                key=key,
+            )
         if row.again:
             if row.again not in queue.deliveries:
                 return
@@ -150,6 +175,7 @@ class PopTruth:
     def _deliver(self, key: OffsetKey, queue: _Queue, pop_time_ms: int, offsets: Iterable[int]) -> None:
         queue.last_pop_ms = pop_time_ms
         queue.deliveries[pop_time_ms] = dict.fromkeys(offsets, OPEN)
+        self._delivered[key, pop_time_ms] = tuple(offsets)
         self.taken.update((key, pop_time_ms, offset) for offset in offsets)
 
     def _see_ack(self, row: AckRow) -> None:
@@ -173,6 +199,10 @@ class PopTruth:
 
     def _see_revival(self, row: ReviveRow) -> None:
         key, found = self._find(row)
+        delivered = self._delivered.get((key, row.pop_time_ms), ())
+        again = [offset for number, offset in enumerate(delivered) if row.bits >> number & 1]
+        acked = [offset for offset in again if (key, row.pop_time_ms, offset) in self.acked]
+        require(not acked, "what is acknowledged does not come again", key=key, offsets=acked)
         if found is None:
             return
         offsets = self._offsets(found, row)

@@ -36,6 +36,7 @@ CLIENTS: Final = (
     "delayers",
     "lockers",
     "retriers",
+    "poppers",
 )
 
 
@@ -45,8 +46,9 @@ class BrokerScenario:
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
     there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
-    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back. With `swarm`
-    each seed has some of all other kinds of clients besides, and some obstacles.
+    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
+    `pops` consumers that pop. With `swarm` each seed has some of all other kinds of clients besides, and some
+    obstacles.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class BrokerScenario:
         delays: bool = False,
         locks: bool = False,
         retries: bool = False,
+        pops: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -71,6 +74,7 @@ class BrokerScenario:
         self._delays = delays
         self._locks = locks
         self._retries = retries
+        self._pops = pops
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -106,6 +110,8 @@ class BrokerScenario:
             settings = replace(settings, producers=1, consumers=random.choice((0, 1)), racers=random.choice((2, 4, 6)))
         if self._halves:
             settings = replace(settings, producers=1, transactors=random.choice((2, 4, 8)))
+        if self._pops:
+            settings = replace(settings, producers=random.choice((1, 2)), poppers=random.choice((3, 6, 9)))
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Final
 
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_remoting.bodies import encode_body
@@ -22,6 +23,8 @@ from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
 from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers
 from dledger_sim.brokers.obstacles import Obstacles
+from dledger_sim.brokers.poppers import GROUPS as POP_GROUPS
+from dledger_sim.brokers.poppers import Popper, check_come_again
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
 from dledger_sim.brokers.restarts import Restarter
@@ -31,6 +34,9 @@ from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
 from dledger_sim.brokers.waiters import Waiter
 from dledger_sim.brokers.workload import ClientSettings, Workload
 from dledger_sim.log.group import Life, SimGroup
+
+MAX_DELIVERIES: Final = 2
+"""Of what is popped and not acknowledged, beside the first one."""
 
 
 class BrokerTrial:
@@ -111,10 +117,13 @@ class BrokerTrial:
             *[Transactor] * settings.transactors,
             *[Delayer] * settings.delayers,
             *[Retrier] * settings.retriers,
+            *[Popper] * settings.poppers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))
         founder.then += [client.pause for client in clients]
+        for name in POP_GROUPS if settings.poppers else ():
+            founder.found_group(name, retry_max_times=MAX_DELIVERIES)
         if settings.lockers:
             founder.found_group(LOCKED_GROUP)
             founder.then.append(partial(self._lockers.begin, group))
@@ -129,6 +138,7 @@ class BrokerTrial:
     def judge(self, group: SimGroup) -> None:
         """See `Trial.judge`."""
         self._lockers.check_free(group)
+        check_come_again(group, self.workload.truth.pops)
         Judge(self.workload, group).judge()
         for broker in list(self._running):
             self._ended(broker)
@@ -146,9 +156,9 @@ class Founder(Client):
             for topic in sorted(workload.lasting)
         ]
 
-    def found_group(self, name: str) -> None:
+    def found_group(self, name: str, retry_max_times: int = 16) -> None:
         """Have a consumer group created before the topics."""
-        body = encode_body(SubscriptionGroupConfig(name))
+        body = encode_body(SubscriptionGroupConfig(name, retry_max_times=retry_max_times))
         self._left.append((RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body))
 
     def act(self) -> None:

@@ -92,7 +92,11 @@ class Truth:
         self.expected = Expected()
         self.halves = HalfTruth(happened)
         self.pops = PopTruth(
-            happened, self.topics, lambda name: self.expected.groups[name].last is not None, self._put_offset
+            happened,
+            self.topics,
+            lambda name: self.expected.groups[name].last is not None,
+            lambda key: self.committed.get(key, 0),
+            self._put_offset,
         )
         self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
         """The last messages of each topic, whatever became of it."""

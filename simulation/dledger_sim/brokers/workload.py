@@ -16,6 +16,7 @@ from dledger_remoting.topics import PERM_READ_WRITE
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import Stored
 from dledger_sim.brokers.filters import TAG_CHOICES
+from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
 from dledger_sim.brokers.service import BrokerSettings
@@ -57,6 +58,7 @@ class ClientSettings:
     resizers: int = 0
     transactors: int = 0
     delayers: int = 0
+    poppers: int = 0
     lockers: int = 0
     retriers: int = 0
     think_s: float = 0.1
@@ -100,6 +102,7 @@ class Workload:
         self.lasting.update(f"lasting-{number}" for number in range(settings.topics))
         self.questions = QuestionJudge(self.truth)
         self._pulls = PullJudge(self.truth)
+        self.pops = PopJudge(self.truth.pops, self.counts)
         self.decided: dict[int, int] = {}
         """What is to become of transactions, by operation: any producer of their group may be asked."""
         self.passing: list[str] = []

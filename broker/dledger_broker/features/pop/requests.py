@@ -53,8 +53,7 @@ from dledger_remoting.pop import MAX_POP_MESSAGES, Retry, pop_retry_topic
 from dledger_remoting.topics import is_readable, require_readable
 
 MAX_ATTEMPT_CHARS: Final = 128
-FORWARDED_TIMEOUT_S: Final = MAX_SUSPEND_S + 5.0
-"""How long a pop that was passed on waits for the leader's answer: longer than the leader may hold it."""
+MAX_DIGITS: Final = 20
 
 
 class PopRequests(Part):
@@ -394,6 +393,13 @@ def question_of(group: str, topic: str, queue_id: int, count: int, *, is_ordered
     return PopAsk(group, topic, max(queue_id, -1), count, MAX_ANSWER_BYTES, None, 0, is_ordered, "")
 
 
+def _poll_s(request: Request) -> float:
+    """How long a pop that is passed on may be held by the leader; one that cannot be read is not."""
+    text = request.ext.get("pollTime", "")
+    asked_ms = int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else 0
+    return min(asked_ms / 1000, MAX_SUSPEND_S)
+
+
 def _nothing_popped(request: Request) -> None:
     """The leader did not answer: what it may have taken comes again when its time is over."""
     ext = nothing_ext(0, 0, 0, is_ordered=False)
@@ -404,6 +410,6 @@ def _nothing_known(request: Request) -> None:
     request.respond(ext=encode_ext(NotificationResponseHeader(has_msg=False)))
 
 
-HELD: Final = Effect(changes=False, answer_timeout_s=FORWARDED_TIMEOUT_S, unanswered=_nothing_popped)
+HELD: Final = Effect(changes=False, unanswered=_nothing_popped, held_s=_poll_s)
 """Later requests need not wait for the answer to a pop."""
-HELD_QUESTION: Final = Effect(changes=False, answer_timeout_s=FORWARDED_TIMEOUT_S, unanswered=_nothing_known)
+HELD_QUESTION: Final = Effect(changes=False, unanswered=_nothing_known, held_s=_poll_s)

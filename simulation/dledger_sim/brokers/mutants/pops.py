@@ -1,0 +1,76 @@
+"""Bugs of messages that are popped."""
+
+from __future__ import annotations
+
+from dledger.errors import LogError
+from dledger_broker.features.pop.changes import PopChanges
+from dledger_broker.features.pop.choosing import Choice, PopAsk
+from dledger_broker.features.pop.commands import Pop
+from dledger_broker.features.pop.deliveries import Delivery, PopQueue
+from dledger_broker.features.pop.dues import Dues
+from dledger_broker.features.pop.requests import PopRequests
+from dledger_broker.features.pop.table import PopTable
+from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.requests import Request
+from dledger_sim.brokers.schedules import pops
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("pops")
+
+
+def _tell_at_once(self: PopChanges, command: Pop, done: Done) -> None:
+    _real_pop(self, command, lambda _: None)
+    done(None)
+
+
+def _believe(
+    self: PopRequests, request: Request, ask: PopAsk, choice: Choice, command: Pop, error: LogError | None
+) -> None:
+    real, PopTable.delivery = PopTable.delivery, lambda *_: True  # type: ignore[assignment,method-assign]
+    try:
+        _real_popped(self, request, ask, choice, command, error)
+    finally:
+        PopTable.delivery = real  # type: ignore[method-assign]
+
+
+_real_pop = PopChanges.pop
+_real_popped = PopRequests._popped  # noqa: SLF001 -- what a bug would change
+
+CATALOGUE.add(
+    "popped-when-proposed",
+    "a pop is answered with what is applied, never with what is proposed",
+    (PopChanges, "pop", _tell_at_once),
+    (PopRequests, "_popped", _believe),
+    schedule=pops.pop_at_a_leader_that_is_cut_off,
+)
+
+
+def _all_that_is_open(_self: PopChanges, _queue: PopQueue, delivery: Delivery) -> int:
+    return delivery.open_bits
+
+
+CATALOGUE.add(
+    "revived-while-acknowledged",
+    "a message comes again only if nothing is in flight for it",
+    (PopChanges, "free_bits", _all_that_is_open),
+    schedule=pops.acknowledgement_that_meets_what_comes_again,
+)
+
+
+def _by_group_time(_self: Dues, delivery: Delivery, now_ms: int) -> int:
+    return delivery.due_ms - now_ms
+
+
+CATALOGUE.add(
+    "revived-by-group-time-alone",
+    "what a leader has delivered stays hidden for its whole time by the leader's own clock",
+    (Dues, "left_ms", _by_group_time),
+    schedule=pops.message_hidden_while_all_clocks_jump,
+)
+
+CATALOGUE.add(
+    "commit-moves-a-popped-queue",
+    "a commit does nothing in a queue that its group pops",
+    (PopTable, "has_queue", lambda *_: False),
+    schedule=pops.commit_in_a_popped_queue,
+)

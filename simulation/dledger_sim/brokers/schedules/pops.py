@@ -1,0 +1,177 @@
+"""Consumers that pop: leaders that are cut off, what comes again and when, clocks that jump, commits without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.features.pop.commands import PopQueueKey
+from dledger_broker.features.pop.deliveries import PopQueue
+from dledger_broker.features.pop.table import POPPED
+from dledger_broker.kernel.state import BrokerState
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.record import iter_records
+from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
+from dledger_sim.brokers.service import SimBroker
+
+GROUP: Final = "CG"
+KEY: Final = PopQueueKey(GROUP, TOPIC, 0)
+HIDDEN_MS: Final = 20_000
+HOUR_MS: Final = 3_600_000
+NOTHING: Final = 210
+
+
+class Popping:
+    """Three simulated nodes, and consumers that pop."""
+
+    def __init__(self, messages: int = 3) -> None:
+        self.brokers = Brokers()
+        self.group = self.brokers.group
+        connection = self.brokers.connect(self.brokers.leader)
+        body = encode_body(SubscriptionGroupConfig(GROUP))
+        self.brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body)
+        for _ in range(messages):
+            self.brokers.send(connection, TOPIC)
+        self.brokers.run(1.0)
+
+    def ask_pop(self, node: str | None = None, **fields: str) -> list[Answer | None]:
+        """Pop at a node; its answer will stand in the list."""
+        ext = {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "-1",
+            "maxMsgNums": "32",
+            "invisibleTime": str(HIDDEN_MS),
+            "pollTime": "0",
+            "bornTime": "0",
+            "initMode": "0",
+            **fields,
+        }
+        connection = self.brokers.connect(node or self.brokers.leader)
+        return self.brokers.ask(connection, RequestCode.POP_MESSAGE, ext)
+
+    def pop(self, node: str | None = None, **fields: str) -> Answer:
+        answers = self.ask_pop(node, **fields)
+        self.brokers.run(1.0)
+        (answer,) = answers
+        assert answer is not None
+        return answer
+
+    def ack(self, popped: Answer, offset: int, node: str | None = None) -> list[Answer | None]:
+        message = ((GROUP, TOPIC, 0), int(popped.ext["popTime"]), offset)
+        self.brokers.workload.truth.pops.ack_asked.add(message)
+        text = f"0 {popped.ext['popTime']} {HIDDEN_MS} 0 0 broker 0 {offset}"
+        ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "extraInfo": text, "offset": str(offset)}
+        return self.brokers.ask(self.brokers.connect(node or self.brokers.leader), RequestCode.ACK_MESSAGE, ext)
+
+    def cut_off(self, name: str) -> None:
+        """A node hears nothing of the others, and they nothing of it."""
+        for other in self.group.nodes.keys() - {name}:
+            self.group.network.block(name, other)
+            self.group.network.block(other, name)
+
+    def ready(self, but: str) -> str:
+        """Another node that is ready as the leader."""
+        nodes = self.group.nodes.items()
+        return next(name for name, node in nodes if name != but and node.life and node.life.replica.is_ready)
+
+    def living_follower(self) -> str:
+        return next(name for name, node in self.group.nodes.items() if node.life and name != self.brokers.leader)
+
+    def states(self) -> list[BrokerState]:
+        """The states of all nodes that live."""
+        lives = [node.life for node in self.group.nodes.values()]
+        return [cast(SimBroker, life.service).broker.state for life in lives if life is not None]
+
+    def queues(self) -> list[PopQueue]:
+        """The popped queue, as these nodes have it."""
+        queues = [state.table(POPPED).queue(KEY) for state in self.states()]
+        return [queue for queue in queues if queue is not None]
+
+    def committed(self) -> list[int | None]:
+        return [state.table(OFFSETS).get(*KEY) for state in self.states()]
+
+
+def offsets(answer: Answer) -> list[int]:
+    """The offsets of the messages in an answer."""
+    return [record.queue_offset for record in iter_records(answer.body)]
+
+
+def codes(answers: list[Answer | None]) -> list[int]:
+    """The codes of those answers that came."""
+    return [answer.code for answer in answers if answer is not None]
+
+
+def pop_at_a_leader_that_is_cut_off() -> None:
+    """A pop is answered with messages once they are the group's, whoever leads.
+
+    1. A leader is cut off, and asked for messages. 2. The others elect, and the next leader gives them away.
+    """
+    popping = Popping()
+    old = popping.brokers.leader
+    popping.cut_off(old)
+    answers = popping.ask_pop(old)
+    popping.brokers.run(4.0)
+    shown = [offsets(answer) for answer in answers if answer is not None and answer.code == 0]
+    assert shown == [], shown
+    assert offsets(popping.pop(popping.ready(but=old))) == [0, 1, 2]
+
+
+def acknowledgement_that_meets_what_comes_again() -> None:
+    """A message that is being acknowledged does not come again, however long that takes.
+
+    1. The invisible time of a message is nearly over, and the followers' disks are slow. 2. Its acknowledgement is
+    proposed. 3. The time is over. 4. The followers have the acknowledgement.
+    """
+    popping = Popping(2)
+    popping.pop(maxMsgNums="1", invisibleTime="1000")
+    popping.brokers.run(3.0)  # so that the topic is there in which messages come again
+    popped = popping.pop(maxMsgNums="1", invisibleTime="5000")
+    assert offsets(popped) == [1]
+    popping.brokers.run(3.7)
+    for name in popping.group.nodes.keys() - {popping.brokers.leader}:
+        popping.brokers.slow_down_disk(name)
+    answers = popping.ack(popped, 1)
+    popping.brokers.run(12.0)
+    assert codes(answers) == [0], answers
+
+
+def message_hidden_while_all_clocks_jump() -> None:
+    """What a leader has delivered stays hidden for its whole time, by its own clock.
+
+    1. A message is popped for 100 s. 2. All clocks jump an hour ahead, which is believed after a minute.
+    """
+    popping = Popping(1)
+    popping.pop(invisibleTime="100000")
+    for node in popping.group.nodes.values():
+        node.wall_offset_ms = HOUR_MS
+    for _ in range(9):
+        popping.brokers.run(9.0)
+        assert popping.pop().code == NOTHING
+    popping.brokers.run(15.0)
+    assert popping.pop().code == 0
+
+
+def commit_in_a_popped_queue() -> None:
+    """A consumer that pulls moves nothing where its group pops, on any replica, now or after a restart."""
+    popping = Popping()
+    popping.pop()
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "3"}
+    answers = popping.brokers.ask(
+        popping.brokers.connect(popping.brokers.leader), RequestCode.UPDATE_CONSUMER_OFFSET, ext
+    )
+    popping.brokers.run(1.0)
+    assert codes(answers) == [0]
+    assert popping.committed() == [0, 0, 0], popping.committed()
+
+
+POP_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
+    pop_at_a_leader_that_is_cut_off,
+    acknowledgement_that_meets_what_comes_again,
+    message_hidden_while_all_clocks_jump,
+    commit_in_a_popped_queue,
+)
