@@ -8,7 +8,8 @@
  *
  *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues,
  *          with --spread 1 each frame in flight has the next queue instead; with --other-topic, a second topic has every
- *          other turn of 100 ms (in the order 1 2 2 1), so that whatever else the machine does falls on both
+ *          other turn of 100 ms (in the order 1 2 2 1), so that whatever else the machine does falls on both; with
+ *          --delay-s n, the messages are due n seconds later
  *   pull   PULL_MESSAGE (11) without long polling; connection c reads the queues q with q mod connections = c, one pull
  *          in flight per queue, each from the nextBeginOffset of the one before; at the end of a queue it starts over at
  *          the queue's first offset, so that a backlog of any size fills the measured time
@@ -104,7 +105,7 @@ typedef struct {
 
 static struct {
     const char *mode, *host, *topic, *other_topic, *group;
-    int port, connections, window, batch, queues, spread, body_bytes, max_messages_per_pull;
+    int port, connections, window, batch, queues, spread, body_bytes, max_messages_per_pull, delay_s;
     double seconds, warmup;
     uint64_t messages;
 } options = {
@@ -193,10 +194,11 @@ static void make_send_frame(Form *form, const char *topic, int queue, const char
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     bool batched = options.batch > 1;
-    char properties[80], batch_properties[80];
+    char properties[128], batch_properties[80], delay[32] = "";
     int properties_bytes = snprintf(batch_properties, sizeof batch_properties, "UNIQ_KEY\x01%s%s\x02WAIT\x01true",
                                     key_prefix, KEY_DIGITS);
-    snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s%s\\u0002WAIT\\u0001true", key_prefix, KEY_DIGITS);
+    if (options.delay_s) snprintf(delay, sizeof delay, "\\u0002TIMER_DELAY_SEC\\u0001%d", options.delay_s);
+    snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s%s\\u0002WAIT\\u0001true%s", key_prefix, KEY_DIGITS, delay);
     size_t message_bytes = 20 + (size_t)options.body_bytes + 2 + (size_t)properties_bytes;
     size_t body_bytes = batched ? message_bytes * (size_t)options.batch : (size_t)options.body_bytes;
 
@@ -530,7 +532,7 @@ static void parse_options(int argc, char **argv) {
         {"other-topic", 1, 0, 'o'},
         {"group", 1, 0, 'g'},      {"queues", 1, 0, 'q'},  {"connections", 1, 0, 'c'}, {"window", 1, 0, 'w'},
         {"batch", 1, 0, 'b'},      {"body", 1, 0, 's'},    {"per-pull", 1, 0, 'n'},   {"seconds", 1, 0, 'd'},
-        {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {"spread", 1, 0, 'r'},
+        {"warmup", 1, 0, 'u'},     {"messages", 1, 0, 'k'}, {"spread", 1, 0, 'r'},   {"delay-s", 1, 0, 'y'},
         {0, 0, 0, 0},
     };
     int option, index = 0;
@@ -544,6 +546,7 @@ static void parse_options(int argc, char **argv) {
         case 'g': options.group = optarg; break;
         case 'p': options.port = (int)number(name, optarg, 1, 65535); break;
         case 'q': options.queues = (int)number(name, optarg, 1, QUEUES_MAX); break;
+        case 'y': options.delay_s = (int)number(name, optarg, 1, 40 * 86400); break;
         case 'r': options.spread = (int)number(name, optarg, 0, 1); break;
         case 'c': options.connections = (int)number(name, optarg, 1, CONNECTIONS_MAX); break;
         case 'w': options.window = (int)number(name, optarg, 1, SLOTS_MAX); break;
@@ -561,6 +564,7 @@ static void parse_options(int argc, char **argv) {
     if (!pulling && strcmp(options.mode, "send")) fail(2, "--mode must be send or pull");
     if (pulling && options.connections > options.queues) fail(2, "--connections: a puller without a queue does nothing");
     if (pulling && options.other_topic) fail(2, "--other-topic: only sends take turns");
+    if (options.delay_s && options.batch > 1) fail(2, "--delay-s: messages of a batch cannot be delayed");
     if (pulling) options.batch = 1;
     if ((double)options.batch * (options.body_bytes + 128.0) > FRAME_MAX / 2) fail(2, "--batch × --body exceeds 8 MiB");
 }

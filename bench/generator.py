@@ -11,7 +11,8 @@ import msgspec
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What the generator does: `connections` × `window` requests in flight (pull: one per queue).
 
-    A connection sends to one queue; with `spread` each of its requests in flight has another one.
+    A connection sends to one queue; with `spread` each of its requests in flight has another one. With `delay_s` the
+    messages are due so many seconds later.
     """
 
     mode: Literal["send", "pull"] = "send"
@@ -22,6 +23,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 4
     spread: bool = False
     messages_per_pull: int = 32
+    delay_s: int = 0
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,8 @@ def run_load(
     }
     if messages is not None:
         arguments["messages"] = messages
+    if load.delay_s:
+        arguments["delay-s"] = load.delay_s
     if other_topic is not None:
         arguments["other-topic"] = other_topic
     command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]

@@ -94,7 +94,8 @@ class BrokerConfig:
       delay_levels               the delays that messages name by number, from 1 on, each a number and s, m, h or d
       timer_max_delay_s          how far off the time may be that a message names
       max_pending_timers         how many messages may wait; a delayed send beyond is refused
-      max_pending_timer_bytes    how many bytes of the log they may take; they are written again before it is trimmed
+      max_pending_timer_bytes    how many bytes of the log they may take, at most a quarter of what the smallest node
+                                 may keep of it; 0 = no less than that
 
     Reading the log
       busy_range_bytes_per_s     what this node serves of ranges of the log, which Spark jobs read, while it takes in a
@@ -180,7 +181,7 @@ class BrokerConfig:
     delay_levels: str = DEFAULT_LEVELS
     timer_max_delay_s: int = 259_200
     max_pending_timers: int = 10_000_000
-    max_pending_timer_bytes: int = 16 << 30
+    max_pending_timer_bytes: int = 0
 
     busy_range_bytes_per_s: int = 8 * MIB
 
@@ -345,7 +346,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_open_halves", 1, 10_000_000),
     ("timer_max_delay_s", 1, 40 * 86_400),
     ("max_pending_timers", 1, 1 << 40),
-    ("max_pending_timer_bytes", 1, 1 << 60),
+    ("max_pending_timer_bytes", 0, 1 << 60),
     ("busy_range_bytes_per_s", 0, 1 << 40),
     ("retention_hours", 1, 24 * 365 * 100),
     ("retention_bytes", 0, 1 << 60),

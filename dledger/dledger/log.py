@@ -8,6 +8,7 @@ from typing import Protocol
 from dledger.net.requests import Handler, RequestChannel
 from dledger.replica.proposer import Fill
 from dledger.replica.status import NodeStatus
+from dledger.store.disk import DiskSpace
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.store.reader import SegmentInfo
 from dledger.types import Membership, WallClock
@@ -42,6 +43,10 @@ class Log(Protocol):
     @property
     def durable_position(self) -> int:
         """Everything before it is on this node's disk."""
+
+    @property
+    def disk_space(self) -> DiskSpace | None:
+        """What the file system of this node's log has, as of a second ago; None: nobody has looked yet."""
 
     @property
     def reserve_left(self) -> float:
@@ -82,6 +87,9 @@ class Log(Protocol):
 
     def trim(self, before_position: int) -> bool:
         """Leader: have every replica drop what lies before a snapshot's position; False without such a snapshot."""
+
+    def hand_over(self, node_id: str) -> bool:
+        """Leader: begin to hand over to a voter; False if that cannot begin. This node may go on leading then, too."""
 
     def trim_candidates(self) -> list[int]:
         """Positions that `trim` takes now, ascending."""

@@ -39,6 +39,7 @@ from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import StateMachine
+from dledger.store.disk import DiskSpace
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
@@ -259,6 +260,11 @@ class Node(Log):
         return self.replica.stage(size, fill, commands, context, privileged=privileged)
 
     @property
+    def disk_space(self) -> DiskSpace | None:
+        """See `Log.disk_space`."""
+        return self.replica.housekeeper.disk_space
+
+    @property
     def reserve_left(self) -> float:
         """See `Log.reserve_left`."""
         return self.replica.store.reserve_left
@@ -370,6 +376,10 @@ class Node(Log):
         invariant(0 < number < 250 and self._links is not None, "a channel number of the service", number=number)
         assert self._links is not None
         return RequestChannel(self._links, number, handler, self.env)
+
+    def hand_over(self, node_id: str) -> bool:
+        """See `Log.hand_over`."""
+        return self.replica.transfer(self._member(node_id))
 
     async def transfer_leadership(self, to: str | None = None) -> bool:
         """Hand over to a voter, by default the one with the most of the log; False if it did not take over in time.

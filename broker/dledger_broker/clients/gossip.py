@@ -50,7 +50,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Clients of a node: all of them if `whole`, otherwise those that changed and those that left.
 
     `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once; `kinds` are
-    the command kinds that the node understands; `more` says that other pieces follow.
+    the command kinds that the node understands; `more` says that other pieces follow; `facts` are numbers that parts of
+    the node tell the leader of, by their names.
     """
 
     address: str
@@ -60,6 +61,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
     holds_pulls: bool
     kinds: tuple[int, ...] = ()
     more: bool = False
+    facts: dict[str, int] = {}
 
 
 class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -103,6 +105,7 @@ class Gossip:
     """One node's part in it.
 
     `kinds` are the command kinds that this node understands; `learned(node, kinds)` is told those of another one.
+    `facts` are what parts of this node tell the leader, by name, every few seconds; None: nothing.
     """
 
     def __init__(
@@ -120,6 +123,8 @@ class Gossip:
         self._learned = learned
         self._members: Members
         self._held: HeldPulls | None = None
+        self.facts: dict[str, Callable[[], int | None]] = {}
+        self._facts: dict[str, Mapping[str, int]] = {}
         self.local = LocalClients(self._local_changed)
         self.merged = MergedClients(group.node_id, self.local.index)
         self._channel: RequestChannel | None = None
@@ -199,6 +204,10 @@ class Gossip:
         else:
             self._env.call_later(COALESCE_S, partial(self.when_complete, done))
 
+    def told(self, name: str) -> dict[str, int]:
+        """Leader: a fact as other nodes told it, by node; of those that were heard in the last `NODE_TIMEOUT_S`."""
+        return {node_id: facts[name] for node_id, facts in self._facts.items() if name in facts}
+
     def reachable_peers(self) -> bool:
         """True if at least one other node can be reached now."""
         channel = self._channel
@@ -248,6 +257,7 @@ class Gossip:
             self._told_holding,
             self._kinds,
             bool(self._changed_ids),
+            {name: fact for name, read in self.facts.items() if (fact := read()) is not None},
         )
         self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
         self._told = target if self._telling else None
@@ -293,6 +303,7 @@ class Gossip:
 
     def _take_table(self, node_id: str, table: Table) -> None:
         self._heard[node_id] = self._env.now()
+        self._facts[node_id] = table.facts
         if table.holds_pulls:
             self._holding.add(node_id)
         else:
@@ -345,6 +356,7 @@ class Gossip:
         for node_id, heard in list(self._heard.items()):
             if now - heard > NODE_TIMEOUT_S:
                 del self._heard[node_id]
+                del self._facts[node_id]
                 self._holding.discard(node_id)
                 changed = self.merged.forget_node(node_id)
                 if changed and self._group.ready:

@@ -103,6 +103,11 @@ class JobHandle:
         self.require_running()
         return self._log.trim(before_position)
 
+    def hand_over(self, node_id: str) -> bool:
+        """See `Log.hand_over`: if it begins, this run ends."""
+        self.require_running()
+        return self._log.hand_over(node_id)
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back after a while, unless the run has ended by then."""
         self.require_running()

@@ -14,7 +14,7 @@ from dledger.net.links import ChannelListener
 from dledger.net.requests import Handler, RequestChannel
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
-from dledger.store.disk import Buffer
+from dledger.store.disk import Buffer, DiskSpace
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta, WallClock
@@ -99,6 +99,7 @@ class FakeNode:
         self.applied_position = 0
         self.membership = MEMBERSHIP
         self.disk_used = 0
+        self.disk_space: DiskSpace | None = None
         self.stage_error: Exception | None = None
         self.reserve_left = 1.0
         self.durable_limit: int | None = None
@@ -384,6 +385,11 @@ class FakeNode:
         for hook in self._trim_hooks:
             hook(before_position)
         return True
+
+    def hand_over(self, node_id: str) -> bool:
+        """See `Log.hand_over`; there is nobody."""
+        _ = node_id
+        return False
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
         """See `Log.on_trimmed`."""

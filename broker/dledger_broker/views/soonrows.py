@@ -8,7 +8,7 @@ from typing import Final
 
 from dledger_broker.views.timerows import LOWEST, Key, Row
 
-SOON_ROWS: Final = 50_000
+SOON_ROWS: Final = 10_000
 """So many are kept; above twice as many the later half is forgotten, to be read again."""
 
 
@@ -23,6 +23,7 @@ class SoonRows:
         self._limit = limit
         self._heap: list[tuple[int, int, int]] = []
         self._handed_out: list[tuple[int, int, int]] = []
+        self._prune_above = limit
         self._pending: set[int] = set()
         self._aside: set[int] = set()
         self.horizon: Key | None = LOWEST
@@ -95,6 +96,7 @@ class SoonRows:
                 self._handed_out.append(row)
                 taken.append(Row(*row))
         if taken:
+            self._prune()
             return taken
         if self.horizon is not None and self.horizon[0] < before_ms:
             return None
@@ -102,6 +104,12 @@ class SoonRows:
         heapify(self._heap)
         self._handed_out.clear()
         return taken
+
+    def _prune(self) -> None:
+        """Forget those that were handed out and are gone: while messages are overdue nothing begins again for long."""
+        if len(self._handed_out) > self._prune_above:
+            self._handed_out = [row for row in self._handed_out if row[1] in self._pending]
+            self._prune_above = max(self._limit, 2 * len(self._handed_out))
 
     def _shorten(self) -> None:
         """Forget the later half, or only what is gone if that is enough."""

@@ -17,7 +17,7 @@ from dledger.replica.opening import Opened
 from dledger.replica.reserving import Reserver
 from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.warnings import Warnings
-from dledger.store.disk import FULL
+from dledger.store.disk import FULL, DiskSpace
 from dledger.types import ReplicaId
 
 PREPARE_STEP_BYTES = 16 << 20
@@ -60,7 +60,8 @@ class Housekeeping:
         self._record_start = opened.record_start
         self._preparing = False
         self._prepared_end = -1
-        self._disk_ratio = 0.0
+        self.disk_space: DiskSpace | None = None
+        """As it was at the last look; None before the first one."""
         self._look_at = float("-inf")
 
     def run(self) -> None:
@@ -68,7 +69,8 @@ class Housekeeping:
         engine, store = self._engine, self._store
         self._reserver.retry()
         has_room = self._reserver.has_room(store.end_position)
-        engine.disk_used = min(int(self._disk_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
+        used_ratio = self.disk_space.used_ratio if self.disk_space is not None else 0.0
+        engine.disk_used = min(int(used_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
         self._look_at_disk()
         engine.wall_ms = self._environment.wall_ms()
         self._leading.admission.look(self._environment.now(), leads=self._driver.is_ready)
@@ -99,14 +101,14 @@ class Housekeeping:
             return
         self._look_at = float("inf")
 
-        def done(ratio: float | BaseException) -> None:
+        def done(space: DiskSpace | BaseException) -> None:
             self._look_at = self._environment.now() + LOOK_AT_DISK_S
-            if isinstance(ratio, BaseException):
-                self._driver.fail(StorageError(f"the free space of the disk cannot be told: {ratio}"))
+            if isinstance(space, BaseException):
+                self._driver.fail(StorageError(f"the free space of the disk cannot be told: {space}"))
             else:
-                self._disk_ratio = ratio
+                self.disk_space = space
 
-        self._environment.run_blocking(BACKGROUND, self._store.disk_ratio, done)
+        self._environment.run_blocking(BACKGROUND, self._store.disk_space, done)
 
     def _record(self, start: Callable[[], None]) -> None:
         self._record_start = None

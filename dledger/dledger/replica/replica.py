@@ -128,7 +128,7 @@ class Replica:
         self._standing = StandingTeller(self._completions, self._feed, engine, self)
         self._inbox = Inbox(environment, transport, store, reserver, self._feed, self._outbox, engine, self)
         self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
-        self._housekeeper = Housekeeping(
+        self.housekeeper = Housekeeping(
             config, opened, environment, self._snapshotting, reserver, self.leading, connected, engine, self
         )
 
@@ -232,7 +232,7 @@ class Replica:
 
     def _housekeeping(self) -> None:
         if not self.rewriter.active:
-            self._housekeeper.run()
+            self.housekeeper.run()
             self.upkeep.tick()
             self._applier.retry()
             self.pump()

@@ -36,6 +36,18 @@ class FileStat(NamedTuple):
     mtime_ms: int
 
 
+class DiskSpace(NamedTuple):
+    """Bytes of a file system: those that are free for the log, and all that it may have."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """The used share, 0 to 1."""
+        return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
 class File(Protocol):
     """An open file.  Offsets and sizes are bytes."""
 
@@ -106,7 +118,7 @@ class Disk(Protocol):
         False where the system cannot, or would not tell that it failed: then nothing is known to be durable.
         """
 
-    def usage(self, path: str) -> tuple[int, int]:
+    def usage(self, path: str) -> DiskSpace:
         """(bytes free for us, bytes free for us or in use) of the file system that holds `path`, as df counts them."""
 
 
@@ -332,9 +344,9 @@ class OsDisk:
             os.close(descriptor)
         return True
 
-    def usage(self, path: str) -> tuple[int, int]:
+    def usage(self, path: str) -> DiskSpace:
         """See `Disk.usage`."""
         disk_work("usage", path)
         found = os.statvfs(self._path(path))
         used = found.f_blocks - found.f_bfree
-        return found.f_bavail * found.f_frsize, (found.f_bavail + used) * found.f_frsize
+        return DiskSpace(found.f_bavail * found.f_frsize, (found.f_bavail + used) * found.f_frsize)

@@ -12,7 +12,7 @@ from dledger.errors import CorruptionError, StorageError, TrimmedError
 from dledger.format import parse_run
 from dledger.invariants import invariant
 from dledger.store.damage import Damage
-from dledger.store.disk import Disk
+from dledger.store.disk import Disk, DiskSpace
 from dledger.store.index import IndexFiles, IndexUnit
 from dledger.store.scan import header_at, headers_in
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, segment_path
@@ -297,7 +297,6 @@ class LogReader:
         except FileNotFoundError:
             raise TrimmedError(f"the segment at {start} was trimmed") from None
 
-    def disk_ratio(self) -> float:
-        """The used share of the file system, 0 to 1.  Blocks; raises `OSError`."""
-        free, total = self._disk.usage(DIRECTORY)
-        return 1.0 - free / total if total else 1.0
+    def disk_space(self) -> DiskSpace:
+        """What the file system has.  Blocks; raises `OSError`."""
+        return self._disk.usage(DIRECTORY)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dledger.loop_guard import refuse_on_loop
-from dledger.store.disk import Buffer, FileStat
+from dledger.store.disk import Buffer, DiskSpace, FileStat
 from dledger.testing.inodes import Change, Inode, Keep, Tree, grow, normal, overwrite, parent
 
 BLOCK_BYTES = 4096
@@ -437,10 +437,10 @@ class SimDisk:
         """See `Disk.sync_all`: never here, where files are synced one by one so that a crash can come between."""
         return False
 
-    def usage(self, path: str) -> tuple[int, int]:
+    def usage(self, path: str) -> DiskSpace:
         """See `Disk.usage`."""
         refuse_on_loop("usage", path)
-        return max(0, self.capacity_bytes - self.allocated_bytes), self.capacity_bytes
+        return DiskSpace(max(0, self.capacity_bytes - self.allocated_bytes), self.capacity_bytes)
 
     def _gone(self, inode: Inode | None) -> None:
         if inode is not None:

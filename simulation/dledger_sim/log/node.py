@@ -15,6 +15,7 @@ from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
+from dledger.store.disk import DiskSpace
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
 from dledger.types import Membership, WallClock
@@ -72,6 +73,11 @@ class SimulatedNode(Log):
     def membership(self) -> Membership:
         """See `Log.membership`."""
         return self._life.replica.engine.table.membership
+
+    @property
+    def disk_space(self) -> DiskSpace | None:
+        """See `Log.disk_space`."""
+        return self._life.replica.housekeeper.disk_space
 
     @property
     def reserve_left(self) -> float:
@@ -143,6 +149,11 @@ class SimulatedNode(Log):
     def trim(self, before_position: int) -> bool:
         """See `Log.trim`."""
         return self._life.replica.propose_trim(before_position)
+
+    def hand_over(self, node_id: str) -> bool:
+        """See `Log.hand_over`."""
+        member = self.membership.find(node_id)
+        return member is not None and self._life.replica.transfer(member)
 
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
         """See `Log.on_trimmed`."""

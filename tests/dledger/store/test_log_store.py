@@ -570,7 +570,7 @@ def test_segments_tell_their_range_and_age(model: LoggedModel):
     assert model.log.segment_written_ms(SEGMENT_BYTES) == written
     with pytest.raises(TrimmedError, match=str(7_000 * SEGMENT_BYTES)):
         model.log.segment_written_ms(7_000 * SEGMENT_BYTES)
-    assert 0 <= model.log.disk_ratio() <= 1
+    assert 0 <= model.log.disk_space().used_ratio <= 1
 
 
 def test_index_units_are_written_at_latest_by_the_sync(tmp_path: Path):

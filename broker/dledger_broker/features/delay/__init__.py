@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.clients.gossip import Gossip
 from dledger_broker.features.delay.commands import DELAY_COMMANDS
 from dledger_broker.features.delay.messages import NAME, DueMessages
 from dledger_broker.features.delay.table import TIMERS
@@ -18,7 +19,14 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> DueMessages:
     return DueMessages(
-        context.machine, context.writer, context.log, context.env, context.config, context.clock, context.requests
+        context.machine,
+        context.writer,
+        context.log,
+        context.env,
+        context.config,
+        context.clock,
+        context.requests,
+        context.parts[Gossip],
     )
 
 

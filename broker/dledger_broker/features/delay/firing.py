@@ -30,7 +30,7 @@ from dledger_broker.kernel.units import NewRecord, Stored, Unknown
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_remoting.record import MessageRecord
 
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.01
 """Nothing that is due is noticed later than that."""
 IDLE_LOOK_S: Final = 0.1
 """The same while nothing is pending at all."""

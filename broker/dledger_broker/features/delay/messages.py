@@ -11,18 +11,21 @@ from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger.format import MAX_UNIT_BYTES
 from dledger.log import Log
+from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due, due_of
 from dledger_broker.features.delay.commands import added_rows
 from dledger_broker.features.delay.firing import FireTimersInTime
+from dledger_broker.features.delay.handing_over import HandOverToAWholeIndex
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import TimerIndex
+from dledger_broker.features.delay.limits import PendingLimits
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.reading import RecordReads
 from dledger_broker.features.delay.recalls import Recalls
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
 from dledger_broker.features.delay.share import LogShare
-from dledger_broker.features.delay.table import TIMERS
+from dledger_broker.features.delay.table import NOTHING, TIMERS, Pending
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
@@ -34,7 +37,7 @@ from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unk
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.delays import parse_delay_levels
-from dledger_remoting.errors import MessageIllegal, ServerError
+from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import is_retry_topic
 
@@ -53,6 +56,7 @@ class DueMessages(Part):
         config: BrokerConfig,
         clock: GroupClock,
         requests: Requests,
+        gossip: Gossip,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -60,8 +64,8 @@ class DueMessages(Part):
         self._requests = requests
         self._config = config
         self._levels_ms = parse_delay_levels(config.delay_levels)
-        self._on_their_way = 0
-        self.refused = 0
+        self._limits = PendingLimits(log, gossip, config)
+        self._on_their_way = NOTHING
         self.in_flight, self.reads = RowsInFlight(), RecordReads(log)
         self.index = TimerIndex(machine, env)
         rows, in_flight, reads = self.index.rows, self.in_flight, self.reads
@@ -69,6 +73,7 @@ class DueMessages(Part):
         self.fires = FireTimersInTime(machine, env, rows, in_flight, reads, shares[0], self._group_time)
         self._recalls = Recalls(machine, config.broker_group, rows, in_flight, requests)
         self.moves = MoveTimersOutOfTheWay(machine, env, rows, in_flight, reads, shares[1])
+        self._remedy = HandOverToAWholeIndex(log, env, gossip, rows)
         machine.on_state(self._keep_table)
         clock.needed_by(lambda: bool(self._table.total.rows))
 
@@ -83,7 +88,7 @@ class DueMessages(Part):
     @property
     def jobs(self) -> Sequence[Job]:
         """See `Part.jobs`."""
-        return (self.fires, self.moves)
+        return (self.fires, self.moves, self._remedy)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -97,7 +102,7 @@ class DueMessages(Part):
             Gauge("timers_lost", "Delayed messages that a full disk or rot has cost", self._lost),
             Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
             Gauge("timers_without_topic", "Due messages whose topic was gone", lambda: self.fires.without_topic),
-            Gauge("max_pending_timers", "Delayed sends refused because too much waits", lambda: self.refused),
+            *self._limits.gauges,
             *self.index.gauges,
         )
 
@@ -151,33 +156,29 @@ class DueMessages(Part):
         due: Due,
         done: Callable[[Place | None], None],
         facts: Sequence[FixedRows] = (),
+        *,
+        sent_back: bool = False,
     ) -> None:
         """Leader: store a message that is delivered when it is due, in one unit with other facts about it.
 
-        `done` is told where it waits; None: unknown. The topic where it waits is there. Raises `RemotingError` and
-        `LogError`, with nothing stored.
+        `done` is told where it waits; None: unknown. The topic where it waits is there. What consumers have `sent_back`
+        may wait beyond the limits. Raises `RemotingError` and `LogError`, with nothing stored.
         """
         record = waiting(message, due)
         limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
         if record.size > limit:
             raise MessageIllegal(f"a delayed message takes {record.size} bytes of the log, the limit is {limit}")
-        self._require_room(record.size)
+        one, before = Pending(1, record.size), self._on_their_way
+        self._limits.require_room(_sum(self._table.total, before), one, sent_back=sent_back)
         self._machine.activation.require(NAME)
         commands = (added_rows(((due.ms, record.size),)), *facts)
-        self._writer.write((record,), commands, done=partial(self._stored, done))
-        self._on_their_way += 1
+        self._writer.write((record,), commands, done=partial(self._stored, one, done))
+        self._on_their_way = _sum(self._on_their_way, one)
 
-    def _stored(self, done: Callable[[Place | None], None], outcome: Stored | Unknown) -> None:
-        self._on_their_way -= 1
+    def _stored(self, one: Pending, done: Callable[[Place | None], None], outcome: Stored | Unknown) -> None:
+        self._on_their_way = _sum(self._on_their_way, Pending(-one.rows, -one.bytes))
         done(outcome.places[0] if isinstance(outcome, Stored) else None)
 
-    def _require_room(self, size: int) -> None:
-        rows, waiting_bytes = self._table.total
-        too_many = rows + self._on_their_way >= self._config.max_pending_timers
-        if too_many or waiting_bytes + size > self._config.max_pending_timer_bytes:
-            self.refused += 1
-            raise ServerError(
-                f"{rows} messages of {waiting_bytes} bytes wait until they are due, the limits are "
-                f"{self._config.max_pending_timers} and {self._config.max_pending_timer_bytes}: send without a delay, "
-                "or later"
-            )
+
+def _sum(one: Pending, other: Pending) -> Pending:
+    return Pending(one.rows + other.rows, one.bytes + other.bytes)
