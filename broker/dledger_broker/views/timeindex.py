@@ -246,9 +246,11 @@ class TimeIndex:
 
     def _rows_held(self, keys: Sequence[Key], tail: Sequence[RowChanges]) -> set[Key]:
         """A worker's."""
+        wanted, positions = set(keys), {position for _, position in keys}
         held = {key for key in keys if self._file.holds(key)}
-        held.update({added[:2] for change in tail for added in change.added}.intersection(keys))
-        gone = {position for change in tail for _, position in change.gone}
+        for change in tail:
+            held.update(added[:2] for added in change.added if added[:2] in wanted)
+        gone = {position for change in tail for _, position in change.gone if position in positions}
         return {key for key in held if key[1] not in gone}
 
     def _rows_known(self, done: Callable[[set[Key] | BaseException], None], since: _Since, held: set[Key]) -> None:
