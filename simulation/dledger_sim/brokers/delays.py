@@ -66,7 +66,7 @@ class Delayer(Client):
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
         delay_s, name, value = self._delay()
         ext["i"] += f"{name}\x01{value}\x02"
-        if random.random() < IDEMPOTENT_SHARE:
+        if topic in workload.lasting and random.random() < IDEMPOTENT_SHARE:  # else it may be another topic by then
             ext["idempotent"] = "true"
         workload.truth.due.ask(operation, workload.group.scheduler.now + delay_s)
         return _Send(operation, topic, queue_id, code, ext, body)

@@ -72,17 +72,21 @@ class DueTruth:
         self._told: set[int] = set()
         self._copied: set[int] = set()
         self._records: dict[int, Waiting] = {}
-        self._stored_at: dict[int, int] = {}
+        self._stored_at: dict[int, list[int]] = {}
+        self._moving: set[int] = set()
+        self._trimmed_to = 0
+        self.stored_again: set[int] = set()
+        """Idempotent sends that were repeated when nothing was kept of the first ones."""
 
     def ask(self, operation: int, wanted: float) -> None:
         """A client is about to send a message that is due at a simulated moment."""
         self.wanted[operation] = wanted
 
     def acknowledge(self, operation: int, position: int) -> None:
-        """A client was told that its message waits at a position."""
+        """A client was told that its message waits at a position, or did."""
         self.acknowledged.add(operation)
         require(
-            self._stored_at.get(operation) == position,
+            position in self._stored_at.get(operation, ()),
             "what is acknowledged waits where the answer says",
             operation=operation,
             answered=position,
@@ -178,8 +182,19 @@ class DueTruth:
                 self._sent_back.see_waiting(waiting.again)
                 self.wanted[waiting.operation] = (waiting.due_ms - WALL_EPOCH_MS) / 1000
             self.asked.setdefault(waiting.operation, due_ms)
-            self._stored_at.setdefault(waiting.operation, position)
+            self._see_place(waiting.operation, position)
             self.happened["delayed message stored"] += 1
+
+    def _see_place(self, operation: int, position: int) -> None:
+        """A message waits at a position: its first one, or it was moved there."""
+        places = self._stored_at.setdefault(operation, [])
+        if places and operation not in self._moving:
+            kept = [at for at in places if at >= self._trimmed_to or at in self.pending]
+            require(not kept, "a delayed message is stored once", operation=operation, kept=kept, again=position)
+            self.stored_again.add(operation)
+            self.happened["delayed send forgotten and stored again"] += 1
+        self._moving.discard(operation)
+        places.append(position)
 
     def _remove(self, command: TimerRows, position: int) -> None:
         waiting = self.pending.pop(position, None)
@@ -198,6 +213,7 @@ class DueTruth:
                 self.delivered.add(waiting.operation)  # or its topic was gone
             case MoveTimers():
                 self.happened["row moved"] += 1
+                self._moving.add(waiting.operation)
                 if waiting.again is not None:
                     self._sent_back.see_moved(waiting.again)
             case CancelTimers():
@@ -216,3 +232,4 @@ class DueTruth:
         """The log is about to be trimmed."""
         below = [at for at in self.pending if at < position]
         require(not below, "nothing that waits is trimmed", below=below, trim=position)
+        self._trimmed_to = max(self._trimmed_to, position)

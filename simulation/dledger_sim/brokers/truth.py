@@ -281,12 +281,15 @@ class Truth:
     def _see_repetition(self, operation: int) -> None:
         """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""
         first = self.idempotent.get(operation)
-        forgotten = first is not None and (
-            (first != operation and first in self.stored_again)
-            or self._may_forget()
-            or self.stored[first].position < self.trimmed_to
-            or self.stored[first].position not in self._remembered
-            or self._now_ms - self.stored[first].at_ms >= self.window_ms
+        forgotten = operation in self.due.stored_again or (
+            first is not None
+            and (
+                (first != operation and first in self.stored_again)
+                or self._may_forget()
+                or self.stored[first].position < self.trimmed_to
+                or self.stored[first].position not in self._remembered
+                or self._now_ms - self.stored[first].at_ms >= self.window_ms
+            )
         )
         require(forgotten, "no operation is stored twice", operation=operation, stored=self.stored[operation])
         self.stored_again.add(operation)

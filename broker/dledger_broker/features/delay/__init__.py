@@ -2,8 +2,8 @@
 
 `commands.py` are the facts that the log has of them, `table.py` counts by stretches of the log what is pending, and
 `index.py` knows on each node what is due next. `asked.py` says when a message is due, `records.py` how it waits,
-`firing.py` delivers it, `moving.py` keeps it when the log is trimmed, `recalls.py` takes it back. Start reading in
-`messages.py`.
+`firing.py` delivers it, `moving.py` keeps it when the log is trimmed, `recalls.py` takes it back; `by_key.py` finds it
+by its key. Start reading in `messages.py`.
 """
 
 from __future__ import annotations

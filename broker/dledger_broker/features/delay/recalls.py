@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 
 from dledger.environment import called_back
 from dledger.errors import LogError, NotLeaderError
+from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.commands import CancelTimers, TimerRow
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.records import real_of
@@ -33,16 +34,11 @@ from dledger_broker.views.timeindex import TimeIndex
 from dledger_broker.views.timerows import Key
 from dledger_remoting.errors import IllegalOperation, SystemBusy, TopicNotExist
 from dledger_remoting.headers import RecallMessageHeader, RecallMessageResponseHeader, decode_ext, encode_ext
-from dledger_remoting.properties import TIMER_OUT_MS, UNIQUE_KEY, find_property
+from dledger_remoting.properties import TIMER_OUT_MS, find_property
 from dledger_remoting.recalls import RecallHandle
-from dledger_remoting.record import MessageRecord
 from dledger_remoting.topics import TIMER_TOPIC, is_retry_topic
 
-MAX_RECORDS: Final = 256
-"""Records with one key that are looked at; nobody sends a message so often."""
-_END_MS: Final = (1 << 63) - 1
 _TIMER_OUT_MS: Final = TIMER_OUT_MS.encode()
-_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 
 
 class _Found(Enum):
@@ -109,27 +105,11 @@ class Recalls:
     async def _rows(self, handle: RecallHandle) -> list[TimerRow]:
         """The rows of all records that wait for the message to be due, or have."""
         rows: list[TimerRow] = []
-        for record, size in await self._records(TIMER_TOPIC, handle.unique_key):
+        for data, record in await records_with_key(self._machine, TIMER_TOPIC, handle.unique_key.encode()):
             real = real_of(record)
             if real is not None and real.topic == handle.topic:
-                rows.append((real.due_ms, record.physical_offset, size))
+                rows.append((real.due_ms, record.physical_offset, len(data)))
         return rows
-
-    async def _records(self, topic: str, unique_key: str) -> list[tuple[MessageRecord, int]]:
-        """The records of a topic with a unique key, and their sizes, the newest first."""
-        key = unique_key.encode()
-        positions = await self._machine.keys.candidates(topic, key, MAX_RECORDS, 0, _END_MS)
-        if len(positions) > MAX_RECORDS:
-            raise IllegalOperation(f"recall failed: too many messages of the topic have the unique key {unique_key}")
-        records: list[tuple[MessageRecord, int]] = []
-        for position in positions:
-            found = await self._machine.lookup.record_at(position)
-            if found is None:
-                continue
-            data, record = found
-            if record.topic == topic and find_property(record.properties, _UNIQUE_KEY) == key:
-                records.append((record, len(data)))
-        return records
 
     # ---------------------------------------------------------------- decisions
 
@@ -149,7 +129,7 @@ class Recalls:
             told(IllegalOperation("recall failed: too late, the message is being delivered"))
         elif busy is not None:
             self._in_flight.when_ended(busy, partial(told, _Found.LOOK_AGAIN))
-        elif len(waiting) < len(rows) and self._in_flight.moves_ended != moves:
+        elif self._in_flight.moves_ended != moves and (not waiting or len(waiting) < len(rows)):
             told(_Found.LOOK_AGAIN)
         elif waiting:
             self._cancel(waiting, told)
@@ -175,6 +155,6 @@ class Recalls:
         if all(due_ms != handle.due_ms for due_ms, _, _ in rows):
             raise IllegalOperation(f"recall failed: no message with the unique key {handle.unique_key} waits here")
         due = b"%d" % handle.due_ms
-        for record, _ in await self._records(handle.topic, handle.unique_key):
+        for _, record in await records_with_key(self._machine, handle.topic, handle.unique_key.encode()):
             if find_property(record.properties, _TIMER_OUT_MS) == due:
                 raise IllegalOperation("recall failed: too late, the message has been delivered")

@@ -27,7 +27,9 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.sending.dedup.comparing import MAX_FACTS_BYTES, FirstSend, first_send, may_wait
 from dledger_broker.features.sending.dedup.identities import (
     MAX_ROW_BYTES,
@@ -103,6 +105,8 @@ class IdempotentSends:
         self._not_indexed = 0
         self._fetched: dict[tuple[int, int], bytes] = {}
         """Stored sends that were read from the disk, by their position and how much of it was read."""
+        self._moved: dict[bytes, list[bytes]] = {}
+        """Records of messages that wait, or have, by their unique keys: they are found on the disk."""
         self._room = 0
         self._understood_by: Membership | None = None
         self._term = 0
@@ -244,10 +248,12 @@ class IdempotentSends:
         request, fields, target, _, messages, _, _, size, *_ = send
         segment_bytes, applied_position = self._log.segment_bytes, self._machine.applied_position
         kept_from = max(target.created_position, self._log.first_position)
+        is_trimmed = False
         for members, position in rows[:MAX_CANDIDATES]:
             count = members.bit_count()
             left = min(applied_position, position - position % segment_bytes + segment_bytes) - position
             if position < kept_from or size > left:
+                is_trimmed = is_trimmed or target.created_position <= position < self._log.first_position
                 continue
             wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
             if may_wait(messages):
@@ -260,7 +266,33 @@ class IdempotentSends:
             if first is not None:
                 self._answer(send, first)
                 return True
+        return is_trimmed and may_wait(messages) and self._is_moved(send)
+
+    def _is_moved(self, send: PendingSend) -> bool:
+        """As `_is_stored`, of a message that may wait: it was written again before the log was trimmed where it was."""
+        request, fields, target, _, messages, unique_key, *_ = send
+        moved = self._moved.get(unique_key)
+        if moved is None:
+            self._requests.spawn(request, self._find_moved(request, unique_key))
+            return True
+        for record in moved:
+            first = first_send(record, 1, fields, target, messages)
+            if first is not None:
+                self._answer(send, first)
+                return True
         return False
+
+    async def _find_moved(self, request: Request, unique_key: bytes) -> None:
+        """Look for records of messages that wait, then look at the request again."""
+        moved: list[bytes] = []
+        for topic in sorted(DUE_TOPICS):
+            moved += [data for data, _ in await records_with_key(self._machine, topic, unique_key)]
+        self._moved[unique_key] = moved
+        self._requests.resume(request, None)
+        self._env.call_later(KEEP_FETCHED_S, partial(self._forget_moved, unique_key))
+
+    def _forget_moved(self, unique_key: bytes) -> None:
+        self._moved.pop(unique_key, None)
 
     async def _fetch(self, request: Request, position: int, size: int) -> None:
         """Read a candidate from the disk, then look at the request again."""

@@ -17,6 +17,7 @@ from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC
 from dledger_sim.brokers.truth import encode_body
 from tests.broker.features.delay.delayed_brokers import Delayed
+from tests.broker.features.delay.test_moved_messages import trim
 
 WINDOW_MS = 10_000
 KEY = "UNIQ_KEY\x01K1\x02"
@@ -107,10 +108,10 @@ def test_a_repetition_is_known_though_no_more_may_wait(make_broker: MakeBroker) 
 # ---------------------------------------------------------------- groups
 
 
-def ask(delayed: Delayed, name: str) -> list[Answer | None]:
+def ask(delayed: Delayed, name: str, delay_ms: int = 8_000) -> list[Answer | None]:
     """Send the same message again, by a node."""
     code, ext, _ = delayed.brokers.workload.make_send(TOPIC, 0, [1], batch=False)
-    ext |= {"i": f"{KEY}{TIMER_DELAY_MS}\x018000\x02", "idempotent": "true"}
+    ext |= {"i": f"{KEY}{TIMER_DELAY_MS}\x01{delay_ms}\x02", "idempotent": "true"}
     answers: list[Answer | None] = []
     command = RemotingCommand(code, ext=ext, body=encode_body(1, 0))
     delayed.brokers.connect(name).call(command, TIMEOUT_S, answers.append)
@@ -132,6 +133,26 @@ def test_a_repetition_at_the_next_leader_is_known_and_delivered_once() -> None:
     assert delayed.truth.happened["delayed message stored"] == 1
     brokers.run(6.0)
     assert delayed.truth.happened["delayed message delivered"] == 1
+
+
+def test_a_repetition_is_known_though_the_log_is_trimmed_where_the_message_waited_first() -> None:
+    """It was moved: the record that the group remembers is gone, another one waits."""
+    delayed = Delayed()
+    brokers = delayed.brokers
+    first = ask(delayed, brokers.leader, 60_000)
+    delayed.fill_log()
+    trim(delayed)
+    brokers.run(3.0)
+    assert delayed.truth.happened["row moved"] == 1
+    trim(delayed)
+    brokers.run(3.0)
+    again = ask(delayed, brokers.follower, 60_000)
+    brokers.run(1.0)
+    answers = [answer for answer in (*first, *again) if answer]
+    assert [answer.code for answer in answers] == [0, 0]
+    assert answers[0].ext["msgId"] < answers[1].ext["msgId"]
+    assert answers[0].ext["recallHandle"] == answers[1].ext["recallHandle"]
+    assert [table.total.rows for table in delayed.tables()] == [1, 1, 1]
 
 
 def test_a_repetition_of_one_in_flight_waits_for_its_outcome() -> None:
