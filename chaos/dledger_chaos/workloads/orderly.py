@@ -1,7 +1,7 @@
 """Ordered consumers of ours, who come and go while messages are sent: each queue in order, by one member at a time.
 
-A few handlings fail, so that the message is tried again in its place. At the end one more member stays until everything
-that was acknowledged has been handled.
+A few handlings fail, so that the message is tried again in its place. At the end one more member stays until each queue
+has been handled to its end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dledger_client import Admin, Handler, OrderlyConsumer, Producer, ReceivedMe
 from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
 from .payload import decode_payload
 from .reading import TopicReader
-from .records import Seen
+from .records import Seen, queue_key_of
 from .sending import RecordedSends
-from .tailing import Arrivals
 
 NAME: Final = "orderly"
 TOPIC: Final = "chaos-orderly"
@@ -42,7 +41,9 @@ class OrderlyWorkload:
 
     def __init__(self) -> None:
         self._producer: Producer | None = None
-        self._arrivals = Arrivals()
+        self._acknowledged: dict[str, int] = {}
+        self._handled: dict[str, int] = {}
+        self._caught_up = asyncio.Event()
 
     async def setup(self, ctx: WorkloadContext) -> None:
         """Make the topic and start the producer."""
@@ -61,13 +62,14 @@ class OrderlyWorkload:
                 tasks.create_task(self._member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Wait until everything is handled; read every queue from every node."""
+        """Wait until each queue is handled to its end; read every queue from every node."""
         if self._producer is not None:
             await self._producer.close()
+        self._look()
         async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, "last", None)):
             try:
                 async with asyncio.timeout(_FINAL_SECONDS):
-                    await self._arrivals.complete.wait()
+                    await self._caught_up.wait()
             except TimeoutError:
                 pass  # what is missing is for the checkers to judge
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
@@ -77,7 +79,9 @@ class OrderlyWorkload:
         while not ctx.stopping.is_set():
             sent = await sends.send(rng.randint(0, 500))
             if sent is not None:
-                self._arrivals.expect(sent[0])
+                result = sent[1]
+                queue = queue_key_of(result)
+                self._acknowledged[queue] = max(result.queue_offset, self._acknowledged.get(queue, -1))
             await asyncio.sleep(_SEND_PAUSE_SECONDS)
 
     async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
@@ -106,9 +110,18 @@ class OrderlyWorkload:
                     handling.fail("it is tried again")
                     raise _FailedError
             handling.ok()
-            self._arrivals.came(value)
+            queue = str(message.queue)
+            self._handled[queue] = max(message.queue_offset, self._handled.get(queue, -1))
+            self._look()
 
         return handle
+
+    def _look(self) -> None:
+        """See whether the last acknowledged message of each queue is handled: what is left out a trim has taken."""
+        if all(self._handled.get(queue, -1) >= offset for queue, offset in self._acknowledged.items()):
+            self._caught_up.set()
+        else:
+            self._caught_up.clear()
 
 
 class _FailedError(Exception):
