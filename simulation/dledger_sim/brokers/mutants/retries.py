@@ -5,12 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from dledger_broker.features.delay.asked import Asked
+from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.retries import records, requests
+from dledger_broker.features.retries.policies import FIRST_LEVEL
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.errors import SystemBusy
+from dledger_remoting.properties import DELAY
 from dledger_remoting.record import MessageRecord
+from dledger_remoting.topics import SubscriptionGroupConfig
 from dledger_sim.brokers.schedules import retries
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -23,6 +27,11 @@ def _uncounted(record: MessageRecord, topic: str, queue_id: int, asked: Asked | 
 
 
 _real_sent_back = records.sent_back
+
+
+def _at_a_level(level: int, reconsume_times: int, _group: SubscriptionGroupConfig, _max_delay_s: int) -> Asked:
+    return Asked(DELAY, level or FIRST_LEVEL + reconsume_times)
+
 
 CATALOGUE.add(
     "retried-for-ever",
@@ -38,6 +47,20 @@ CATALOGUE.add(
     schedule=retries.message_that_comes_again_and_is_a_dead_letter_then,
 )
 
+
+CATALOGUE.add(
+    "retry-policy-ignored",
+    "a message waits as long as the retry policy of its group says",
+    (requests, "asked_for_retry", _at_a_level),
+    schedule=retries.message_that_waits_as_its_group_says,
+)
+
+CATALOGUE.add(
+    "orderly-groups-retry",
+    "what a group that consumes in order gives up is a dead letter",
+    (LockChanges, "holds_any", lambda _self, _group: False),
+    schedule=retries.message_that_an_orderly_consumer_gives_up,
+)
 
 CATALOGUE.add(
     "sent-back-answered-when-staged",

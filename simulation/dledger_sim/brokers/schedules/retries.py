@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
@@ -29,16 +31,23 @@ def pulled(brokers: Brokers, topic: str) -> list[MessageRecord]:
 
 
 def send_back(
-    brokers: Brokers, record: MessageRecord, *, through: str, level: int, limit: int = 16, wait_s: float = 0.7
+    brokers: Brokers,
+    record: MessageRecord,
+    *,
+    through: str,
+    level: int = 0,
+    policy_s: float = 0.0,
+    limit: int = 16,
+    wait_s: float = 0.7,
 ) -> list[int]:
-    """Have a message taken back; it is to come again after the delay of a level. Returns the codes of the answer that
-    comes until `wait_s` have passed.
+    """Have a message taken back; it is to come again after the delay of a level or, without one, what the group's
+    policy says. Returns the codes of the answer that comes until `wait_s` have passed.
     """
     topic = LETTERS if record.reconsume_times >= limit else RETRIES
     copy = copy_in(topic, operation_of(record.body), record.reconsume_times + 1)
     assert copy is not None
     truth = brokers.workload.truth.sent_back
-    truth.ask(copy, brokers.scheduler.now + LEVELS_S[level])
+    truth.ask(copy, brokers.scheduler.now + LEVELS_S.get(level, policy_s))
     fields = {
         "offset": str(record.physical_offset),
         "group": GROUP_NAME,
@@ -103,8 +112,48 @@ def message_that_a_majority_stores_late() -> None:
     assert len(pulled(brokers, RETRIES)) == 2
 
 
+def message_that_waits_as_its_group_says() -> None:
+    """A group's retry policy counts, whoever leads when the message is sent back."""
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.found_group(connection)
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [4000]}}
+    body = msgspec.json.encode({"groupName": GROUP_NAME, "groupRetryPolicy": policy})
+    brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body)
+    brokers.run(0.5)
+    brokers.hand_over(brokers.follower)
+    brokers.run(2.0)
+    first = pulled(brokers, TOPIC)[0]
+    assert send_back(brokers, first, through=brokers.leader, policy_s=4.0) == [ResponseCode.SUCCESS]
+    brokers.run(2.5)
+    assert pulled(brokers, RETRIES) == []
+    brokers.run(2.0)
+    assert len(pulled(brokers, RETRIES)) == 1
+
+
+def message_that_an_orderly_consumer_gives_up() -> None:
+    """What a group with queue locks sends for retry is a dead letter, at a new leader too, which knows no leases."""
+    brokers = Brokers()
+    connection = brokers.connect(brokers.leader)
+    brokers.found_group(connection)
+    queue = {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0}
+    body = msgspec.json.encode({"consumerGroup": GROUP_NAME, "clientId": "anna", "mqSet": [queue]})
+    answers = brokers.ask(connection, RequestCode.LOCK_BATCH_MQ, {}, body)
+    brokers.run(0.5)
+    assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
+    brokers.hand_over(brokers.follower)
+    brokers.run(2.0)
+    workload = brokers.workload
+    code, ext, given_up = workload.make_send(RETRIES, 0, [workload.next_operation()], batch=False)
+    brokers.ask(brokers.connect(brokers.leader), code, ext, given_up)
+    brokers.run(0.5)
+    assert (len(pulled(brokers, LETTERS)), pulled(brokers, RETRIES)) == (1, [])
+
+
 RETRY_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     message_that_comes_again_and_is_a_dead_letter_then,
     message_that_comes_again_whoever_leads_then,
     message_that_a_majority_stores_late,
+    message_that_waits_as_its_group_says,
+    message_that_an_orderly_consumer_gives_up,
 )

@@ -205,7 +205,7 @@ def test_a_message_comes_when_its_groups_policy_says_so() -> None:
     body = json.dumps({"groupName": GROUP_NAME, "groupRetryPolicy": LISTED}).encode()
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body)
     brokers.run(0.5)
-    send_back(brokers, pulled(brokers, TOPIC)[0], through=brokers.follower, level=0)
+    send_back(brokers, pulled(brokers, TOPIC)[0], through=brokers.follower, policy_s=3.0)
     brokers.run(1.5)
     assert pulled(brokers, RETRIES) == []
     brokers.run(2.0)
