@@ -35,7 +35,7 @@ BODY: Final = b"x" * 100
 
 @click.command()
 @click.option("--rate", default=2_000, show_default=True, help="Messages that are due in a second.")
-@click.option("--seconds", default=20, show_default=True, help="For so long that many are due.")
+@click.option("--seconds", default=20, show_default=True, help="For so long that many are due; 0: not at all.")
 @click.option("--pending", default=1_000_000, show_default=True, help="Messages that wait; 0: measure lateness alone.")
 def main(rate: int, seconds: int, pending: int) -> None:
     """Measure lateness, then memory and a start."""
@@ -44,9 +44,11 @@ def main(rate: int, seconds: int, pending: int) -> None:
     try:
         with running_cluster(directory / "cluster", "sync") as cluster:
             cluster.create_topic(TOPIC, QUEUES)
-            asyncio.run(lateness(cluster, rate, seconds))
+            if seconds:
+                asyncio.run(lateness(cluster, rate, seconds))
             if pending:
                 hold(cluster, pending)
+            if pending and seconds:
                 asyncio.run(lateness(cluster, rate, seconds))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -55,7 +57,7 @@ def main(rate: int, seconds: int, pending: int) -> None:
 async def lateness(cluster: BenchCluster, rate: int, seconds: int) -> None:
     """Have `rate` messages due in each of so many seconds, at equal distances, and print how late they came."""
     namesrv, count = f"127.0.0.1:{cluster.namesrv_port}", rate * seconds
-    first_ms = int(time.time() * 1000) + 5_000 + count // 2
+    first_ms = int(time.time() * 1000) + 5_000 + count
     dues = [first_ms + number * 1000 // rate for number in range(count)]
     async with PullConsumer(namesrv) as consumer, Producer(namesrv, timeout=30) as producer:
         await consumer.assign(await consumer.queues(TOPIC))
