@@ -38,6 +38,7 @@ from .orderly import OrderlyConsumer
 from .producer import Producer
 from .pull import PullConsumer
 from .rebalance import Strategy, allocate_average, allocate_consistent_hash
+from .replies import Reply
 from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
@@ -79,6 +80,7 @@ __all__ = [
     "QueueStatus",
     "ReceivedMessage",
     "RefusedError",
+    "Reply",
     "RequestTimeoutError",
     "SendError",
     "SendResult",

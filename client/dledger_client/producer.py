@@ -24,9 +24,10 @@ from .batches import Part, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .messages import Message, MessageQueue
+from .messages import Message, MessageQueue, ReceivedMessage
 from .nameservers import parse_addresses
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
+from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult
 from .routes import TopicRoute
 from .sender import QueueChoice, Sender
@@ -106,7 +107,8 @@ class Producer:
         self._closing = False
         self._routing: dict[str, asyncio.Lock] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
-        self._request_handler: Callable[[Connection, RemotingCommand], None] | None = None
+        self._requests = RequestsThatWait()
+        self._check_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
         self._sender: Sender | None = None
 
@@ -115,13 +117,13 @@ class Producer:
         if self._core is not None:
             raise ClientClosedError("the producer has been started before; make another one")
         self._core = ClientCore(
-            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._request_handler
+            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._on_request
         )
         self._sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
         self._core.start()
-        if self._request_handler is not None:
+        if self._check_handler is not None:
             # Every broker group has this topic: following its route means that all groups know this producer and are
             # known, whether or not it has sent anything since it was started.
             self._core.routes.refresh_soon(HALF_TOPIC)
@@ -285,16 +287,70 @@ class Producer:
 
     def _answer_checks(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
         """Before the start: have requests of all brokers handled, for producers of transactions."""
-        self._request_handler = handler
+        self._check_handler = handler
+
+    async def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Reply:
+        """Send a message and wait for what one of its consumers replies, `timeout` seconds for both.
+
+        Raises what `send` raises, and `DeadlineError` with the outcome `"unknown"` if no reply comes in time: the
+        message is stored, and may be worked on later.
+        """
+        with self._calls:
+            deadline = self._deadline(timeout)
+            core, _ = self._started()
+            with self._requests.one_more(core.client_id, deadline) as (marks, reply):
+                await self._send_marked(topic, Message(body, key, tags, properties), marks, 0, deadline)
+                return await in_time(reply, topic, deadline)
+
+    async def reply(
+        self,
+        message: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Reply to a request: its producer has the reply when this returns.
+
+        Raises `InvalidArgumentError` if the message is no request, `RefusedError` if its producer is not there any
+        more, and `DeadlineError`.
+        """
+        with self._calls:
+            deadline = self._deadline(timeout)
+            core, _ = self._started()
+            asked = asked_by(message)
+            outgoing = self._encoder.encode(asked.topic, Message(body, properties=properties))
+            await pass_reply_on(core, message.queue.broker_group, self._group, asked, outgoing, deadline)
+
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
+        """A broker asks something."""
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            self._requests.take(connection, command)
+        elif self._check_handler is not None:
+            self._check_handler(connection, command)
 
     async def _send_half(self, topic: str, message: Message, marks: str, sys_flag: int) -> SendResult:
         """Send a transaction's message, with the properties that mark it as one; raises what `send` raises."""
         with self._calls:
-            deadline = self._deadline(None)
-            self._check_topic(topic)
-            sent = self._encoder.encode(topic, message)
-            half = msgspec.structs.replace(sent, properties=marks + sent.properties, sys_flag=sent.sys_flag | sys_flag)
-            return (await self._send(half, self._choice(None), deadline))[0]
+            return await self._send_marked(topic, message, marks, sys_flag, self._deadline(None))
+
+    async def _send_marked(
+        self, topic: str, message: Message, marks: str, sys_flag: int, deadline: float
+    ) -> SendResult:
+        """Send a message with properties that the application does not set by itself."""
+        self._check_topic(topic)
+        sent = self._encoder.encode(topic, message)
+        marked = msgspec.structs.replace(sent, properties=marks + sent.properties, sys_flag=sent.sys_flag | sys_flag)
+        return (await self._send(marked, self._choice(None), deadline))[0]
 
     async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
         """Ask a broker group's leader what may be asked twice; raises `RefusedError` or `DeadlineError`."""

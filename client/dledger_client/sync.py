@@ -32,6 +32,7 @@ from .messages import Message, MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .producer import Producer
 from .rebalance import Strategy, StrategyName
+from .replies import Reply
 from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
@@ -165,6 +166,32 @@ class SyncProducer:
         self._blocking.run(
             self._producer.send_oneway(topic, body, key=key, tags=tags, properties=properties, timeout=timeout)
         )
+
+    def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Reply:
+        """See `Producer.request`."""
+        return self._blocking.run(
+            self._producer.request(topic, body, key=key, tags=tags, properties=properties, timeout=timeout)
+        )
+
+    def reply(
+        self,
+        message: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """See `Producer.reply`."""
+        self._blocking.run(self._producer.reply(message, body, properties=properties, timeout=timeout))
 
     def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         """See `Producer.queues`."""
