@@ -148,7 +148,7 @@ def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(o
 def test_a_message_whose_listener_fails_comes_again(one_group, apache, topic):
     client = apache(one_group.namesrv)
     client.call("send", topic=topic, body="again")
-    client.call("push", name="reader", group=f"{topic}-readers", topic=topic, fails_first="again")
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic, fails={"again": 1})
     client.wait_for(lambda: len(client.bodies("reader")) >= 2, "the second delivery", timeout=REBALANCE_SECONDS)
     assert set(client.bodies("reader")) == {"again"}
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,22 +27,26 @@ const retryPause = 100 * time.Millisecond
 type fields = map[string]any
 
 type request struct {
-	ID         int      `json:"id"`
-	Call       string   `json:"call"`
-	Topic      string   `json:"topic"`
-	Body       string   `json:"body"`
-	Bodies     []string `json:"bodies"`
-	Tag        string   `json:"tag"`
-	SQL        string   `json:"sql"`
-	Keys       string   `json:"keys"`
-	Shard      int      `json:"shard"`
-	Prefix     string   `json:"prefix"`
-	Count      int      `json:"count"`
-	PauseMs    int      `json:"pause_ms"`
-	Name       string   `json:"name"`
-	Group      string   `json:"group"`
-	Broadcast  bool     `json:"broadcast"`
-	FailsFirst string   `json:"fails_first"`
+	ID        int      `json:"id"`
+	Call      string   `json:"call"`
+	Topic     string   `json:"topic"`
+	Body      string   `json:"body"`
+	Bodies    []string `json:"bodies"`
+	Tag       string   `json:"tag"`
+	SQL       string   `json:"sql"`
+	Keys      string   `json:"keys"`
+	Shard     int      `json:"shard"`
+	Prefix    string   `json:"prefix"`
+	Count     int      `json:"count"`
+	PauseMs   int      `json:"pause_ms"`
+	Name      string   `json:"name"`
+	Group     string   `json:"group"`
+	Broadcast bool     `json:"broadcast"`
+	Orderly   bool     `json:"orderly"`
+	Level     int      `json:"level"`
+
+	Properties map[string]string `json:"properties"`
+	Fails      map[string]int    `json:"fails"`
 }
 
 var (
@@ -49,7 +54,6 @@ var (
 	said        sync.Mutex
 	streamsStop atomic.Bool
 	consumers   sync.Map
-	failsFirst  sync.Map
 	ready       = sync.OnceValues(startProducer)
 )
 
@@ -97,6 +101,8 @@ func call(wanted request) (any, error) {
 	case "close_push":
 		made, _ := consumers.LoadAndDelete(wanted.Name)
 		return nil, made.(rocketmq.PushConsumer).Shutdown()
+	case "transaction":
+		return transaction(wanted)
 	}
 	sender, err := ready()
 	if err != nil {
@@ -151,6 +157,12 @@ func message(wanted request) *primitive.Message {
 	if wanted.Keys != "" {
 		made.WithKeys([]string{wanted.Keys})
 	}
+	if wanted.Level != 0 {
+		made.WithDelayTimeLevel(wanted.Level)
+	}
+	for name, value := range wanted.Properties {
+		made.WithProperty(name, value)
+	}
 	return made
 }
 
@@ -194,7 +206,67 @@ func stream(sender rocketmq.Producer, wanted request) int {
 	return wanted.Count
 }
 
-// A push consumer that says what it receives; it fails for the body `fails_first` once.
+var (
+	transactionsMade sync.Mutex
+	transactions     rocketmq.TransactionProducer
+)
+
+func transaction(wanted request) (any, error) {
+	sender, err := readyForTransactions(wanted.Group)
+	if err != nil {
+		return nil, err
+	}
+	sent, err := sender.SendMessageInTransaction(context.Background(), message(wanted))
+	if err != nil {
+		return nil, err
+	}
+	return shown(sent.SendResult, nil)
+}
+
+func readyForTransactions(group string) (rocketmq.TransactionProducer, error) {
+	transactionsMade.Lock()
+	defer transactionsMade.Unlock()
+	if transactions != nil {
+		return transactions, nil
+	}
+	made, err := rocketmq.NewTransactionProducer(
+		ends{},
+		producer.WithNameServer(nameServer),
+		producer.WithGroupName(group),
+		producer.WithInstanceName(group), // of producers that share an instance only the first hears of checks
+	)
+	if err == nil {
+		err = made.Start()
+	}
+	if err == nil {
+		transactions = made
+	}
+	return made, err
+}
+
+// A transaction ends as its body says: commit, rollback, unknown-commit or unknown-rollback.
+type ends struct{}
+
+func (ends) ExecuteLocalTransaction(one *primitive.Message) primitive.LocalTransactionState {
+	if strings.HasPrefix(string(one.Body), "unknown-") {
+		return primitive.UnknowState
+	}
+	return outcome(one.Body)
+}
+
+func (ends) CheckLocalTransaction(one *primitive.MessageExt) primitive.LocalTransactionState {
+	say(fields{"checked": string(one.Body)})
+	return outcome(one.Body)
+}
+
+func outcome(body []byte) primitive.LocalTransactionState {
+	if strings.Contains(string(body), "commit") {
+		return primitive.CommitMessageState
+	}
+	return primitive.RollbackMessageState
+}
+
+// A push consumer that says what it receives; it fails for a body as often as `fails` says.
 func push(wanted request) error {
 	options := []consumer.Option{
 		consumer.WithNameServer(nameServer),
@@ -205,12 +277,17 @@ func push(wanted request) error {
 	if wanted.Broadcast {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
 	}
+	if wanted.Orderly {
+		options = append(options, consumer.WithConsumerOrder(true))
+	}
 	made, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
 		return err
 	}
-	if wanted.FailsFirst != "" {
-		failsFirst.Store(wanted.Name+"/"+wanted.FailsFirst, true)
+	var counting sync.Mutex
+	left := wanted.Fails
+	if left == nil {
+		left = map[string]int{}
 	}
 	selector := consumer.MessageSelector{}
 	if wanted.Tag != "" {
@@ -221,6 +298,9 @@ func push(wanted request) error {
 	}
 	err = made.Subscribe(wanted.Topic, selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+			counting.Lock()
+			defer counting.Unlock()
+			result := consumer.ConsumeSuccess
 			for _, one := range messages {
 				say(fields{
 					"received":     wanted.Name,
@@ -230,12 +310,17 @@ func push(wanted request) error {
 					"keys":         one.GetKeys(),
 					"queue_id":     one.Queue.QueueId,
 					"queue_offset": one.QueueOffset,
+
+					"reconsume_times": one.ReconsumeTimes,
 				})
+				left[string(one.Body)]--
+				if left[string(one.Body)] >= 0 && wanted.Orderly {
+					result = consumer.SuspendCurrentQueueAMoment
+				} else if left[string(one.Body)] >= 0 {
+					result = consumer.ConsumeRetryLater
+				}
 			}
-			if _, fails := failsFirst.LoadAndDelete(wanted.Name + "/" + string(messages[0].Body)); fails {
-				return consumer.ConsumeRetryLater, nil
-			}
-			return consumer.ConsumeSuccess, nil
+			return result, nil
 		})
 	if err != nil {
 		return err

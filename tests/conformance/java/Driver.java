@@ -13,7 +13,6 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -22,12 +21,18 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -35,8 +40,8 @@ public class Driver {
     static final long RETRY_PAUSE_MS = 100;
     static String nameServer;
     static DefaultMQProducer producer;
+    static TransactionMQProducer transactions;
     static final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
-    static final Set<String> failsFirst = ConcurrentHashMap.newKeySet();
     static volatile boolean streamsStop;
 
     public static void main(String[] arguments) throws Exception {
@@ -97,6 +102,8 @@ public class Driver {
                     batch.add(new Message(topic, bytes((String) body)));
                 }
                 return shown(ready().send(batch));
+            case "transaction":
+                return shown(readyForTransactions(wanted.getString("group")).sendMessageInTransaction(message(wanted), null));
             case "stream":
                 return stream(wanted);
             case "stop_streams":
@@ -158,9 +165,51 @@ public class Driver {
         return producer;
     }
 
+    static synchronized TransactionMQProducer readyForTransactions(String group) throws Exception {
+        if (transactions == null) {
+            TransactionMQProducer made = new TransactionMQProducer(group);
+            made.setNamesrvAddr(nameServer);
+            made.setTransactionListener(new Ends());
+            made.start();
+            transactions = made;
+        }
+        return transactions;
+    }
+
+    // A transaction ends as its body says: commit, rollback, unknown-commit or unknown-rollback.
+    static class Ends implements TransactionListener {
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            return text(message).startsWith("unknown-") ? LocalTransactionState.UNKNOW : outcome(message);
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            Map<String, Object> fields = new LinkedHashMap<>();
+            fields.put("checked", text(message));
+            say(fields);
+            return outcome(message);
+        }
+
+        static LocalTransactionState outcome(Message message) {
+            return text(message).contains("commit")
+                ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+        }
+    }
+
     static Message message(JSONObject wanted) {
-        return new Message(
+        Message made = new Message(
             wanted.getString("topic"), wanted.getString("tag"), wanted.getString("keys"), bytes(wanted.getString("body")));
+        if (wanted.containsKey("level")) {
+            made.setDelayTimeLevel(wanted.getIntValue("level"));
+        }
+        if (wanted.containsKey("properties")) {
+            JSONObject properties = wanted.getJSONObject("properties");
+            for (String name : properties.keySet()) {
+                MessageAccessor.putProperty(made, name, properties.getString(name));
+            }
+        }
+        return made;
     }
 
     static byte[] bytes(String text) {
@@ -214,7 +263,7 @@ public class Driver {
         return count;
     }
 
-    // A push consumer that says what it receives; its listener fails for the body `fails_first` once.
+    // A push consumer that says what it receives; its listener fails for a body as often as `fails` says.
     static Object push(JSONObject wanted) throws Exception {
         String name = wanted.getString("name");
         DefaultMQPushConsumer made = new DefaultMQPushConsumer(wanted.getString("group"));
@@ -224,32 +273,45 @@ public class Driver {
         if (wanted.getBooleanValue("broadcast")) {
             made.setMessageModel(made.getMessageModel().valueOf("BROADCASTING")); // its package is another in 4.x
         }
-        if (wanted.containsKey("fails_first")) {
-            failsFirst.add(name + "/" + wanted.getString("fails_first"));
-        }
         if (wanted.containsKey("sql")) {
             made.subscribe(wanted.getString("topic"), MessageSelector.bySql(wanted.getString("sql")));
         } else {
             made.subscribe(wanted.getString("topic"), wanted.containsKey("tag") ? wanted.getString("tag") : "*");
         }
-        made.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (MessageExt one : messages) {
-                Map<String, Object> fields = new LinkedHashMap<>();
-                fields.put("received", name);
-                fields.put("topic", one.getTopic());
-                fields.put("body", text(one));
-                fields.put("tag", one.getTags());
-                fields.put("keys", one.getKeys());
-                fields.put("queue_id", one.getQueueId());
-                fields.put("queue_offset", one.getQueueOffset());
-                say(fields);
-            }
-            boolean fails = failsFirst.removeAll(List.of(name + "/" + text(messages.get(0))));
-            return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        Map<String, Integer> left = new ConcurrentHashMap<>();
+        if (wanted.containsKey("fails")) {
+            JSONObject fails = wanted.getJSONObject("fails");
+            fails.keySet().forEach(body -> left.put(body, fails.getIntValue(body)));
+        }
+        if (wanted.getBooleanValue("orderly")) {
+            made.registerMessageListener((MessageListenerOrderly) (messages, context) -> received(name, messages, left)
+                ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            made.registerMessageListener((MessageListenerConcurrently) (messages, context) -> received(name, messages, left)
+                ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+        }
         made.start();
         consumers.put(name, made);
         return null;
+    }
+
+    // Says what was received; false if it is to fail.
+    static boolean received(String name, List<MessageExt> messages, Map<String, Integer> left) {
+        boolean handled = true;
+        for (MessageExt one : messages) {
+            Map<String, Object> fields = new LinkedHashMap<>();
+            fields.put("received", name);
+            fields.put("topic", one.getTopic());
+            fields.put("body", text(one));
+            fields.put("tag", one.getTags());
+            fields.put("keys", one.getKeys());
+            fields.put("queue_id", one.getQueueId());
+            fields.put("queue_offset", one.getQueueOffset());
+            fields.put("reconsume_times", one.getReconsumeTimes());
+            say(fields);
+            handled &= left.merge(text(one), -1, Integer::sum) < 0;
+        }
+        return handled;
     }
 
     // What a lite pull consumer reads until it has `count` messages, in the order of the polls.
