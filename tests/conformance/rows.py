@@ -52,7 +52,9 @@ PULL_ANSWERS = {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
 }
+"""Java's client pulls the queues of a rebalance before it heartbeats the new version of its subscription: 25."""
 OTHER_ANSWERS: dict[int, set[ResponseCode]] = {
     RequestCode.PULL_MESSAGE: PULL_ANSWERS,
     RequestCode.LITE_PULL_MESSAGE: PULL_ANSWERS,

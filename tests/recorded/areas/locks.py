@@ -9,9 +9,11 @@ MEMBER = {"clientID": "anna", "consumerGroup": "CG"}
 
 async def talk(record: Record) -> None:
     await owned(with_group(record.broker("locks")))
-    await refused(with_group(record.broker("locks that are refused", max_locks_per_group=2)))
+    strict = record.broker("locks that are refused", max_locks_per_group=2, auto_create_group=False)
+    await refused(with_group(strict))
     await not_yet(record.broker("locks before they are active"))
     await elsewhere(record.broker("locks at a node that does not lead"))
+    await first_of_its_group(record.broker("a lock that makes its group"))
 
 
 def with_group(broker: Broker) -> Broker:
@@ -57,3 +59,7 @@ async def elsewhere(broker: Broker) -> None:
         await broker.ask("one", code, none, lock_body("anna", ("T1", 0)))
     await broker.ask("a member gives up all", 20016, {**MEMBER, **none})
     await broker.ask("one, and the leader cannot be reached", 41, body=lock_body("anna", ("T1", 0)))
+
+
+async def first_of_its_group(broker: Broker) -> None:
+    await broker.ask("a group that is not there", 41, body=lock_body("anna", ("T1", 0), group="absent"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features.client_membership.clients import ClientRequests
+from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.leases import Leases
 from dledger_broker.features.locks.requests import LockRequests
@@ -20,7 +21,10 @@ from dledger_broker.kernel.parts import Context, Feature
 def _build(context: Context) -> LockRequests:
     machine, config = context.machine, context.config
     changes = LockChanges(machine, context.env, Leases())
-    locks = LockRequests(machine, changes, context.env, context.group, context.counters, context.requests, config)
+    groups = context.parts[GroupRequests].proposals
+    locks = LockRequests(
+        machine, changes, context.env, context.group, context.counters, context.requests, groups, config
+    )
     context.parts[ClientRequests].on_unregister.append(locks.client_left)
     return locks
 

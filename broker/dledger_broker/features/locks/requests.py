@@ -9,6 +9,7 @@ from typing import Final
 from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.job import EndedLeases
@@ -27,7 +28,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext, encode_ext
 from dledger_remoting.queue_locks import LockedQueuesBody, QueueLocksBody
-from dledger_remoting.topics import MessageQueue, validate_group, validate_topic
+from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig, validate_group, validate_topic
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
 NO_ACCOUNT: Final = ""
@@ -44,6 +45,7 @@ class LockRequests(Part):
         group: Group,
         counters: BrokerCounters,
         requests: Requests,
+        group_proposals: GroupProposals,
         config: BrokerConfig,
     ) -> None:
         self._machine = machine
@@ -52,6 +54,8 @@ class LockRequests(Part):
         self._group = group
         self._counters = counters
         self._requests = requests
+        self._group_proposals = group_proposals
+        self._auto_create_group = config.auto_create_group
         self._max_locks = config.max_locks_per_group
         self._job = EndedLeases(changes)
         self._ready_in: int | None = None
@@ -108,7 +112,8 @@ class LockRequests(Part):
         body = self._read(request)
         owner, channel = Owner(NO_ACCOUNT, body.client_id), request.origin.key
         if body.consumer_group not in self._machine.state.table(GROUPS).by_name:
-            raise GroupNotExist(f"consumer group {body.consumer_group} does not exist: create it first")
+            self._make_group(request, body.consumer_group)
+            return
         keys = _keys(body)
         renewed = {key for key in keys if self._changes.renew(key, owner, channel)}
         wanted = [key for key in keys if key not in renewed and self._changes.may_acquire(key, owner)]
@@ -127,6 +132,12 @@ class LockRequests(Part):
             f"the members of group {body.consumer_group} have locked {self._changes.count(body.consumer_group)} "
             f"queues, the limit is {self._max_locks}: let them subscribe to fewer, or raise max_locks_per_group"
         )
+
+    def _make_group(self, request: Request, name: str) -> None:
+        """Go on once the group is there: Go's client locks before its first heartbeat, and again 20 s later."""
+        if not self._auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        self._group_proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
 
     def _within_limit(self, group: str, wanted: Sequence[LockKey]) -> list[LockKey]:
         """The locks among these that are there, or that the group may have beside those it has."""

@@ -8,6 +8,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker
 
 from dledger.errors import BusyError, LogFullError, NotLeaderError
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.table import PutLocks
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
@@ -169,15 +170,25 @@ def test_a_lease_is_not_carried_from_one_leadership_into_the_next(
     assert lock(bert, "bert") == {T1_0}
 
 
+def test_a_group_that_does_not_exist_is_made(make_broker: MakeBroker) -> None:
+    """Go's client locks queues before its first heartbeat."""
+    broker = make_broker()
+    assert lock(broker.client(), "anna") == {T1_0}
+    assert "CG" in broker.memory.machine.state.table(GROUPS).by_name
+
+
+def test_a_group_that_does_not_exist_locks_nothing_where_clients_may_make_none(make_broker: MakeBroker) -> None:
+    refused = make_broker(auto_create_group=False).client().call(LOCK, body=lock_body("anna", T1_0))
+    assert (refused.code, "CG does not exist" in (refused.remark or "")) == (26, True)
+
+
 def test_a_lock_outlives_its_topic_and_its_group_until_its_lease_ends(
     broker: ServedBroker, anna: FakeClient, bert: FakeClient
 ) -> None:
     lock(anna, "anna")
     assert bert.call(215, {"topic": "T1"}).code == bert.call(207, {"groupName": "CG"}).code == 0
-    refused = bert.call(LOCK, body=lock_body("bert", T1_0))
-    assert (refused.code, "CG does not exist" in (refused.remark or "")) == (26, True)
+    assert lock(bert, "bert") == set()
     broker.memory.create_topic("T1")
-    with_groups(broker, "CG")
     assert lock(bert, "bert") == set()
     broker.advance(60.1)
     assert lock(bert, "bert") == {T1_0}
