@@ -41,9 +41,11 @@ from .rebalance import Strategy, allocate_average, allocate_consistent_hash
 from .replies import Reply
 from .results import SendResult
 from .routes import TopicRoute
+from .simple import SimpleConsumer
 from .stalls import QueueStall
 from .subscriptions import Sql
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
+from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncCheck, SyncTransactionProducer
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
@@ -85,6 +87,7 @@ __all__ = [
     "SendError",
     "SendResult",
     "SilentServerError",
+    "SimpleConsumer",
     "Sql",
     "StartFrom",
     "Strategy",
@@ -93,6 +96,7 @@ __all__ = [
     "SyncCheck",
     "SyncConsumer",
     "SyncProducer",
+    "SyncSimpleConsumer",
     "SyncTransactionProducer",
     "TopicConfig",
     "TopicRoute",

@@ -401,6 +401,7 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
     [
         ("delayed", ["the dentist called: taken back", "stand up", "go home"]),
         ("retries", ["delivered a parcel at try 3"]),
+        ("simple_consumer", ["first: took a job", "second: took a job, at try 2", "second: done"]),
     ],
 )
 def test_the_examples_of_messages_for_later_tell_of_them(cluster: LocalCluster, name: str, expected: list[str]):

@@ -1,0 +1,268 @@
+"""Consumer that takes messages of any queue, each for a while, and acknowledges them one by one (POP)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import InvalidParameter, RemotingError
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.headers import decode_ext, encode_ext
+from dledger_remoting.headers_pop import (
+    AckHeader,
+    ChangeInvisibleHeader,
+    ChangeInvisibleResponseHeader,
+    PopHeader,
+    PopResponseHeader,
+)
+from dledger_remoting.pop import (
+    MAX_POP_MESSAGES,
+    ORDERED_REVIVE_QUEUE,
+    CheckPoint,
+    Retry,
+    parse_check_point,
+    pop_retry_topic,
+)
+from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
+from dledger_remoting.record import MessageRecord, iter_records
+from dledger_remoting.topics import validate_group, validate_topic
+
+from .arguments import above_zero, at_least, checked
+from .core import ClientCore
+from .errors import ClientClosedError, InvalidArgumentError, refusal
+from .messages import MessageQueue, ReceivedMessage, received_message
+from .nameservers import parse_addresses
+from .subscriptions import Sql, subscription
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+DEFAULT_INVISIBLE_SECONDS: Final = 30.0
+MAX_INVISIBLE_SECONDS: Final = 12 * 3_600.0
+POLL_SECONDS: Final = 2.0
+"""One request waits no longer, so that a leader that is gone is noticed while `receive` waits."""
+SHARED_POLL_SECONDS: Final = 0.5
+"""The same where several broker groups have the topic: a message may come to any of them."""
+_ANYTHING: Final = -1
+_NOTHING: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
+_NOT_OURS: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
+
+
+@checked
+class SimpleConsumer:
+    """Takes messages of a topic, from whichever queue has some, and acknowledges each by itself.
+
+        async with SimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
+            for message in await consumer.receive(10):
+                await work(message.body)
+                await consumer.ack(message)
+
+    All members of a group share all queues: there may be more of them than queues, and a slow one holds up nobody. What
+    a member takes the others do not get for `invisible` seconds, 1 to 43,200. What is not acknowledged by then comes
+    again, to any of them, and becomes a dead letter in the end; `change_invisible` gives more time, or less. There is
+    no order. `wanted` filters by tags, or by properties with `Sql`; all members have to have the same.
+
+    A group that is new begins at the first message of each queue if `from_beginning`, else behind what is there. What
+    fails is repeated until `timeout` seconds are over, then it raises `ClientError`.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        topic: str,
+        wanted: str | Sql = SUBSCRIBE_ALL,
+        *,
+        invisible: float = DEFAULT_INVISIBLE_SECONDS,
+        from_beginning: bool = True,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        client_id: str | None = None,
+    ) -> None:
+        above_zero(timeout=timeout)
+        try:
+            validate_group(group)
+            validate_topic(topic)
+        except InvalidParameter as error:
+            raise InvalidArgumentError(error.remark) from error
+        self._name_servers = parse_addresses(name_servers)
+        self._group = group
+        self._topic = topic
+        self._wanted = subscription(topic, wanted, 0)
+        self._invisible_ms = _invisible_ms(invisible)
+        self._init_mode = 0 if from_beginning else 1
+        self._timeout = timeout
+        self._client_id = client_id
+        self._core: ClientCore | None = None
+        self._turn = 0
+
+    async def start(self) -> None:
+        """Begin to keep routes up to date."""
+        if self._core is not None:
+            raise ClientClosedError("the consumer has been started before; make another one")
+        self._core = ClientCore(self._name_servers, client_id=self._client_id)
+        self._core.start()
+
+    async def close(self) -> None:
+        """Close all connections; what is not acknowledged comes again when its time is over."""
+        if self._core is not None:
+            await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
+        """Take 1 to 32 messages; waits up to `wait` seconds for the first one, and returns none if none comes.
+
+        Their properties hold the check point by which `ack` and `change_invisible` name them. Raises `NoRouteError` for
+        a topic that is not there, `RefusedError` and `DeadlineError`.
+        """
+        if not 1 <= max_messages <= MAX_POP_MESSAGES:
+            raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
+        at_least(0, wait=wait)
+        core = self._started()
+        until = core.loop.time() + wait
+        while True:
+            route = await core.routes.get(self._topic, max(until, core.loop.time()) + self._timeout)
+            names = sorted({queue.broker_group for queue in route.readable})
+            for number in range(len(names)):
+                self._turn += 1
+                is_last = number == len(names) - 1
+                longest = (SHARED_POLL_SECONDS if len(names) > 1 else POLL_SECONDS) if is_last else 0.0
+                left = max(0.0, min(longest, until - core.loop.time()))
+                found = await self._pop(names[self._turn % len(names)], max_messages, left)
+                if found:
+                    return found
+            if core.loop.time() >= until or not names:
+                return []
+
+    async def ack(self, message: ReceivedMessage) -> bool:
+        """The message is done with. Once this has returned True, nobody of the group gets it again.
+
+        False: its time was over, so that it comes again, or is with another member by now. It may also have been
+        acknowledged by an attempt of this call, or an earlier call, of which the answer was lost.
+        """
+        point, topic = self._point_of(message)
+        header = AckHeader(self._group, topic, point.queue_id, point.text, point.queue_offset)
+        response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header))
+        return response.code == ResponseCode.SUCCESS
+
+    async def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
+        """Hide the message for `seconds` from now on, 1 to 43,200. The message that is returned takes the place of the
+        one that was given, which can be acknowledged no more; None: see `ack`.
+        """
+        point, topic = self._point_of(message)
+        invisible_ms = _invisible_ms(seconds)
+        header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
+        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        response = await self._ask(point.broker_name, code, encode_ext(header))
+        if response.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            changed = decode_ext(ChangeInvisibleResponseHeader, response.ext)
+        except RemotingError as error:
+            raise refusal(error) from error
+        point = msgspec.structs.replace(
+            point,
+            start_offset=point.queue_offset,
+            pop_time_ms=changed.pop_time,
+            invisible_ms=changed.invisible_time,
+        )
+        return msgspec.structs.replace(message, properties={**message.properties, POP_CHECK_POINT: point.text})
+
+    # ---------------------------------------------------------------- inside
+
+    async def _pop(self, broker_group: str, max_messages: int, poll_seconds: float) -> list[ReceivedMessage]:
+        """Ask one broker group."""
+        core = self._started()
+        header = PopHeader(
+            self._group,
+            self._topic,
+            _ANYTHING,
+            max_messages,
+            self._invisible_ms,
+            int(poll_seconds * 1000),
+            int(time.time() * 1000),
+            self._init_mode,
+            self._wanted.expression_type,
+            self._wanted.expression,
+        )
+        response = await core.call_leader(
+            core.routes.group(broker_group),
+            RequestCode.POP_MESSAGE,
+            encode_ext(header),
+            deadline=core.loop.time() + poll_seconds + self._timeout,
+            accept=_NOTHING,
+        )
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        try:
+            return self._messages_in(response, broker_group)
+        except RemotingError as error:
+            raise refusal(error) from error
+
+    def _messages_in(self, response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
+        """The messages of an answer, each with its check point. Raises `RemotingError`."""
+        header = decode_ext(PopResponseHeader, response.ext)
+        found: list[ReceivedMessage] = []
+        for record in iter_records(response.body):
+            text = parse_properties(record.properties).get(POP_CHECK_POINT)
+            point = _point_in(header, record, broker_group) if text is None else parse_check_point(text)
+            read_from = pop_retry_topic(self._group, self._topic, point.retry)
+            message = received_message(record, MessageQueue(read_from, broker_group, point.queue_id))
+            if self._wanted.tags.matches_tag(message.tags):
+                properties = {**message.properties, POP_CHECK_POINT: point.text}
+                found.append(msgspec.structs.replace(message, properties=properties))
+        return found
+
+    async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        core = self._started()
+        group = core.routes.group(broker_group)
+        deadline = core.loop.time() + self._timeout
+        return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_OURS)
+
+    def _point_of(self, message: ReceivedMessage) -> tuple[CheckPoint, str]:
+        """The check point of a message that was received here, and the topic that it was read from."""
+        text = message.properties.get(POP_CHECK_POINT)
+        if text is None:
+            raise InvalidArgumentError("the message was not received by a SimpleConsumer: it has no POP_CK property")
+        try:
+            return parse_check_point(text), message.queue.topic
+        except InvalidParameter as error:
+            raise InvalidArgumentError(error.remark) from error
+
+    def _started(self) -> ClientCore:
+        if self._core is None or self._core.is_closed:
+            raise ClientClosedError("the consumer is not running")
+        return self._core
+
+
+def _invisible_ms(seconds: float) -> int:
+    if not 1.0 <= seconds <= MAX_INVISIBLE_SECONDS:
+        raise InvalidArgumentError(f"a message is hidden for 1 to {MAX_INVISIBLE_SECONDS:.0f} s, not {seconds}")
+    return int(seconds * 1000)
+
+
+def _point_in(header: PopResponseHeader, record: MessageRecord, broker_group: str) -> CheckPoint:
+    """The check point of a message of the topic itself, for which the answer says where its delivery begins."""
+    starts = [row.split(" ") for row in (header.start_offset_info or "").split(";")]
+    start = next((int(row[2]) for row in starts if row[:2] == [Retry.NONE, str(record.queue_id)]), record.queue_offset)
+    return CheckPoint(
+        start_offset=start,
+        pop_time_ms=header.pop_time,
+        invisible_ms=header.invisible_time,
+        is_ordered=header.revive_qid == ORDERED_REVIVE_QUEUE,
+        retry=Retry.NONE,
+        broker_name=broker_group,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+    )

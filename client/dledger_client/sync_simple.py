@@ -1,0 +1,76 @@
+"""Taking messages one by one for programs without an event loop: the calls of `SimpleConsumer`, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.pop import MAX_POP_MESSAGES
+
+from .arguments import checked
+from .blocking import Blocking
+from .messages import ReceivedMessage
+from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
+from .subscriptions import Sql
+
+
+@checked
+class SyncSimpleConsumer:
+    """A blocking `SimpleConsumer`.
+
+    with SyncSimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
+        for message in consumer.receive(10):
+            work(message.body)
+            consumer.ack(message)
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        topic: str,
+        wanted: str | Sql = SUBSCRIBE_ALL,
+        *,
+        invisible: float = DEFAULT_INVISIBLE_SECONDS,
+        from_beginning: bool = True,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        client_id: str | None = None,
+    ) -> None:
+        """See `SimpleConsumer`."""
+        self._consumer = SimpleConsumer(
+            name_servers,
+            group,
+            topic,
+            wanted,
+            invisible=invisible,
+            from_beginning=from_beginning,
+            timeout=timeout,
+            client_id=client_id,
+        )
+        self._blocking = Blocking("dledger simple consumer", self._consumer.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `SimpleConsumer.close`."""
+        self._blocking.finish(self._consumer.close())
+
+    def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
+        """See `SimpleConsumer.receive`."""
+        return self._blocking.run(self._consumer.receive(max_messages, wait=wait))
+
+    def ack(self, message: ReceivedMessage) -> bool:
+        """See `SimpleConsumer.ack`."""
+        return self._blocking.run(self._consumer.ack(message))
+
+    def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
+        """See `SimpleConsumer.change_invisible`."""
+        return self._blocking.run(self._consumer.change_invisible(message, seconds))

@@ -1,0 +1,114 @@
+"""Messages taken one by one on a real cluster: shared, acknowledged, hidden for longer, and what a leader kill does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dledger_client import Admin, InvalidArgumentError, Producer, SimpleConsumer, Sql, SyncSimpleConsumer
+from dledger_client.testing import LocalCluster
+
+WITHIN_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as started:
+        yield started
+
+
+async def send(cluster: LocalCluster, topic: str, count: int, *, large: int = 0) -> set[bytes]:
+    """Send messages to a topic that is made for them, the last one large; returns their bodies."""
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
+        await admin.create_topic(topic, queues=4)
+        bodies = [b"%d" % number for number in range(count)]
+        bodies[-1] += bytes(large)
+        for number, body in enumerate(bodies):
+            await producer.send(topic, body, properties={"n": str(number)})
+        return set(bodies)
+
+
+async def drain(consumer: SimpleConsumer, count: int) -> list[bytes]:
+    """Take and acknowledge so many messages."""
+    found: list[bytes] = []
+    async with asyncio.timeout(WITHIN_S):
+        while len(found) < count:
+            for message in await consumer.receive(5, wait=1.0):
+                assert await consumer.ack(message)
+                found.append(message.body)
+    return found
+
+
+async def test_members_share_all_queues_and_each_message_goes_to_one(cluster: LocalCluster) -> None:
+    bodies = await send(cluster, "shared", 40)
+    async with (
+        SimpleConsumer(cluster.namesrv, "sharers", "shared") as one,
+        SimpleConsumer(cluster.namesrv, "sharers", "shared") as other,
+    ):
+        found = await asyncio.gather(drain(one, 20), drain(other, 20))
+        assert sorted(body for each in found for body in each) == sorted(bodies)
+        assert await one.receive(wait=0.0) == []
+
+
+async def test_what_is_not_acknowledged_comes_again_and_what_is_hidden_for_longer_later(cluster: LocalCluster) -> None:
+    await send(cluster, "again", 2, large=3_000_000)
+    async with SimpleConsumer(cluster.namesrv, "slow", "again", invisible=2.0) as consumer:
+        first: list[bytes] = []
+        hidden = None
+        while len(first) < 2:
+            for message in await consumer.receive():
+                first.append(message.body)
+                if message.body == b"0":
+                    hidden = await consumer.change_invisible(message, 600.0)
+                    assert not await consumer.ack(message)
+        async with asyncio.timeout(WITHIN_S):
+            while not (again := await consumer.receive(wait=5.0)):
+                pass
+        assert [(message.topic, message.reconsume_times, len(message.body)) for message in again] == [
+            ("again", 1, 3_000_001)
+        ]
+        assert await consumer.ack(again[0])
+        assert hidden is not None
+        assert await consumer.ack(hidden)
+        assert not await consumer.ack(hidden)
+
+
+async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(
+    cluster: LocalCluster,
+) -> None:
+    bodies = await send(cluster, "killed", 60)
+    group = cluster.groups[0]
+    async with SimpleConsumer(cluster.namesrv, "survivors", "killed", invisible=3.0, timeout=30.0) as consumer:
+        done = await drain(consumer, 20)
+        left = await consumer.receive(10)
+        leader = cluster.kill_leader(group)
+        acked = [message.body for message in left[:5] if await consumer.ack(message)]
+        cluster.restart(leader)
+        rest = await drain(consumer, 60 - 20 - len(acked))
+        assert sorted({*done, *acked, *rest}) == sorted(bodies)
+        assert len(done) + len(acked) + len(rest) == 60
+
+
+async def test_members_may_want_some_messages_only(cluster: LocalCluster) -> None:
+    await send(cluster, "filtered", 10)
+    async with SimpleConsumer(cluster.namesrv, "picky", "filtered", Sql("n >= 7")) as consumer:
+        assert sorted(await drain(consumer, 3)) == [b"7", b"8", b"9"]
+        assert await consumer.receive(wait=0.0) == []
+
+
+def test_the_same_without_an_event_loop(cluster: LocalCluster) -> None:
+    asyncio.run(send(cluster, "blocking", 1))
+    with SyncSimpleConsumer(cluster.namesrv, "blockers", "blocking") as consumer:
+        (message,) = consumer.receive(1)
+        message = consumer.change_invisible(message, 60.0) or message
+        assert consumer.ack(message)
+
+
+async def test_arguments_that_cannot_be_are_refused(cluster: LocalCluster) -> None:
+    with pytest.raises(InvalidArgumentError, match="43200"):
+        SimpleConsumer(cluster.namesrv, "G", "T", invisible=50_000.0)
+    async with SimpleConsumer(cluster.namesrv, "G", "T") as consumer:
+        with pytest.raises(InvalidArgumentError, match=r"1\.\.32"):
+            await consumer.receive(33)
