@@ -28,8 +28,8 @@ from dledger_broker.views.timeindex import TimeIndex
 from dledger_broker.views.timerows import Key
 
 MAX_UNIT_BYTES: Final = 4 << 20
-MAX_UNIT_ROWS: Final = 10_000
-"""So many small records keep the event loop for some tens of milliseconds."""
+MAX_UNIT_ROWS: Final = 1_000
+"""Of small records: so many keep the event loop for some tens of milliseconds."""
 MAX_IN_FLIGHT: Final = 4
 """Units that are on their way at a time."""
 PAUSE_S: Final = 0.02

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import pytest
+
+from dledger_broker.features.delay import sweep
+from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.sweep import MAX_IN_FLIGHT
 from dledger_sim.brokers.schedules.brokers import TOPIC
 from tests.broker.features.delay.delayed_brokers import Delayed
@@ -67,4 +73,25 @@ def test_several_units_of_moved_messages_are_on_their_way_each_of_other_rows() -
     assert max(seen) == MAX_IN_FLIGHT > 1
     assert delayed.truth.happened["row moved"] > 20
     delayed.brokers.run(60.0)
+    assert all(map(delayed.is_delivered, operations))
+
+
+def test_a_unit_of_moves_has_so_many_messages_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them keeps the event loop for a while, whatever its size."""
+    units: list[int] = []
+    move = RowsInFlight.move
+
+    def counted(in_flight: RowsInFlight, positions: Collection[int]) -> None:
+        units.append(len(positions))
+        move(in_flight, positions)
+
+    monkeypatch.setattr(sweep, "MAX_UNIT_ROWS", 2)
+    monkeypatch.setattr(RowsInFlight, "move", counted)
+    delayed = Delayed()
+    operations = [delayed.send(20_000, settle_s=0.05) for _ in range(5)]
+    delayed.fill_log()
+    delayed.leader.trim(delayed.newest_snapshot)
+    delayed.brokers.run(3.0)
+    assert units == [2, 2, 1]
+    delayed.brokers.run(20.0)
     assert all(map(delayed.is_delivered, operations))
