@@ -6,9 +6,11 @@ import click
 import msgspec
 
 from dledger_client import Admin, StartFrom
+from dledger_remoting.delays import parse_delay_levels
+from dledger_remoting.retry_policies import SKIPPED_DELAYS, CustomizedRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig
 
-from ..errors import AdminError
+from ..errors import AdminError, WrongUsageError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
@@ -57,16 +59,26 @@ def group() -> None:
     type=click.IntRange(min=0),
     help=f"How often a failed message comes back.  [default: {_DEFAULT_RETRIES}, later as before]",
 )
+@click.option(
+    "--retry-delays",
+    metavar="DELAYS",
+    help="How long a failed message waits each time, the last one over and over, such as '10s 1m 1h'; levels: as long "
+    "as the brokers' delay levels say.  [default: levels, later as before]",
+)
 @output_option
-def create(namesrv: str, name: str, retries: int | None, output: str) -> None:
+def create(namesrv: str, name: str, retries: int | None, retry_delays: str | None, output: str) -> None:
     """Create a consumer group, or change one; brokers create them on first use unless `auto_create_group` is false."""
+
+    policy = None if retry_delays is None else _retry_policy(retry_delays)
 
     async def work(admin: Admin) -> GroupChange:
         now = (await admin.groups()).get(name)
         config = now or SubscriptionGroupConfig(group_name=name)
-        await admin.create_group(
-            config if retries is None else msgspec.structs.replace(config, retry_max_times=retries)
-        )
+        if retries is not None:
+            config = msgspec.structs.replace(config, retry_max_times=retries)
+        if policy is not None:
+            config = msgspec.structs.replace(config, group_retry_policy=policy)
+        await admin.create_group(config)
         return GroupChange(name, "changed" if now else "created")
 
     emit(with_admin(namesrv, work), output, _render_change)
@@ -148,6 +160,17 @@ def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> No
     if not offsets:
         raise AdminError(f"topic {topic} has no readable queues: nothing was moved")
     emit(offsets, output, _render_offsets)
+
+
+def _retry_policy(text: str) -> GroupRetryPolicy:
+    """The policy that has these delays; raises `WrongUsageError`. The first retry takes the third of a list."""
+    if text == "levels":
+        return GroupRetryPolicy()
+    try:
+        delays = parse_delay_levels(text)
+    except ValueError as error:
+        raise WrongUsageError(f"--retry-delays {text!r}: {error}; or levels") from error
+    return GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy((*delays[:1] * SKIPPED_DELAYS, *delays)))
 
 
 async def _require_group(admin: Admin, name: str) -> None:
