@@ -146,7 +146,7 @@ def failed_messages_come_again(row: Row) -> None:
             "second deliveries",
             timeout=RETRY_SECONDS,
         )
-        client.call("close_push", name="reader")
+        close(row, client, "reader")
         again = [one for one in client.received if one["reconsume_times"]]
         assert {one["topic"] for one in again} == {row.topic}, "they come with the topic that they were sent to"
         assert {one["body"] for one in again} == set(bodies)
@@ -182,7 +182,7 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
             timeout=RETRY_SECONDS,
         )
         assert wait_until(all_dead, RETRY_SECONDS), f"dead letters: {bodies_of(letters)}, expected: {hopeless}"
-        client.call("close_push", name="reader")
+        close(row, client, "reader")
         origins = {body: message for message in row.stored() for body in bodies_of([message])}
         for letter, body in zip(letters, bodies_of(letters), strict=True):
             assert letter.topic == row.topic
@@ -222,15 +222,14 @@ def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:
             timeout=RETRY_SECONDS,
         )
         for number, member in enumerate(members):
-            member.call("close_push", name=f"member-{number}")
+            close(row, member, f"member-{number}")
         for shard in range(shards):
             got = [int(body.partition("-")[2]) for _, body in received() if body.startswith(f"{shard}-")]
-            first = list(dict.fromkeys(got))
-            assert first == list(range(each)), f"first deliveries of shard {shard}: {got}"
+            assert list(dict.fromkeys(got)) == list(range(each)), f"first deliveries of shard {shard}: {got}"
             if suspends:
-                assert got.count(2) >= 2, f"{shard}-2 failed once: {got}"
-                again = [at for at, number in enumerate(got) if number == 2][1]
-                assert got.index(3) > again, f"3 before the failed 2: {got}"
+                again = [at for at, number in enumerate(got) if number == 2][1:]
+                assert again, f"{shard}-2 failed once: {got}"
+                assert again[0] < got.index(3), f"3 came before the failed 2: {got}"
         assert_one_owner(row.tap)
         assert_stored_as_often_as_sent(row)
 
@@ -249,7 +248,7 @@ def delayed_messages_come_when_they_are_due(row: Row, ways: Mapping[str, Callabl
         client.wait_for(
             lambda: {*bodies} <= {*client.bodies("reader")}, "messages that were due", timeout=PATIENCE_SECONDS
         )
-        client.call("close_push", name="reader")
+        close(row, client, "reader")
         assert_stored_as_often_as_sent(row)
         for message in row.stored():
             assert message.properties[REAL_TOPIC] == row.topic, f"{message.body!r} has waited"
@@ -275,7 +274,7 @@ def transactions_end_once(row: Row) -> None:
         asked = {body for body in bodies if body.startswith("unknown")}
         client.wait_for(lambda: asked <= client.checked, "check-backs of what is unknown", timeout=RETRY_SECONDS)
         assert wait_until(lambda: _no_half_waits(row, asked), RETRY_SECONDS), "all halves end"
-        client.call("close_push", name="reader")
+        close(row, client, "reader")
         assert {*client.bodies("reader")} == committed
         assert_stored_as_often_as_sent(row, committed)
 
@@ -301,6 +300,15 @@ def send(client: StockClient, call: str = "send", /, **message: object) -> objec
             if time.monotonic() > deadline:
                 raise
             time.sleep(RESEND_PAUSE_SECONDS)
+
+
+def close(row: Row, client: StockClient, name: str) -> None:
+    """Stop a consumer; a dead leader that it still knows cannot be told that it leaves."""
+    try:
+        client.call("close_push", name=name)
+    except StockClientError:
+        if not row.kills:
+            raise
 
 
 def assert_stored_as_often_as_sent(row: Row, bodies: Collection[str] | None = None) -> None:
