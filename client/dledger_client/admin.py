@@ -308,12 +308,15 @@ class Admin:
         return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
 
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
-        """Commit an offset for a group. Members that read the queue will overwrite it: `members` tells of them."""
+        """Commit an offset for a group. Members that read the queue will overwrite it: `members` tells of them.
+
+        What a group of `SimpleConsumer`s has taken of the queue and not acknowledged is over.
+        """
         target = MessageQueue(*queue)
         if offset < 0:
             raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
         await self._calls.core.routes.get(target.topic, self._calls.deadline())
-        await self._queue_offsets().commit(group, target, offset, self._calls.deadline())
+        await self._queue_offsets().commit(group, target, offset, self._calls.deadline(), reset=True)
 
     async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
         """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
@@ -327,7 +330,7 @@ class Admin:
         offsets = self._queue_offsets()
         wanted = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in route.readable}
         for queue, offset in wanted.items():
-            await offsets.commit(group, queue, offset, self._calls.deadline())
+            await offsets.commit(group, queue, offset, self._calls.deadline(), reset=True)
         return wanted
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:

@@ -87,10 +87,16 @@ class QueueOffsets:
             return None
         return _offset(response.ext)
 
-    async def commit(self, consumer_group: str, queue: MessageQueue, offset: int, deadline: float) -> None:
-        """Commit an offset, which may also be lower than the present one."""
+    async def commit(
+        self, consumer_group: str, queue: MessageQueue, offset: int, deadline: float, *, reset: bool | None = None
+    ) -> None:
+        """Commit an offset, which may also be lower than the present one; `reset`: in a queue that is popped, too."""
         header = UpdateConsumerOffsetHeader(
-            consumer_group=consumer_group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+            consumer_group=consumer_group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            reset=reset,
         )
         group = self._core.routes.group(queue.broker_group)
         await self._core.call_leader(

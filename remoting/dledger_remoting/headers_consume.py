@@ -61,12 +61,16 @@ class QueryConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class UpdateConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Commit a group's offset (15); a negative one means nothing and is ignored."""
+    """Commit a group's offset (15); a negative one means nothing and is ignored.
+
+    `reset`, which is ours, says that the group is to go on there even in a queue that it pops.
+    """
 
     consumer_group: str
     topic: str
     queue_id: Int32
     commit_offset: Int64
+    reset: bool | None = None
 
 
 class OffsetResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

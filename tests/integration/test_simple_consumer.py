@@ -98,6 +98,14 @@ async def test_members_may_want_some_messages_only(cluster: LocalCluster) -> Non
         assert await consumer.receive(wait=0.0) == []
 
 
+async def test_a_group_that_is_reset_gets_messages_again(cluster: LocalCluster) -> None:
+    await send(cluster, "reset", 3)
+    async with SimpleConsumer(cluster.namesrv, "twice", "reset") as consumer, Admin(cluster.namesrv) as admin:
+        await drain(consumer, 3)
+        assert sum((await admin.reset_offsets("twice", "reset", "first")).values()) == 0
+        assert len(await drain(consumer, 3)) == 3
+
+
 def test_the_same_without_an_event_loop(cluster: LocalCluster) -> None:
     asyncio.run(send(cluster, "blocking", 1))
     with SyncSimpleConsumer(cluster.namesrv, "blockers", "blocking") as consumer:

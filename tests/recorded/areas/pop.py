@@ -56,6 +56,10 @@ async def popped(broker: Broker) -> None:
     await broker.ask("nothing is left", POP, ASKED)
     await broker.ask("nothing to peek at", PEEK, {**OF_GROUP, "maxMsgNums": "1"})
     await broker.ask("how many wait", POLLING, OF_GROUP)
+    await broker.ask(
+        "once more from the last on", 15, {**OF_GROUP, "queueId": "0", "commitOffset": "3", "reset": "true"}
+    )
+    await broker.ask("the last", POP, ASKED)
 
 
 async def in_order(broker: Broker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dledger.environment import Environment
@@ -39,7 +39,10 @@ from dledger_remoting.topics import is_system_group, require_readable, validate_
 
 
 class OffsetRequests(Part):
-    """Answers requests about offsets, on the leader."""
+    """Answers requests about offsets, on the leader.
+
+    `take_reset` takes a commit that says `reset`, if it returns True: of a queue that its group pops.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class OffsetRequests(Part):
         self._groups = groups
         self.commits = commits
         self._buffer = commits.buffer
+        self.take_reset: Callable[[Request, UpdateConsumerOffsetHeader], bool] = _nobody_pops
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -130,6 +134,8 @@ class OffsetRequests(Part):
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
         if not 0 <= header.queue_id < topic.queue_count and header.queue_id not in topic.queues:
             raise NoSuchQueue(header.topic, header.queue_id, topic.queue_count)
+        if header.reset and self.take_reset(request, header):
+            return
         key = (header.consumer_group, header.topic, header.queue_id)
         if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
             self._buffer.flush(partial(self._finish_overtaken, request, key, header.commit_offset), key)
@@ -272,6 +278,10 @@ class OffsetRequests(Part):
     def _queue(self, topic: str, queue_id: int) -> QueueState | None:
         found = self._machine.state.topics.get(topic)
         return None if found is None else found.queues.get(queue_id)
+
+
+def _nobody_pops(_request: Request, _header: UpdateConsumerOffsetHeader) -> bool:
+    return False
 
 
 def _respond_offset(request: Request, offset: int) -> None:

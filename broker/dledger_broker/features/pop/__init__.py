@@ -3,7 +3,8 @@ again because that took too long.
 
 `commands.py`, `deliveries.py` and `table.py` have what is replicated, `changes.py` what this leader is about to change.
 `requests.py` takes pops, `choosing.py` and `reading.py` find what they get, `held.py` lets them wait, `answers.py` says
-what they got. `acks.py` takes acknowledgements. `revival.py` delivers again what `dues.py` says is due, as `copies.py`
+what they got. `acks.py` takes acknowledgements, `resets.py`
+resets. `revival.py` delivers again what `dues.py` says is due, as `copies.py`
 writes it. Start reading in `table.py`.
 """
 
@@ -39,7 +40,8 @@ def _build(context: Context) -> PopRequests:
     groups = context.parts[GroupRequests].proposals
     dues = Dues(env, clock, context.group)
     changes, reads = PopChanges(machine, env), PopReads(machine, context.log)
-    return PopRequests(
+    offsets = context.parts[OffsetRequests]
+    pops = PopRequests(
         machine,
         env,
         context.group,
@@ -52,10 +54,12 @@ def _build(context: Context) -> PopRequests:
         reads,
         ReaderGroups(config, context.group, requests, groups),
         Subscriptions(config, context.parts[Gossip]),
-        context.parts[OffsetRequests].commits.buffer,
+        offsets.commits.buffer,
         AckRequests(machine, changes, clock, requests),
         Revivals(machine, env, config, clock, dues, changes, reads, groups),
     )
+    offsets.take_reset = pops.resets.take
+    return pops
 
 
 FEATURE: Final = Feature(name=NAME, commands=POP_COMMANDS, table=POPPED, activated=True, build=_build)

@@ -25,6 +25,7 @@ from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
 from dledger_broker.features.pop.held import HeldPops, PopWait
 from dledger_broker.features.pop.limits import invisible_ms_of
 from dledger_broker.features.pop.reading import PopReads, Read, Wanted
+from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.requests import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
@@ -57,7 +58,7 @@ MAX_DIGITS: Final = 20
 
 
 class PopRequests(Part):
-    """A node's part of POP. `changes` is what is in flight of it."""
+    """A node's part of POP. `changes` is what is in flight of it, `resets` takes the commits that say so."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class PopRequests(Part):
         self.accepts_waiting = True
         self.popped = 0
         self.held = HeldPops(env, requests.run)
+        self.resets = PopResets(machine, changes, requests, self.held.arrived)
         revivals.on_due = acks.on_settled = self.held.arrived
         machine.on_topics_changed.append(self._topics_changed)
         machine.on_groups_changed.append(self._groups_changed)
