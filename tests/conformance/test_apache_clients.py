@@ -24,6 +24,7 @@ from dledger_client.testing import LocalCluster
 from dledger_remoting.recalls import RecallHandle
 
 REBALANCE_SECONDS = 45.0
+REQUEST_TIMEOUT_MS = 45_000
 ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 
 _NUMBERS = count()
@@ -151,6 +152,14 @@ def test_a_message_whose_listener_fails_comes_again(one_group, apache, topic):
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic, fails={"again": 1})
     client.wait_for(lambda: len(client.bodies("reader")) >= 2, "the second delivery", timeout=REBALANCE_SECONDS)
     assert set(client.bodies("reader")) == {"again"}
+
+
+@ONLY_JAVA
+def test_a_request_gets_its_reply(one_group, apache, topic):
+    asker, answerer = apache(one_group.namesrv), apache(one_group.namesrv)
+    answerer.call("push", name="answerer", group=f"{topic}-answerers", topic=topic, replies="re: ")
+    for body in ("first", "second"):
+        assert asker.call("request", topic=topic, body=body, timeout_ms=REQUEST_TIMEOUT_MS) == f"re: {body}"
 
 
 @ONLY_JAVA

@@ -26,10 +26,12 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -90,6 +92,22 @@ public class Driver {
                     }
                 });
                 return shown(result.get());
+            case "request":
+                CompletableFuture<Message> answered = new CompletableFuture<>();
+                ready().request(message(wanted), new RequestCallback() {
+                    @Override
+                    public void onSuccess(Message reply) {
+                        if (reply != null) { // 5.3.3 calls when the request is stored, too; its form that blocks gives up then
+                            answered.complete(reply);
+                        }
+                    }
+
+                    @Override
+                    public void onException(Throwable error) {
+                        answered.completeExceptionally(error);
+                    }
+                }, wanted.getLongValue("timeout_ms"));
+                return text(answered.get());
             case "send_oneway":
                 ready().sendOneway(message(wanted));
                 return null;
@@ -286,6 +304,10 @@ public class Driver {
         if (wanted.getBooleanValue("orderly")) {
             made.registerMessageListener((MessageListenerOrderly) (messages, context) -> received(name, messages, left)
                 ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else if (wanted.containsKey("replies")) {
+            made.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+                replied(messages, wanted.getString("replies"))
+                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         } else {
             made.registerMessageListener((MessageListenerConcurrently) (messages, context) -> received(name, messages, left)
                 ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
@@ -293,6 +315,19 @@ public class Driver {
         made.start();
         consumers.put(name, made);
         return null;
+    }
+
+    // Replies to each with its own text behind some other; false if that failed.
+    static boolean replied(List<MessageExt> messages, String before) {
+        try {
+            for (MessageExt one : messages) {
+                ready().send(MessageUtil.createReplyMessage(one, bytes(before + text(one))));
+            }
+            return true;
+        } catch (Exception error) {
+            System.err.println("no reply: " + error);
+            return false;
+        }
     }
 
     // Says what was received; false if it is to fail.
