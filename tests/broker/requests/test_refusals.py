@@ -14,6 +14,7 @@ from served_broker import STORE_HOST, FakeClient, ServedBroker, make_served_brok
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.pop.table import POPPED
 from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.environment import START_MS
@@ -63,7 +64,20 @@ LONG_SEND: Final = {
     "bornTimestamp": "0",
     "flag": "0",
 }
+POP: Final = {
+    **OFFSET,
+    "queueId": "-1",
+    "maxMsgNums": "1",
+    "invisibleTime": "60000",
+    "pollTime": "0",
+    "bornTime": "0",
+    "initMode": "0",
+}
 FIELDS: Final[dict[int, dict[str, str]]] = {
+    RequestCode.POP_MESSAGE: POP | {"order": "true", "exp": "a || b", "expType": "TAG", "attemptId": "a"},
+    RequestCode.PEEK_MESSAGE: POP,
+    RequestCode.NOTIFICATION: POP,
+    RequestCode.POLLING_INFO: POP,
     RequestCode.SEND_MESSAGE: LONG_SEND,
     RequestCode.SEND_MESSAGE_V2: send_ext("T1"),
     RequestCode.SEND_BATCH_MESSAGE: send_ext("T1", m="true"),
@@ -105,7 +119,7 @@ SENDS: Final[dict[str, dict[str, str]]] = {
 NAMES: Final = sorted(
     {name for fields in FIELDS.values() for name in fields}
     | {"properties", "subscription", "i", "j", "l", "maxReconsumeTimes", "commitOrRollback", "msgId"}
-    | {"recallHandle", "delayTimeMillis"}
+    | {"recallHandle", "delayTimeMillis", "extraInfo", "offset", "reset"}
 )
 VALUES: Final = st.one_of(
     st.sampled_from(["", " ", "0", "-1", "1", "2147483648", "-9223372036854775809", "NaN", "1e3", "true", "null"]),
@@ -113,6 +127,7 @@ VALUES: Final = st.one_of(
     st.sampled_from(
         ["DELAY\x01-1\x02", "DELAY\x01x\x02", "TIMER_DELAY_SEC\x019999999\x02", "DELAY\x011\x02TIMER_DELAY_MS\x015\x02"]
     ),
+    st.sampled_from(["0 1 2 0 0 broker-a 0 0", "0 1700000000000 60000 999 2 b 0 0", "SQL92", "n > 1 AND", "33"]),
     st.sampled_from(["TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01x\x02", "4", "8", "12", "2147483647"]),
     st.sampled_from(["DELAY\x013\x02", "REAL_TOPIC\x01T9\x02POP_CK\x01x", "\x01", "\x02", "x" * 40_000, "a b||c"]),
     st.integers(-(1 << 66), 1 << 66).map(str),
@@ -129,6 +144,13 @@ BODIES: Final = st.one_of(
     st.sampled_from(
         [b'{"groupName":"CG","groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[]}}}']
     ),
+    st.sampled_from(
+        [
+            b'{"acks":[{"c":"CG","t":"T1","r":"0","so":0,"q":0,"rq":0,"pt":1700000000000,"it":60000,"b":"AQ=="}]}',
+            b'{"acks":[{"c":"CG","t":"T1","r":"9","so":0,"q":0,"pt":-1,"b":"AQ=="},{"c":1}]}',
+            b'{"acks":[{"c":"CG","t":"T1","r":"1","so":9223372036854775807,"q":-1,"pt":1,"b":"////"}]}',
+        ]
+    ),
     st.binary(max_size=60),
 )
 ANSWERS: Final = frozenset(
@@ -137,13 +159,16 @@ ANSWERS: Final = frozenset(
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.POLLING_TIMEOUT,
     }
 )
 """Codes that refuse nothing."""
 
 
 def served() -> ServedBroker:
-    """A broker that has topic T1 with some messages, a consumer group with its topics, a half, and what waits."""
+    """A broker that has topic T1 with some messages, of which one is popped, a consumer group with its topics, a half,
+    and what waits.
+    """
     broker = make_served_broker(CONFIG, BrokerInMemory(features=(*FEATURES, FEATURE)))
     for topic in ("T1", retry_topic("CG"), dead_letter_topic("CG"), HALF_TOPIC, TIMER_TOPIC):
         broker.memory.create_topic(topic, 1)
@@ -154,6 +179,7 @@ def served() -> ServedBroker:
         client.send_message("T1", b"%d" % number, properties="KEYS\x01K\x02")
     for ext in SENDS.values():
         assert client.call(RequestCode.SEND_MESSAGE_V2, ext, b"waits").code == 0
+    assert client.call(RequestCode.POP_MESSAGE, POP).code == 0
     broker.settle()
     return broker
 
@@ -185,10 +211,15 @@ def requests() -> dict[str, tuple[int, dict[str, str]]]:
     message = records(broker.client().pull("T1"))[0].physical_offset
     [(half, facts)] = broker.memory.machine.state.table(HALVES).open.items()
     end = {"producerGroup": "PG", "tranStateTableOffset": str(facts.queue_offset), "commitLogOffset": str(half)}
+    [delivery] = [delivery for queue in broker.memory.machine.state.table(POPPED) for delivery in queue]
+    point = f"0 {delivery.pop_time_ms} 60000 0 0 broker-a 0 0"
+    popped = {**OFFSET, "extraInfo": point, "offset": "0"}
     fields = FIELDS | {
         RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": str(message), "group": "CG", "delayLevel": "0"},
         RequestCode.END_TRANSACTION: {**end, "commitOrRollback": "8"},
         RequestCode.RECALL_MESSAGE: {"topic": "T1", "recallHandle": WAITS.encode(), "producerGroup": "PG"},
+        RequestCode.ACK_MESSAGE: popped,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: {**popped, "invisibleTime": "60000"},
         RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, half), "topic": "T1"},
     }
     others = {**QUEUE, "consumerGroup": "CG"}
