@@ -26,12 +26,21 @@ BELIEF_S: Final = 31.0
 """RocketMQ's clients: 30 s from an answer, for which they wait a second."""
 PATIENCE_S: Final = 15.0
 """A whole group has a leader by then, and answers."""
+BUSY_SHARE: Final = 0.5
+"""Where calls take time a busy node's clock runs ahead, by up to a second (`group_times`): a lease of this share leaves
+that much room beyond a belief.
+"""
 ANSWER_TIMEOUT_S: Final = 1.0
 LOCKED_TOPIC: Final = "locked"
 LOCKED_GROUP: Final = "ordered"
 QUEUES: Final = (0, 1, 2)
 RENEWAL_S: Final = 20.0
 FIRST_PORT: Final = 60_000
+
+
+def share_in(group: SimGroup, share: float) -> float:
+    """The share of the usual time for which locks are believed in, and leases run."""
+    return max(share, BUSY_SHARE) if group.settings.call_cost_s else share
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +219,7 @@ class Lockers:
 
     def begin(self, group: SimGroup) -> None:
         """Have them act from now on."""
+        self._share = share_in(group, self._share)
         self._members = [self._member(group, number) for number in range(self._number)]
         for member in self._members:
             member.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -21,7 +22,7 @@ from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
-from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers
+from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers, share_in
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.poppers import GROUPS as POP_GROUPS
 from dledger_sim.brokers.poppers import Popper, check_come_again
@@ -65,7 +66,8 @@ class BrokerTrial:
     def serve(self, group: SimGroup, life: Life) -> SimBroker:
         """See `Trial.serve`."""
         databases = self._databases.of(life.node.disk, Random(f"{life.node.name} {life.node.lives} databases"))
-        broker = SimBroker(life, group.scheduler, self.workload.brokers, self.obstacles, self.workload.truth, databases)
+        settings = replace(self.workload.brokers, lease_share=share_in(group, self.workload.brokers.lease_share))
+        broker = SimBroker(life, group.scheduler, settings, self.obstacles, self.workload.truth, databases)
         watch(broker.service, self.counts)
         self._watch_time(broker, group, life)
         self._running.append(broker)
