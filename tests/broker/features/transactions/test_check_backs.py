@@ -152,6 +152,28 @@ async def test_checks_count_whether_a_producer_lives_or_not_and_then_a_half_is_g
     assert len(checks(client)) == CHECKS - 1
 
 
+async def test_what_is_given_up_is_kept_and_ended_in_one_unit(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_half(checked.broker.client())
+    await checked.run(TIMEOUT_S + (CHECKS - 1) * (INTERVAL_S + 1) + 2)
+    stage = checked.broker.memory.node.stage
+    staged: list[tuple[int, int]] = []
+
+    def noted(size: int, *arguments: object, commands: bytes = b"", **keywords: object) -> int:
+        staged.append((size, len(commands)))
+        return stage(size, *arguments, commands=commands, **keywords)  # type: ignore[arg-type]
+
+    checked.broker.memory.create_topic(CHECK_MAX_TIME_TOPIC, 1)
+    monkeypatch.setattr(checked.broker.memory.node, "stage", noted)
+    await checked.run(INTERVAL_S + 3)
+    assert not checked.table.open
+    [(size, command_bytes)] = [unit for unit in staged if unit[0]]
+    assert size > RECORD_HEAD_BYTES
+    assert command_bytes > 0
+    assert checked.broker.memory.bodies(CHECK_MAX_TIME_TOPIC) == [b"half"]
+
+
 async def given_up(checked: Checked, client: FakeClient) -> dict[str, str]:
     """Have a half given up; returns the fields that open it again."""
     send_half(client)
