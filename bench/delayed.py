@@ -108,19 +108,19 @@ def hold(cluster: BenchCluster, count: int) -> None:
 
 
 async def _first_delivery(cluster: BenchCluster) -> None:
+    """Return once a message came that was sent with a delay; until a node leads, everything fails."""
     namesrv = f"127.0.0.1:{cluster.namesrv_port}"
     async with PullConsumer(namesrv) as consumer, Producer(namesrv, timeout=2) as producer:
-        await consumer.assign(await consumer.queues(TOPIC))
-        await consumer.seek_to_end()
         while True:
             try:
+                await consumer.assign(await consumer.queues(TOPIC))
+                await consumer.seek_to_end()
                 await producer.send(TOPIC, BODY, properties=_due(int(time.time() * 1000) + SOON_MS))
+                while not await consumer.poll(1, timeout=10):
+                    pass
+                return
             except ClientError:
                 await asyncio.sleep(0.02)
-                continue
-            while not await consumer.poll(1, timeout=10):
-                pass
-            return
 
 
 def _memory(cluster: BenchCluster) -> str:
