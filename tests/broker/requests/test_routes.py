@@ -24,7 +24,11 @@ READS = {
     RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
     RequestCode.READ_COMMIT,
     RequestCode.LIST_PINS,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.POLLING_INFO,
 }
+REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+"""They are handed on to a client, and nothing of them is stored."""
 OWN_ANSWERS = {
     RequestCode.HEART_BEAT,
     RequestCode.UNREGISTER_CLIENT,
@@ -34,15 +38,21 @@ OWN_ANSWERS = {
     RequestCode.READ_PLAN,
     RequestCode.READ_RANGE,
 }
-PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+HELD = {
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.NOTIFICATION,
+}
+"""A pop that nobody answered hides messages for a while, and no more: it is answered as one that has found none."""
 
 
 def test_what_only_reads_is_of_no_unknown_outcome(broker: ServedBroker) -> None:
     routes = broker.service.requests._table
     forwarded = {code: route.effect for code, route in routes.items() if route.forwarded}
     assert routes.keys() - forwarded.keys() == OWN_ANSWERS
-    assert {code for code, effect in forwarded.items() if effect.unanswered is not None} == PULLS
-    assert {code for code, effect in forwarded.items() if not effect.changes} == READS | PULLS
+    assert {code for code, effect in forwarded.items() if effect.unanswered is not None} == HELD
+    assert {code for code, effect in forwarded.items() if not effect.changes} == READS | HELD | REPLIES
 
 
 def test_what_needs_a_confirmed_leader_changes_nothing(broker: ServedBroker) -> None:
