@@ -100,7 +100,18 @@ def offsets_of(offsets: Sequence[int], bits: int) -> list[int]:
 class PopQueue:
     """All deliveries of a queue to a group. `digest` is its share of the table's."""
 
-    __slots__ = ("_open", "_sum", "created_position", "deliveries", "key", "last_pop_ms", "next_offset", "open_count")
+    __slots__ = (
+        "_hashed",
+        "_head",
+        "_open",
+        "_sum",
+        "created_position",
+        "deliveries",
+        "key",
+        "last_pop_ms",
+        "next_offset",
+        "open_count",
+    )
 
     def __init__(self, key: PopQueueKey, created_position: int, next_offset: int, last_pop_ms: int = 0) -> None:
         self.key = key
@@ -111,6 +122,9 @@ class PopQueue:
         self.open_count = 0
         self._open: list[tuple[int, int]] = []
         self._sum = 0
+        self._head = 0
+        self._hashed = (-1, -1)
+        """What `_head` is the hash of."""
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries.values())
@@ -118,8 +132,11 @@ class PopQueue:
     @property
     def digest(self) -> int:
         """Order-independent."""
-        head = item_hash("pop-queue", *self.key, self.created_position, self.next_offset, self.last_pop_ms)
-        return (head + self._sum) & MASK
+        facts = (self.next_offset, self.last_pop_ms)
+        if facts != self._hashed:
+            self._hashed = facts
+            self._head = item_hash("pop-queue", *self.key, self.created_position, *facts)
+        return (self._head + self._sum) & MASK
 
     @property
     def lowest_open(self) -> int:

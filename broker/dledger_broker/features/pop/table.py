@@ -57,7 +57,7 @@ class PopTable(Table):
     `on_delivery` is a node's own: it is told of each new delivery.
     """
 
-    __slots__ = ("_groups", "_new", "_offsets", "_queues", "_topics", "ended", "on_delivery")
+    __slots__ = ("_groups", "_new", "_of_queue", "_offsets", "_queues", "_topics", "ended", "on_delivery")
 
     frames = (PopQueueFrame, DeliveryFrame, EndedDeliveriesFrame)
 
@@ -65,6 +65,8 @@ class PopTable(Table):
         self.ended = 0
         self.on_delivery: Callable[[PopQueue, Delivery], None] | None = None
         self._queues: dict[PopQueueKey, PopQueue] = {}
+        self._of_queue: dict[tuple[str, int], list[PopQueue]] = {}
+        """Those of all groups, by topic and queue id."""
         self._new: list[tuple[PopQueue, Delivery]] = []
 
     def meet(self, find: FindTable) -> None:
@@ -139,7 +141,7 @@ class PopTable(Table):
         if row.offsets and queue is not None and command.pop_time_ms <= queue.last_pop_ms:
             return
         if queue is None:
-            queue = self._queues[key] = PopQueue(key, row.created_position, row.next_offset)
+            queue = self._add(PopQueue(key, row.created_position, row.next_offset))
         attempt = 1
         if row.again:
             earlier = queue.deliveries.get(row.again)
@@ -164,6 +166,11 @@ class PopTable(Table):
                 ),
             )
         self._commit(queue)
+
+    def _add(self, queue: PopQueue) -> PopQueue:
+        self._queues[queue.key] = queue
+        self._of_queue.setdefault(queue.key[1:], []).append(queue)
+        return queue
 
     def _deliver(self, queue: PopQueue, delivery: Delivery) -> None:
         queue.add(delivery)
@@ -244,8 +251,8 @@ class PopTable(Table):
 
     def on_queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
         """See `Table.on_queue_trimmed`: what was open and is gone ends."""
-        for queue in self:
-            if queue.key.topic != topic or queue.key.queue_id != queue_id or queue.lowest_open >= first_offset:
+        for queue in self._of_queue.get((topic, queue_id), ()):
+            if queue.lowest_open >= first_offset:
                 continue
             for delivery in list(queue):
                 gone = sum(1 << number for number, offset in enumerate(delivery.offsets) if offset < first_offset)
@@ -265,7 +272,12 @@ class PopTable(Table):
 
     def _drop(self, keys: Iterable[PopQueueKey]) -> None:
         for key in keys:
-            self.ended += self._queues.pop(key).end_all()
+            queue = self._queues.pop(key)
+            self.ended += queue.end_all()
+            others = self._of_queue[key[1:]]
+            others.remove(queue)
+            if not others:
+                del self._of_queue[key[1:]]
 
     # ---------------------------------------------------------------- snapshots
 
@@ -289,7 +301,7 @@ class PopTable(Table):
             case PopQueueFrame(rows=queues):
                 for group, topic, queue_id, created_position, next_offset, last_pop_ms in queues:
                     key = PopQueueKey(group, topic, queue_id)
-                    self._queues[key] = PopQueue(key, created_position, next_offset, last_pop_ms)
+                    self._add(PopQueue(key, created_position, next_offset, last_pop_ms))
             case DeliveryFrame(rows=deliveries):
                 for group, topic, queue_id, row in deliveries:
                     delivery = Delivery(*row)
