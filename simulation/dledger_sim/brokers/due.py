@@ -192,6 +192,8 @@ class DueTruth:
             kept = [at for at in places if at >= self._trimmed_to or at in self.pending]
             require(not kept, "a delayed message is stored once", operation=operation, kept=kept, again=position)
             self.stored_again.add(operation)
+            self.cancelled.discard(operation)  # what was taken back was the first one
+            self._told.discard(operation)
             self.happened["delayed send forgotten and stored again"] += 1
         self._moving.discard(operation)
         places.append(position)
