@@ -11,7 +11,9 @@ import asyncio
 import os
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Self
 
@@ -77,6 +79,7 @@ class LocalTarget(SignalledNodes):
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
+        self._stopping: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         super().__init__()
         self._base = 0
         self._http: aiohttp.ClientSession | None = None
@@ -189,12 +192,19 @@ class LocalTarget(SignalledNodes):
             return None
 
     async def stop_node(self, node_id: str) -> None:
-        """See `Target.stop_node`."""
-        async with self._settled([node_id]):
-            pid = self.pid(node_id)
-        if pid is not None:
-            self._stopped.add(pid)
-            await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
+        """See `Target.stop_node`.
+
+        Nobody starts the node before the command has ended, which looks for its process only once it is up itself:
+
+        1. It begins. 2. The node is killed, and started again. 3. The command stops the process that has just come up.
+        """
+        async with AsyncExitStack() as stack:
+            async with self._settled([node_id]):
+                pid = self.pid(node_id)
+                await stack.enter_async_context(self._stopping[node_id])
+            if pid is not None:
+                self._stopped.add(pid)
+                await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
 
     async def transfer_leadership(self, node_id: str) -> None:
         """See `Target.transfer_leadership`."""
@@ -216,9 +226,10 @@ class LocalTarget(SignalledNodes):
                 await asyncio.to_thread(forget, self._state / node_id)
 
     async def _launch(self, node_id: str) -> None:
-        if self.pid(node_id) is None:
-            arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
-            await self._dledger(*arguments, timeout_s=START_S)
+        async with self._stopping[node_id]:
+            if self.pid(node_id) is None:
+                arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
+                await self._dledger(*arguments, timeout_s=START_S)
 
     def _disk_places(self, node_id: str) -> tuple[Path, Path]:
         if not self.with_shim:
