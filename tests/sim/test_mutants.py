@@ -45,6 +45,7 @@ KNOWN_SEEDS = {
     "leader-counts-unsynced": 3,
     "leader-lets-itself-be-deposed": 24,
     "learners-count": 3,
+    "lease-not-renewed": 32,
     "lone-leader-steps-down": 4,
     "lone-voter-commits-unsynced": 8,
     "lone-voter-waits-for-others": 2,
