@@ -11,32 +11,21 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from dledger.logs import FORMATS, STDOUT
+from dledger_broker.addresses import Address, is_loopback, is_unspecified, parse_address
 from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
 from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.errors import InvalidParameter
-from dledger_remoting.hosts import split_host_port
 from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, validate_topic
 
 DEFAULT_PORT: Final = 10911
 MIB: Final = 1 << 20
 _DIGITS: Final = "0123456789"
 _MAX_BROKER_ID: Final = 2**31 - 1
-
-
-class Address(NamedTuple):
-    """A host name or address and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +219,7 @@ class BrokerConfig:
         """What is allowed but should be known, one line each."""
         found: list[str] = []
         for key, host in (("host", self.host), ("peer_host", self.peer_host)):
-            if not _is_loopback(host):
+            if not is_loopback(host):
                 found.append(
                     f"{key} = {host!r} accepts connections from other machines and access control is off: everyone who "
                     "reaches the port can read, write and delete"
@@ -294,7 +283,7 @@ class BrokerConfig:
         for key in ("port", "advertised_port", "peer_port"):
             self._check_range(key, 1, 65_535)
         self._check_range("http_port", 0, 65_535)
-        if _is_unspecified(self.advertised_host):
+        if is_unspecified(self.advertised_host):
             raise ConfigError(
                 f"advertised_host is missing while host = {self.host!r}: clients cannot connect to that address; set "
                 "advertised_host to one that they can reach"
@@ -482,25 +471,3 @@ def _addresses(key: str, value: ConfigValue) -> tuple[Address, ...]:
     if not isinstance(value, list):
         raise ConfigError(f'{key} = {value!r}, expected a list such as ["127.0.0.1:9876"]')
     return tuple(parse_address(key, entry) for entry in value)
-
-
-def parse_address(key: str, value: ConfigValue) -> Address:
-    """A "host:port"; an IPv6 address stands in brackets. Raises `ConfigError` that names `key`."""
-    try:
-        return Address(*split_host_port(value if isinstance(value, str) else ""))
-    except ValueError as error:
-        raise ConfigError(f"{key} = {value!r}, {error}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_unspecified(host: str) -> bool:
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False

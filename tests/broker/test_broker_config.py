@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dledger_broker.addresses import Address
 from dledger_broker.broker_conf import ConfigValue
-from dledger_broker.config import Address, BrokerConfig, build_config, load_config
+from dledger_broker.config import BrokerConfig, build_config, load_config
 from dledger_broker.errors import ConfigError
 
 MINIMAL: dict[str, ConfigValue] = {"broker_group": "broker-a", "node_id": "broker-a-n1", "data_dir": "data"}

@@ -9,7 +9,7 @@ import pytest
 
 from dledger.net.errors import PeerError, PeerFailedError, PeerTimeoutError
 from dledger.types import ReplicaId
-from dledger_broker.config import Address
+from dledger_broker.addresses import Address
 from dledger_broker.frontend import registration
 from dledger_remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode_command
 from dledger_remoting.heartbeat import decode_heartbeat

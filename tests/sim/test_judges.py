@@ -23,8 +23,9 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord, encode_record
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import Incarnation, Stored
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.pulls import PullJudge
-from dledger_sim.brokers.truth import Truth, encode_body
+from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.campaign import judge
 from dledger_sim.log.cases import Case
 from dledger_sim.log.group import GroupSettings, SimGroup

@@ -18,7 +18,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from dledger.supervision import supervise
-from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.addresses import Address
+from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.configuration import data_version
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.leadership import Group

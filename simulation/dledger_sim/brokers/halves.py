@@ -15,8 +15,8 @@ from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.record import decode_record
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.brokers.truth import operation_of
 from dledger_sim.brokers.workload import NOT_STORED, POSITION_DIGITS
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require

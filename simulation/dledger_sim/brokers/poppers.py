@@ -13,8 +13,8 @@ from dledger_remoting.record import MessageRecord, iter_records
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import OffsetKey
+from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.pop_truth import PopTruth
-from dledger_sim.brokers.truth import operation_of
 from dledger_sim.brokers.workload import Workload
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require

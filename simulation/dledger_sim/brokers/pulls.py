@@ -18,7 +18,8 @@ from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import Incarnation
-from dledger_sim.brokers.truth import Truth, operation_of
+from dledger_sim.brokers.message_bodies import operation_of
+from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.invariants import Violation, require
 
 

@@ -13,7 +13,8 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import OffsetKey, Stored
 from dledger_sim.brokers.history import History
-from dledger_sim.brokers.truth import Truth, operation_of
+from dledger_sim.brokers.message_bodies import operation_of
+from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.invariants import require
 
 

@@ -12,8 +12,8 @@ from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 from dledger_sim.brokers.clients import Client, pull_fields
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.sent_back import Copy, SentBackTruth, copy_in
-from dledger_sim.brokers.truth import operation_of
 from dledger_sim.brokers.workload import Workload
 
 MOST_KEPT: Final = 16

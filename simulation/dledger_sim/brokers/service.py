@@ -11,8 +11,9 @@ from typing import Final
 
 from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
+from dledger_broker.addresses import Address
 from dledger_broker.clients.channels import Channels
-from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.locks.leases import ANEW_S, LEASE_S, LeaseTimes

@@ -50,28 +50,11 @@ from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Claim, Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
+from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.pop_truth import PopTruth
 from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
-
-_BODY: Final = struct.Struct(">4sQ")
-_MARK: Final = b"simu"
-BODY_BYTES: Final = _BODY.size
-"""Of the shortest body that names its operation."""
-
-
-def encode_body(operation: int, padding: int) -> bytes:
-    """A message's body."""
-    return _BODY.pack(_MARK, operation) + bytes(padding)
-
-
-def operation_of(body: bytes | memoryview) -> int:
-    """The operation that a body names."""
-    mark, operation = _BODY.unpack_from(body)
-    require(mark == _MARK, "every record's body is one that was sent", found=bytes(body[:BODY_BYTES]))
-    return int(operation)
-
 
 NEWEST: Final = 60
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, CHECK_MAX_TIME_TOPIC, *DUE_TOPICS})

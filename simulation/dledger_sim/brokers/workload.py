@@ -16,11 +16,12 @@ from dledger_remoting.topics import PERM_READ_WRITE
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import Stored
 from dledger_sim.brokers.filters import TAG_CHOICES
+from dledger_sim.brokers.message_bodies import encode_body, operation_of
 from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
 from dledger_sim.brokers.service import BrokerSettings
-from dledger_sim.brokers.truth import Truth, encode_body, operation_of
+from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 

@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 
 from dledger.statemachine import Leadership
-from dledger_broker.config import Address, BrokerConfig
+from dledger_broker.addresses import Address
+from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.frontend import registration
 from dledger_broker.frontend.registration import Registrar

@@ -18,9 +18,9 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
 from tests.broker.kernel.applied_commands import apply
 from tests.broker.toy import FEATURE

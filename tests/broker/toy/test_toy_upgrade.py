@@ -8,9 +8,9 @@ from dledger_broker.features import FEATURES
 from dledger_broker.kernel.parts import Feature
 from dledger_remoting.codes import ResponseCode
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.violation import Violation
 from tests.broker.toy import FEATURE
 from tests.broker.toy.requests import REMIND

@@ -12,9 +12,9 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import TURN_S, Answer, SimConnection
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.service import BrokerSettings
 from dledger_sim.brokers.trial import BrokerTrial
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.brokers.workload import ClientSettings
 from dledger_sim.log.group import GroupSettings, SimGroup
 from dledger_sim.log.registers import leading

@@ -12,10 +12,10 @@ from dledger_remoting.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, parse_pr
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.retriers import LEVELS_S, hear
 from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers
 from dledger_sim.brokers.sent_back import copy_in
-from dledger_sim.brokers.truth import operation_of
 
 RETRIES: Final = retry_topic(GROUP_NAME)
 LETTERS: Final = dead_letter_topic(GROUP_NAME)

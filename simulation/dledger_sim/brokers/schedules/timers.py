@@ -9,9 +9,9 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TIMER_DELAY_MS
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC, Brokers
 from dledger_sim.brokers.service import SimBroker
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
 
 PASSING: Final = "passing"

@@ -9,9 +9,9 @@ from dledger_broker.features.transactions.table import HALVES, HalfTable
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.brokers.truth import encode_body
 
 HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 COMMIT: Final = 8

@@ -9,9 +9,9 @@ from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import SimBroker
-from dledger_sim.brokers.truth import encode_body
 from dledger_sim.log.registers import leading
 
 PASSING: Final = "passing"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from served_broker import CLIENT_HOST, FakeClient, MakeBroker, ServedBroker, json_body, pull_ext
 
+from dledger_broker.addresses import Address
 from dledger_broker.clients import readers
 from dledger_broker.clients.gossip import COMPLETE_S
 from dledger_broker.clients.readers import KEEP_S, Readers
 from dledger_broker.clients.tables import ClientChannel
-from dledger_broker.config import Address
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from served_broker import MakeBroker
 
+from dledger_broker.addresses import Address
 from dledger_broker.clients.gossip import COMPLETE_S
-from dledger_broker.config import Address
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData
 

@@ -10,10 +10,10 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import Brokers
 from dledger_sim.brokers.schedules.retries import RETRIES as RETRIES_OF_BROKERS
 from dledger_sim.brokers.schedules.retries import pulled
-from dledger_sim.brokers.truth import encode_body
 from tests.broker.features.locks.lock_calls import lock, unlock, with_groups
 
 DEAD_LETTERS, RETRIES = "%DLQ%CG", "%RETRY%CG"

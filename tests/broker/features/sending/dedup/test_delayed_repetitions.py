@@ -14,8 +14,8 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TIMER_DELAY_MS
 from dledger_remoting.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC
-from dledger_sim.brokers.truth import encode_body
 from tests.broker.features.delay.delayed_brokers import Delayed
 from tests.broker.features.delay.test_moved_messages import trim
 

@@ -1,0 +1,44 @@
+"""Addresses in configurations: a host and a port."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from dledger_broker.broker_conf import ConfigValue
+from dledger_broker.errors import ConfigError
+from dledger_remoting.hosts import split_host_port
+
+
+class Address(NamedTuple):
+    """A host name or address and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_address(key: str, value: ConfigValue) -> Address:
+    """A "host:port"; an IPv6 address stands in brackets. Raises `ConfigError` that names `key`."""
+    try:
+        return Address(*split_host_port(value if isinstance(value, str) else ""))
+    except ValueError as error:
+        raise ConfigError(f"{key} = {value!r}, {error}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach a host; False for a name but `localhost`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether a host means all addresses of this machine, and so none that others could dial."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
