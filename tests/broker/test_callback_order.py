@@ -64,12 +64,13 @@ GROUP = [
 ]
 RESUMED = ["Forwarder._try_waiting"]
 TOPICS = [
+    "GroupMembers._tell_those_who_wait",
     "SendTargets.forget",
     "LongPolls.release_dropped",
     "PopRequests._topics_changed",
     "Registrar.__init__.<lambda>",
 ]
-GROUPS = ["SendTargets.forget", "PopRequests._groups_changed"]
+GROUPS = ["GroupMembers._tell_those_who_wait", "SendTargets.forget", "PopRequests._groups_changed"]
 MEMBERS = ["Activation.check", "IdempotentSends._on_members", "GroupSettings._check"]
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]

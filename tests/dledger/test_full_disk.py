@@ -14,7 +14,7 @@ from dledger.core.messages import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
 from dledger.replica import housekeeping
-from dledger.store.disk import OsDisk
+from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.log import LogStore
 from dledger.store.space import Need
 from dledger.types import EntryMeta, Role
@@ -120,11 +120,11 @@ async def test_how_full_the_disk_is_is_looked_up_beside_the_event_loop_and_once_
     looks: list[bool] = []
     hangs, may_go_on = threading.Event(), threading.Event()
 
-    def usage(_disk: OsDisk, _path: str) -> tuple[int, int]:
+    def usage(_disk: OsDisk, _path: str) -> DiskSpace:
         looks.append(threading.current_thread() is threading.main_thread())
         if hangs.is_set():
             may_go_on.wait(30)
-        return (50, 200) if may_go_on.is_set() else (20, 200)
+        return DiskSpace(50, 200) if may_go_on.is_set() else DiskSpace(20, 200)
 
     monkeypatch.setattr(housekeeping, "LOOK_AT_DISK_S", 0.0)
     async with Node(alone(tmp_path), Journal()) as node:
