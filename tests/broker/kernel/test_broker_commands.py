@@ -13,6 +13,7 @@ from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, P
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
+from dledger_broker.features.pop.commands import Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
@@ -49,6 +50,10 @@ EXAMPLES = [
     OpenHalf((Half(1 << 40, 7, 300, 1_700_000_000_000, 0, "producers"),)),
     EndHalf(1 << 40, HalfOutcome.COMMITTED),
     ReopenHalf(1 << 40),
+    Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),), is_ordered=True, attempt_id="a"),
+    Ack((AckRow("g", "orders", 48, 0, 1_700_000_000_000, 0b10, 1_700_000_030_000, 30_000),)),
+    Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
+    ResetPop("g", "orders", 48, 0, 7),
 ]
 
 

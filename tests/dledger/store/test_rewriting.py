@@ -62,7 +62,7 @@ class Parts(FakeDriver):
         self.thread = FlushThread()
         part: Any = SimpleNamespace(on_snapshot_taken=None)
         self.engine: Any = SimpleNamespace(
-            generation=1, step=lambda _sender, message, _now: self.told.append(message), synced=lambda *_: None
+            generation=1, step=lambda _sender, message, *_: self.told.append(message), synced=lambda *_: None
         )
         syncing = FakeDriver()
         self.flusher = Flusher(self.thread, self.model.log, Completions(self.fail), self.engine, syncing, sync=True)
