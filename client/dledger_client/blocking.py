@@ -5,15 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from .errors import ClientClosedError
 from .messages import ReceivedMessage, Settlement
 
 ResultT = TypeVar("ResultT")
+
+
+class ClosedAfterUse(ABC):
+    """A blocking client that a `with` statement closes at the end of its block, however that ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what is under way and end the client; without effect if that has been done."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Blocking:

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -24,7 +23,7 @@ from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, PERM_READ_WRITE, Subsc
 
 from .admin import MAX_TIMESTAMP_MS, Admin
 from .arguments import check
-from .blocking import Blocking, evaluate
+from .blocking import Blocking, ClosedAfterUse, evaluate
 from .consumer import PushConsumer
 from .errors import ClientClosedError
 from .groups import GroupMember, QueueReader, QueueStatus
@@ -74,7 +73,7 @@ class ConsumerOptions(TypedDict, total=False):
     client_id: str | None
 
 
-class SyncProducer:
+class SyncProducer(ClosedAfterUse):
     """A blocking `Producer`.
 
     with SyncProducer("127.0.0.1:9876", group="PG") as producer:
@@ -84,14 +83,6 @@ class SyncProducer:
     def __init__(self, name_servers: str | Sequence[str], **options: Unpack[ProducerOptions]) -> None:
         self._producer = Producer(name_servers, **options)
         self._blocking = Blocking("dledger producer", self._producer.start())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """See `Producer.close`."""
@@ -198,7 +189,7 @@ class SyncProducer:
         return self._blocking.run(self._producer.queues(topic, timeout=timeout))
 
 
-class SyncConsumer:
+class SyncConsumer(ClosedAfterUse):
     """A blocking `PushConsumer`, to iterate over.
 
     with SyncConsumer("127.0.0.1:9876", "CG", "orders") as consumer:
@@ -230,14 +221,6 @@ class SyncConsumer:
         self._of_thread = threading.local()
         self._closed = False
         self._blocking = Blocking("dledger consumer", self._consumer.start())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """See `PushConsumer.close`. What was received and not acknowledged will be delivered again."""
@@ -308,20 +291,12 @@ class SyncConsumer:
         )
 
 
-class SyncAdmin:
+class SyncAdmin(ClosedAfterUse):
     """A blocking `Admin`."""
 
     def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
         self._admin = Admin(name_servers, timeout=timeout)
         self._blocking = Blocking("dledger admin", self._admin.start())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """See `Admin.close`."""

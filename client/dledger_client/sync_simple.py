@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.pop import MAX_POP_MESSAGES
 
 from .arguments import checked
-from .blocking import Blocking
+from .blocking import Blocking, ClosedAfterUse
 from .messages import ReceivedMessage
 from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
 from .subscriptions import Sql
 
 
 @checked
-class SyncSimpleConsumer:
+class SyncSimpleConsumer(ClosedAfterUse):
     """A blocking `SimpleConsumer`.
 
     with SyncSimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
@@ -50,14 +48,6 @@ class SyncSimpleConsumer:
             client_id=client_id,
         )
         self._blocking = Blocking("dledger simple consumer", self._consumer.start())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from .arguments import checked
-from .blocking import Blocking
+from .blocking import Blocking, ClosedAfterUse
 from .producer import DEFAULT_TIMEOUT_SECONDS
 from .transactions import Decision, OpenTransaction, TransactionProducer
 
@@ -17,7 +16,7 @@ SyncCheck: TypeAlias = Callable[[OpenTransaction], Decision]
 
 
 @checked
-class SyncTransactionProducer:
+class SyncTransactionProducer(ClosedAfterUse):
     """A blocking `TransactionProducer`.
 
     with SyncTransactionProducer("127.0.0.1:9876", group="payments", check=check) as producer:
@@ -40,14 +39,6 @@ class SyncTransactionProducer:
 
         self._producer = TransactionProducer(name_servers, group=group, check=ask, timeout=timeout)
         self._blocking = Blocking("dledger transactions", self._producer.start())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """See `TransactionProducer.close`. A check that is at work goes on, and its decision is not told."""
