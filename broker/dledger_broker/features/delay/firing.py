@@ -17,16 +17,17 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
-from dledger_broker.features.delay.commands import CancelTimers, FireTimers, TimerRow, command_bytes
+from dledger_broker.features.delay.commands import TimerRow
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.reading import Readable, RecordReads
 from dledger_broker.features.delay.records import Real, real_of, written_again
+from dledger_broker.features.delay.row_units import FireUnit
 from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import Stored, Unknown
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_remoting.record import MessageRecord
 
@@ -122,7 +123,7 @@ class FireTimersInTime:
         return row[1] not in self._in_flight and self._index.is_pending(row[1])
 
     def _fire(self, handle: JobHandle, rest: Sequence[TimerRow], read: Sequence[Readable]) -> None:
-        unit = _Unit()
+        unit = FireUnit()
         for row, record in read:
             if not self._is_free(row):
                 continue
@@ -159,7 +160,7 @@ class FireTimersInTime:
         self._in_flight.fire(positions)
         self._share.take(size, LOG_PART)
 
-    def _take(self, unit: _Unit, row: TimerRow, record: MessageRecord, real: Real) -> None:
+    def _take(self, unit: FireUnit, row: TimerRow, record: MessageRecord, real: Real) -> None:
         """Add the copy of a message. One whose topic is being deleted waits: the deletion may not come about."""
         if self._machine.proposals.topic_deleting(real.topic):
             return
@@ -173,39 +174,7 @@ class FireTimersInTime:
             # A queue that consumers read: there may be fewer than when the message was sent.
             queues = max(1, topic.config.read_queue_nums)
             unit.copies.append(written_again(record, real.topic, real.queue_id % queues))
-        unit.fired.append(row)
-
-
-class _Unit:
-    """What one unit says."""
-
-    def __init__(self) -> None:
-        self.fired: list[TimerRow] = []
-        self.cancelled: list[TimerRow] = []
-        self.copies: list[NewRecord] = []
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.fired or self.cancelled)
-
-    @property
-    def positions(self) -> list[int]:
-        return [row[1] for row in (*self.fired, *self.cancelled)]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        rows = [rows for rows in (self.fired, self.cancelled) if rows]
-        return sum(copy.size for copy in self.copies) + sum(map(command_bytes, map(len, rows)))
-
-    @property
-    def commands(self) -> list[FireTimers | CancelTimers]:
-        commands: list[FireTimers | CancelTimers] = []
-        if self.fired:
-            commands.append(FireTimers.of(self.fired))
-        if self.cancelled:
-            commands.append(CancelTimers.of(self.cancelled))
-        return commands
+        unit.done.append(row)
 
 
 def fitting(sizes: Sequence[int], limit: int) -> int:

@@ -13,16 +13,17 @@ from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
-from dledger_broker.features.delay.commands import CancelTimers, MoveTimers, TimerRow, added_rows, command_bytes
+from dledger_broker.features.delay.commands import TimerRow
 from dledger_broker.features.delay.firing import MAX_SEGMENT_SHARE, fitting
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.progress import Progress
 from dledger_broker.features.delay.reading import Readable, RecordReads
 from dledger_broker.features.delay.records import written_again
+from dledger_broker.features.delay.row_units import MoveUnit
 from dledger_broker.features.delay.share import LogShare
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.units import FixedRows, NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import Stored, Unknown
 from dledger_broker.views.timefile import Slice
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_broker.views.timerows import Key
@@ -118,20 +119,20 @@ class Sweep:
         return row[1] not in self._in_flight and self._index.is_pending(row[1])
 
     def _move(self, read: Sequence[Readable]) -> None:
-        unit = _Unit()
+        unit = MoveUnit()
         for row, record in read:
             if not self._is_free(row):
                 continue
             if record is not None:
-                unit.moved.append(row)
+                unit.done.append(row)
                 unit.copies.append(written_again(record, record.topic, record.queue_id))
             elif self._progress.is_given_up(row, self._env.now()):
-                unit.lost.append(row)
+                unit.cancelled.append(row)
         if not unit.is_empty and not self._stage(unit):
             return
         self._handle.call_later(0.0, self._go_on)
 
-    def _stage(self, unit: _Unit) -> bool:
+    def _stage(self, unit: MoveUnit) -> bool:
         """Whether the log takes it; if not, the sweep goes on later, or ends."""
         positions, size = unit.positions, unit.size
 
@@ -139,12 +140,12 @@ class Sweep:
             self._in_flight.moved(positions)
             self._share.settled(size)
             if isinstance(outcome, Stored):
-                self._told(self._progress, len(unit.moved), len(unit.lost))
+                self._told(self._progress, len(unit.done), len(unit.cancelled))
 
         try:
-            self._handle.write(unit.copies, _commands(unit.moved, unit.lost), done=settled)
+            self._handle.write(unit.copies, unit.commands, done=settled)
         except BusyError:
-            self._rows.extendleft(reversed([*unit.moved, *unit.lost]))
+            self._rows.extendleft(reversed([*unit.done, *unit.cancelled]))
             self._handle.call_later(BUSY_PAUSE_S, self._go_on)
             return False
         except LogFullError:
@@ -154,35 +155,3 @@ class Sweep:
         self._in_flight.move(positions)
         self._share.take(size, self._part)
         return True
-
-
-class _Unit:
-    """What one unit says."""
-
-    def __init__(self) -> None:
-        self.moved: list[TimerRow] = []
-        self.lost: list[TimerRow] = []
-        self.copies: list[NewRecord] = []
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.moved or self.lost)
-
-    @property
-    def positions(self) -> list[int]:
-        return [row[1] for row in (*self.moved, *self.lost)]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        rows = [rows for rows in (self.moved, self.moved, self.lost) if rows]
-        return sum(copy.size for copy in self.copies) + sum(map(command_bytes, map(len, rows)))
-
-
-def _commands(moved: Sequence[TimerRow], lost: Sequence[TimerRow]) -> list[MoveTimers | CancelTimers | FixedRows]:
-    commands: list[MoveTimers | CancelTimers | FixedRows] = []
-    if lost:
-        commands.append(CancelTimers.of(lost))
-    if moved:
-        commands += (MoveTimers.of(moved), added_rows([(row[0], row[2]) for row in moved]))
-    return commands

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from dledger_broker.features.delay import sweep
-from dledger_broker.features.delay.commands import CancelTimers, MoveTimers, TimerRow
+from dledger_broker.features.delay.commands import MoveTimers, TimerRow
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import RowsOfTimers
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
 from dledger_broker.features.delay.recalls import Recalls, _Found
+from dledger_broker.features.delay.row_units import MoveUnit
 from dledger_broker.features.sending.dedup import comparing, idempotent
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.units import FixedRows
 from dledger_broker.views.timefile import TimeFile
 from dledger_broker.views.timerows import Counts, Key, RowChanges
@@ -66,16 +67,16 @@ CATALOGUE.add(
 )
 
 
-def _keep_moved(moved: Sequence[TimerRow], lost: Sequence[TimerRow]) -> list[MoveTimers | CancelTimers | FixedRows]:
-    return [command for command in _real_commands(moved, lost) if not isinstance(command, MoveTimers)]
+def _keep_moved(self: MoveUnit) -> list[Command | FixedRows]:
+    return [command for command in _real_done_commands(self) if not isinstance(command, MoveTimers)]
 
 
-_real_commands = sweep._commands  # noqa: SLF001 - what is patched is what is private
+_real_done_commands = MoveUnit._done_commands  # noqa: SLF001 - what is patched is what is private
 
 CATALOGUE.add(
     "moved-and-kept",
     "a message that is moved is pending at its new place alone",
-    (sweep, "_commands", _keep_moved),
+    (MoveUnit, "_done_commands", _keep_moved),
 )
 
 CATALOGUE.add(
