@@ -27,6 +27,7 @@ from dledger_remoting.pop import (
     CheckPoint,
     Retry,
     parse_check_point,
+    parse_start_offset_info,
     pop_retry_topic,
 )
 from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
@@ -253,11 +254,13 @@ def _invisible_ms(seconds: float) -> int:
 
 
 def _point_in(header: PopResponseHeader, record: MessageRecord, broker_group: str) -> CheckPoint:
-    """The check point of a message of the topic itself, for which the answer says where its delivery begins."""
-    starts = [row.split(" ") for row in (header.start_offset_info or "").split(";")]
-    start = next((int(row[2]) for row in starts if row[:2] == [Retry.NONE, str(record.queue_id)]), record.queue_offset)
+    """The check point of a message of the topic itself, for which the answer says where its delivery begins.
+
+    Raises `InvalidParameter` if that cannot be read.
+    """
+    starts = {queue[:2]: queue[2] for queue in parse_start_offset_info(header.start_offset_info or "")}
     return CheckPoint(
-        start_offset=start,
+        start_offset=starts.get((Retry.NONE, record.queue_id), record.queue_offset),
         pop_time_ms=header.pop_time,
         invisible_ms=header.invisible_time,
         is_ordered=header.revive_qid == ORDERED_REVIVE_QUEUE,

@@ -111,6 +111,18 @@ def start_offset_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
     return ";".join(f"{retry} {queue_id} {start}" for retry, queue_id, start in rows)
 
 
+def parse_start_offset_info(text: str) -> list[tuple[Retry, int, int]]:
+    """The rows of such a text. Raises `InvalidParameter`."""
+    rows: list[tuple[Retry, int, int]] = []
+    for row in filter(None, text.split(";")):
+        try:
+            retry, queue_id, start = row.split(" ")
+            rows.append((Retry(retry), _number(queue_id, MAX_INT32), _number(start, MAX_INT64)))
+        except ValueError:
+            raise InvalidParameter(f"startOffsetInfo {row[:200]!r}, expected 'retry queue start'") from None
+    return rows
+
+
 def message_offset_info(rows: Iterable[tuple[Retry, int, Sequence[int]]]) -> str:
     """The text of (retry, queue id, offsets) rows."""
     return ";".join(f"{retry} {queue_id} {','.join(map(str, offsets))}" for retry, queue_id, offsets in rows)

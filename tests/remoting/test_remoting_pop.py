@@ -14,6 +14,7 @@ from dledger_remoting.pop import (
     message_offset_info,
     order_count_info,
     parse_check_point,
+    parse_start_offset_info,
     pop_retry_topic,
     start_offset_info,
 )
@@ -57,6 +58,17 @@ def test_places_are_told_as_rocketmq_tells_them() -> None:
     assert start_offset_info([(Retry.NONE, 0, 7), (Retry.V1, 3, 9)]) == "0 0 7;1 3 9"
     assert message_offset_info([(Retry.NONE, 0, (7, 9)), (Retry.V2, 3, (1,))]) == "0 0 7,9;2 3 1"
     assert order_count_info([(Retry.NONE, 2, 1)]) == "0 2 1"
+
+
+@given(st.lists(st.tuples(st.sampled_from(Retry), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
+def test_starts_are_read_as_they_were_written(rows: list[tuple[Retry, int, int]]) -> None:
+    assert parse_start_offset_info(start_offset_info(rows)) == rows
+
+
+@pytest.mark.parametrize("text", ["0 0", "0 0 x", "3 0 7", "0 -1 7", "0 0 7 1", "0 0 7;0 1"])
+def test_starts_that_cannot_be_read_are_named(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="startOffsetInfo"):
+        parse_start_offset_info(text)
 
 
 def test_bits_count_offsets_from_the_start_on() -> None:

@@ -81,6 +81,8 @@ FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.SEND_MESSAGE: LONG_SEND,
     RequestCode.SEND_MESSAGE_V2: send_ext("T1"),
     RequestCode.SEND_BATCH_MESSAGE: send_ext("T1", m="true"),
+    RequestCode.SEND_REPLY_MESSAGE: LONG_SEND | {"properties": "REPLY_TO_CLIENT\x01nobody\x02"},
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_ext("T1", 0, "REPLY_TO_CLIENT\x01nobody\x02"),
     RequestCode.PULL_MESSAGE: pull_ext("T1"),
     RequestCode.LITE_PULL_MESSAGE: pull_ext("T1"),
     RequestCode.QUERY_MESSAGE: {"topic": "T1", "key": "K", "maxNum": "3", "beginTimestamp": "0", "endTimestamp": "9"},
