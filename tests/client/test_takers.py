@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from client_fakes import HandClock, fake_cluster, until
-from test_consumer import fill
+from consuming import fill
 from test_sync import cluster as threaded_cluster  # noqa: F401 - a fixture
 
 from dledger_client import ConcurrentUseError, PushConsumer, SyncConsumer, SyncProducer
