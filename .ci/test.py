@@ -6,7 +6,8 @@
   route up every 30 s, and their retries are seconds away.
 * The rest of `tests/`, as it is.
 
-The output of the last is shown as it comes, that of the others when they have ended. Exit code 0 only if all passed.
+The output of the last is shown as it comes, that of the others when they have ended. What failed in any of them stands
+at the end again: whoever keeps only the last lines of a log sees it. Exit code 0 only if all passed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -43,22 +45,27 @@ VIRTUAL_TIME = (
 WAITING = ("tests/chaos", "tests/conformance")
 """Each a process of its own."""
 LOW_PRIORITY = ("nice", "-n", "15")
+SHOWN_LINES = 30
+"""Lines of a failure's text that stand at the end."""
 
 
 class Lane(NamedTuple):
-    """One process of pytest, and where its output goes."""
+    """One process of pytest, where its output goes, and the JUnit file that it writes."""
 
     name: str
     process: subprocess.Popen[bytes]
     output: IO[bytes] | None
+    results: Path
 
 
-def start(name: str, arguments: Sequence[str], *, priority: Sequence[str] = (), shown: bool = False) -> Lane:
-    """Start pytest."""
+def start(
+    results: Path, name: str, arguments: Sequence[str], *, priority: Sequence[str] = (), shown: bool = False
+) -> Lane:
+    """Start pytest, which writes its results to a file."""
     output = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the lane
-    command = [*priority, sys.executable, "-m", "pytest", *arguments]
+    command = [*priority, sys.executable, "-m", "pytest", f"--junitxml={results}", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT if output else None)
-    return Lane(name, process, output)
+    return Lane(name, process, output, results)
 
 
 def finish(lane: Lane) -> int:
@@ -72,19 +79,44 @@ def finish(lane: Lane) -> int:
     return code
 
 
+def failures(lane: Lane) -> Iterator[str]:
+    """Name each test of a lane that failed, with the end of its text."""
+    if not lane.results.exists():
+        yield f"{lane.name}: pytest ended with exit code {lane.process.returncode} and wrote no results"
+        return
+    for case in ET.parse(lane.results).iter("testcase"):  # noqa: S314 - pytest wrote it
+        for outcome in (*case.iter("failure"), *case.iter("error")):
+            text = "\n".join((outcome.text or "").splitlines()[-SHOWN_LINES:])
+            yield f"{case.get('classname')}::{case.get('name')} ({outcome.tag})\n{text}"
+
+
+def start_all(results: Path) -> list[Lane]:
+    """Start every lane."""
+    return [
+        *(start(results / f"{n}.xml", f"{path}, which wait", [path]) for n, path in enumerate(WAITING)),
+        start(results / "virtual.xml", "tests in virtual time", VIRTUAL_TIME, priority=LOW_PRIORITY),
+        start(
+            results / "other.xml",
+            "all other tests",
+            [f"--ignore={path}" for path in (*WAITING, *VIRTUAL_TIME)],
+            shown=True,
+        ),
+    ]
+
+
 def main() -> int:
     """Run everything and return the exit status."""
     began = time.monotonic()
-    lanes = [
-        *(start(f"{path}, which wait", [path]) for path in WAITING),
-        start("tests in virtual time", VIRTUAL_TIME, priority=LOW_PRIORITY),
-        start("all other tests", [f"--ignore={path}" for path in (*WAITING, *VIRTUAL_TIME)], shown=True),
-    ]
-    try:
-        codes = [finish(lane) for lane in reversed(lanes)]
-    except KeyboardInterrupt:
-        # The terminal has told them too; each stops its processes.
-        codes = [lane.process.wait() for lane in lanes]
+    with tempfile.TemporaryDirectory(prefix="dledger-tests-") as results:
+        lanes = start_all(Path(results))
+        try:
+            codes = [finish(lane) for lane in reversed(lanes)]
+        except KeyboardInterrupt:
+            # The terminal has told them too; each stops its processes.
+            codes = [lane.process.wait() for lane in lanes]
+        for lane in lanes:
+            if lane.process.returncode:
+                print(*(f"\n{text}" for text in failures(lane)), sep="\n")
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     failed = [code for code in codes if code]
     print(f"\n{'FAILED' if failed else 'passed'} after {minutes} min {seconds} s")
