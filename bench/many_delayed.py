@@ -26,7 +26,7 @@ from dledger_broker.features.delay.asked import Due
 from dledger_broker.features.delay.commands import added_rows
 from dledger_broker.features.delay.messages import NAME
 from dledger_broker.features.delay.records import due_topic, waiting
-from dledger_broker.kernel.units import NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome
 from dledger_broker.node import Broker
 from dledger_client.testing.ports import find_base_port
 from dledger_remoting.topics import TopicConfig
@@ -55,7 +55,7 @@ async def prepare(config_file: Path, count: int, first_due_ms: int) -> None:
         await made
     under_way = asyncio.Semaphore(4)
 
-    def stored(outcome: Stored | Unknown) -> None:
+    def stored(outcome: UnitOutcome) -> None:
         if not isinstance(outcome, Stored):
             raise RuntimeError("a unit was not stored")
         under_way.release()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Node, NodeConfig, SnapshotMeta
+from dledger.errors import LogFullError
 
 
 class Dictionary:
@@ -29,7 +30,7 @@ class Dictionary:
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         """There are no views beside the dictionary."""
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
         """Only `Node.stage` has contexts; `Node.append` answers by itself."""
 
     def on_leadership(self, leadership: Leadership) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from dledger.errors import OutcomeUnknownError
+from dledger.errors import LogFullError, OutcomeUnknownError
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.types import Position
 
@@ -24,12 +24,11 @@ class Appended:
         if not self.future.done():
             self.future.set_result(self.position)
 
-    def dropped(self) -> None:
-        """Nobody here will know what became of the unit."""
+    def dropped(self, full: LogFullError | None) -> None:
+        """The unit is in no log, or nobody here will know what became of it; see `StateMachine.dropped`."""
         if not self.future.done():
-            self.future.set_exception(
-                OutcomeUnknownError("leadership was lost before the entry was committed: it may be in the log")
-            )
+            unknown = "leadership was lost before the entry was committed: it may be in the log"
+            self.future.set_exception(full or OutcomeUnknownError(unknown))
 
 
 class AppendResolver:
@@ -51,13 +50,13 @@ class AppendResolver:
                 if isinstance(context, Appended):
                     context.applied()
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
         """See `StateMachine.dropped`."""
         others = []
         for context in contexts:
             if isinstance(context, Appended):
-                context.dropped()
+                context.dropped(full)
             else:
                 others.append(context)
         if others:
-            self._machine.dropped(others)
+            self._machine.dropped(others, full)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from dledger.errors import LogFullError
 from dledger.types import SnapshotMeta
 
 Restore: TypeAlias = Callable[[], int]
@@ -63,8 +64,12 @@ class StateMachine(Protocol):
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         """Entries that the restored state already covers but that derived views lack (see `restore`)."""
 
-    def dropped(self, contexts: Sequence[object]) -> None:
-        """Proposals of this replica that it lost track of; each may or may not be committed by somebody."""
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
+        """Proposals of this replica that end without being applied here.
+
+        With `full` there was no space on the disk: nothing of them is in any log, nor will be. Without it the replica
+        has lost track of them: each may or may not be committed by somebody.
+        """
 
     def on_leadership(self, leadership: Leadership) -> None:
         """Roles changed.  On losing leadership this comes after `dropped` for everything not applied."""

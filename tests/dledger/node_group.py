@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
-from dledger.errors import NotLeaderError, OutcomeUnknownError
+from dledger.errors import LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.statemachine import Restore
 from dledger.store.disk import OsDisk
 from dledger.store.identity import Identity, write_identity
@@ -48,7 +48,7 @@ class Journal:
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         self.rebuilt.extend(entry.index for entry in entries)
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
         self.lost.extend(contexts)
 
     def on_leadership(self, leadership: Leadership) -> None:

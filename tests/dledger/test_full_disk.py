@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,28 @@ async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path:
         disk.is_full = False
         async with asyncio.timeout(10):
             await node.append(b"after")
+
+
+async def test_what_waits_for_space_that_is_not_there_is_refused_as_what_comes_later(tmp_path: Path, disk: FullDisk):
+    """Nobody knew that the disk is full when it was taken: it is in no log, and its sender may try again."""
+    journal = Journal()
+    async with Node(alone(tmp_path), journal) as node:
+        await until(lambda: node.is_ready)
+        await node.append(b"before")
+        count = journal.count
+        disk.is_full = True
+        assert node.status().refusal is None
+        refused = await asyncio.gather(*[node.append(b"under way") for _ in range(3)], return_exceptions=True)
+        assert [type(error) for error in refused] == [LogFullError] * 3
+        assert "the disk of n0 is full" in str(refused[0])
+        disk.is_full = False
+        async with asyncio.timeout(10):
+            while True:
+                with suppress(LogFullError):
+                    await node.append(b"after")
+                    break
+                await asyncio.sleep(0)
+        assert journal.count == count + 1
 
 
 async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leaving_the_outcome_open(

@@ -111,6 +111,26 @@ def test_one_full_disk_does_not_stop_the_group_and_that_node_catches_up(cluster,
     until(lambda: position(cluster, full) == position(cluster, leading), "it has caught up")
 
 
+def test_what_waits_for_space_that_the_leader_does_not_have_is_refused_and_stored_nowhere(cluster, client):
+    """Nobody knows that the disk is full when it is taken; the followers, who have space, never get it."""
+    leading = cluster.leader()
+    fill(cluster.data_dir / leading)
+    taken = 0
+    while True:
+        answer = client.send_message(b"%d of the full disk" % taken + MESSAGE)
+        if answer.code != ResponseCode.SUCCESS:
+            break
+        taken += 1
+        assert taken < DISK_MIB, "the disk is larger than it is"
+    assert (answer.code, answer.ext.get("outcome")) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
+    assert (answer.remark or "").startswith(f"nothing was stored: the disk of {leading} is full")
+    (cluster.data_dir / leading / BALLAST).unlink()
+    until(lambda: client.send_message(b"again").code == ResponseCode.SUCCESS, "sends are taken again")
+    last = int(client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"])
+    bodies = [client.ask(RequestCode.PULL_MESSAGE, pull_fields(at, messages=1)).body for at in range(last)]
+    assert not any(b"%d of the full disk" % taken in body for body in bodies)
+
+
 def test_full_disks_refuse_sends_and_let_consumers_go_on_until_there_is_space(cluster, client):
     for node_id in cluster.node_ids:
         fill(cluster.data_dir / node_id)

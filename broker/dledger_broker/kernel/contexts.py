@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from dledger.errors import LogError, OutcomeUnknownError
+from dledger.errors import LogError, LogFullError, OutcomeUnknownError
 from dledger_broker.kernel.queues import QueueState
 
 QueueRun: TypeAlias = tuple[QueueState, int, bytes]
@@ -33,8 +33,8 @@ class StagedContext(Protocol):
     def applied(self) -> None:
         """The unit is committed and applied: its messages can be read, its commands are in the state."""
 
-    def dropped(self) -> None:
-        """This replica lost track of the unit: its outcome is unknown."""
+    def dropped(self, full: LogFullError | None) -> None:
+        """The unit is not applied here: in no log for want of space, or of unknown outcome (`StateMachine.dropped`)."""
 
 
 class CommandContext:
@@ -52,6 +52,7 @@ class CommandContext:
         """See `StagedContext.applied`."""
         self._done(None)
 
-    def dropped(self) -> None:
+    def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext.dropped`."""
-        self._done(OutcomeUnknownError("leadership was lost before the change was committed; it may still take effect"))
+        unknown = "leadership was lost before the change was committed; it may still take effect"
+        self._done(full or OutcomeUnknownError(unknown))

@@ -26,7 +26,7 @@ from typing import Final, cast
 import msgspec
 
 from dledger.environment import Environment, called_back
-from dledger.errors import NotLeaderError
+from dledger.errors import LogFullError, NotLeaderError
 from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
@@ -89,7 +89,8 @@ class BrokerMachine:
     contexts of the change, and when a snapshot replaced everything; those in `on_members_changed` when a member
     understands other command kinds, or a feature has become active; those in `on_leadership_changed` at every change of
     role, term or leader. Before these, those in `on_unready` if this replica takes no proposals now, with the error for
-    whoever waits to propose; those in `before_handover` are called while it still does.
+    whoever waits to propose; those in `before_handover` are called while it still does. Those in `on_refused` are told
+    from which position on nothing that was staged is written, for want of space, before its contexts are.
     `jobs` are what a leader does by itself, `trims_under_way` its overlay of trims.
     """
 
@@ -119,6 +120,7 @@ class BrokerMachine:
         self.on_topics_changed: list[Callable[[], None]] = []
         self.on_groups_changed: list[Callable[[], None]] = []
         self.on_members_changed: list[Callable[[], None]] = []
+        self.on_refused: list[Callable[[int], None]] = []
         self.on_unready: list[Callable[[NotLeaderError], None]] = []
         self.before_handover: list[Callable[[], None]] = []
         self.on_leadership_changed: list[Callable[[Leadership], None]] = []
@@ -238,7 +240,7 @@ class BrokerMachine:
                 records = scan_entry(self.state.topic_table, entry)
                 self.queues.appended(redispatch(records, self.state.topic_table, self.queues.start_over))
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
         """See `StateMachine.dropped`: a leader may go on, and no queue may have a gap.
 
         1. An entry waits for space on the disk, and others behind it. 2. There is none: they are dropped. 3. There is
@@ -247,8 +249,17 @@ class BrokerMachine:
         for context in cast(Sequence[StagedContext], contexts):
             for queue, end_offset, units in context.runs:
                 queue.staged_offset = min(queue.staged_offset, end_offset - len(units) // UNIT.size)
+        if full is not None:
+            self._tell_refused(cast(Sequence[StagedContext], contexts))
         for context in cast(Sequence[StagedContext], contexts):
-            context.dropped()
+            context.dropped(full)
+
+    def _tell_refused(self, contexts: Sequence[StagedContext]) -> None:
+        """Say from where on nothing of what was staged is written."""
+        begins = [begin for begin, end in (context.extent for context in contexts) if begin != end]
+        if begins:
+            for told in self.on_refused:
+                told(min(begins))
 
     def on_leadership(self, leadership: Leadership) -> None:
         """See `StateMachine.on_leadership`."""

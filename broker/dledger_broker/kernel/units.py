@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from dledger.errors import LogError
 from dledger_broker.kernel.commands import Command
+from dledger_remoting.errors import OutcomeUnknown
 from dledger_remoting.record import record_size
 
 
@@ -70,8 +72,21 @@ class Unknown(msgspec.Struct, frozen=True):
     """Leadership was lost before the unit was applied: it may be in the log, and may take effect later."""
 
 
-Told: TypeAlias = Callable[[Stored | Unknown], None]
+class NotStored(msgspec.Struct, frozen=True):
+    """Nothing of a unit is in any log, nor will be: `error` says why, and that it may be written again."""
+
+    error: LogError
+
+
+UnitOutcome: TypeAlias = Stored | NotStored | Unknown
+
+Told: TypeAlias = Callable[[UnitOutcome], None]
 """Told what became of a unit."""
+
+
+def failure(outcome: UnitOutcome, unknown: str) -> Exception:
+    """What somebody is told who waits for a unit; `unknown` is the text if nobody knows what became of it."""
+    return outcome.error if isinstance(outcome, NotStored) else OutcomeUnknown(unknown)
 
 
 class UnitWriter(Protocol):

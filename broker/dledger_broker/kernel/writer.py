@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger.environment import Environment
-from dledger.errors import NotLeaderError, TooLargeError
+from dledger.errors import LogFullError, NotLeaderError, TooLargeError
 from dledger.format import COMMAND_HEADER_BYTES, encode_command
 from dledger.invariants import invariant
 from dledger.log import Log
@@ -23,7 +23,7 @@ from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.records import MessageParts, encode_run, magic_of, tail_of
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Told, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, NotStored, Place, Stored, Told, Unknown
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.hosts import IPV4_HOST_BYTES, HostAddress, pack_host
 from dledger_remoting.record import MAX_PROPERTIES_BYTES, RECORD_HEAD_SHARED, SYS_HOST_MASK
@@ -200,6 +200,6 @@ class WrittenUnit:
         """See `StagedContext`."""
         self._done(Stored(tuple(self._places)))
 
-    def dropped(self) -> None:
+    def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext`."""
-        self._done(Unknown())
+        self._done(Unknown() if full is None else NotStored(full))

@@ -167,14 +167,14 @@ class FakeNode:
         self._parts, self._commands, self._record_bytes = [], [], 0
         self.is_ready = False
         self.leader_id = None
-        self._machine.dropped(contexts)
+        self._machine.dropped(contexts, None)
         self._machine.on_leadership(Leadership(self.term + 1, None, is_leader=False, ready=False))
 
     def drop_staged(self) -> None:
         """Drop what is staged, which has waited for space on the disk that is not there; this node goes on leading."""
         contexts, self._contexts = self._contexts, []
         self._parts, self._commands, self._record_bytes = [], [], 0
-        self._machine.dropped(contexts)
+        self._machine.dropped(contexts, LogFullError("the disk of this node is full"))
 
     # ---------------------------------------------------------------- writing
 

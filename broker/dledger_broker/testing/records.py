@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dledger.errors import LogFullError
 from dledger.log import Log
 from dledger.store.disk import Buffer
 from dledger_broker.kernel.contexts import QueueRun
@@ -45,9 +46,9 @@ class SentMessages:
         """See `StagedContext.applied`."""
         self.outcome = "applied"
 
-    def dropped(self) -> None:
+    def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext.dropped`."""
-        self.outcome = "dropped"
+        self.outcome = "dropped" if full is None else "refused"
 
 
 def stage_messages(node: Log, queue: QueueState, messages: Sequence[Message], store_timestamp: int) -> SentMessages:

@@ -57,7 +57,7 @@ class RegisterMachine:
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
         """There are no views beside the map."""
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:  # noqa: ARG002 - a change of unknown outcome may be in no log
         for context in contexts:
             if isinstance(context, Waiting):
                 context.resolve(None)

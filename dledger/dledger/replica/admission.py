@@ -88,9 +88,13 @@ class Admission:
             growth = max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
             need = store.need_to(min(position + growth, segment_end))
             if not self._reserver.has(need) and self._reserver.is_full:
-                raise LogFullError(self._own_disk())
+                raise self.own_disk_is_full()
             self._require_followers_room()
         return position
+
+    def own_disk_is_full(self) -> LogFullError:
+        """What an entry is told for which no space was found."""
+        return LogFullError(self._own_disk())
 
     def _own_disk(self) -> str:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, LogFullError
 from dledger.replica.completions import Completions
 from dledger.statemachine import CommittedEntry, Leadership, Restore, StateMachine
 from dledger.store.log import LogStore
@@ -97,8 +97,8 @@ class MachineFeed:
             self._leadership = leadership
             self._machine.on_leadership(leadership)
 
-    def dropped(self, contexts: Sequence[object]) -> None:
-        """Tell the machine of proposals that this replica lost track of, if there are any."""
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None = None) -> None:
+        """Tell the machine of proposals that end without being applied, if there are any; see `StateMachine`."""
         self._completions.require_outside("dropped")
         if contexts:
-            self._machine.dropped(contexts)
+            self._machine.dropped(contexts, full)

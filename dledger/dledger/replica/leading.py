@@ -249,7 +249,8 @@ class Leading:
         if error is None:
             self._driver.run(self._go_on)
         elif self._engine.own_term_committed:
-            self._completions.add(partial(self._feed.dropped, [*self._backlog.drop(), *self._proposer.drop()]))
+            contexts = [*self._backlog.drop(), *self._proposer.drop()]
+            self._completions.add(partial(self._feed.dropped, contexts, self.admission.own_disk_is_full()))
             self._driver.run(self._hand_over)
         else:
             self._driver.run(partial(self._cannot_lead, error))

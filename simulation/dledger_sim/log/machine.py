@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from dledger.checksum import crc32
+from dledger.errors import LogFullError
 from dledger.format import iter_commands
 from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.statemachine import CommittedEntry, Leadership, Restore
@@ -38,7 +39,7 @@ class Written(NamedTuple):
 
 
 class Pending:
-    """The context of a client's append; `resolve` is told `ok` with the position, or `info` with -1."""
+    """The context of a client's append; `resolve` is told `ok` with the position, `info` with -1, or `fail`."""
 
     __slots__ = ("operation", "position", "resolve")
 
@@ -88,11 +89,11 @@ class RegisterMachine:
         """See `StateMachine.rebuild`; there are no views here, so nothing is ever to be rebuilt."""
         raise AssertionError(f"this machine asked for no rebuild, but got {len(entries)} entries")
 
-    def dropped(self, contexts: Sequence[object]) -> None:
+    def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
         """See `StateMachine.dropped`."""
         for context in contexts:
             if isinstance(context, Pending):
-                context.resolve("info", -1)
+                context.resolve("info" if full is None else "fail", -1)
 
     def on_leadership(self, leadership: Leadership) -> None:
         """See `StateMachine.on_leadership`."""

@@ -93,7 +93,9 @@ class Workload:
                 self._lift(life, key, position)
                 self.counts["ok"] += 1
             else:
-                self.counts["info"] += 1
+                self.counts[outcome] += 1
+                if outcome == "fail":
+                    witness.answered_fail(operation)
             done(outcome, None)
 
         pending = Pending(operation, resolve)

@@ -21,7 +21,7 @@ from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, Lim
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, NotStored, Place, Stored, UnitOutcome, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
@@ -44,7 +44,6 @@ BORN_MS = START_MS - 5
 SEGMENT_BYTES = 16 << 20
 ROW = Struct(">IHQ")
 
-Outcome = Stored | Unknown
 Unwritten = Command | FixedRows
 
 
@@ -56,7 +55,7 @@ class Written:
         self.memory.create_topic("T1")
         self.memory.create_topic("T2", 1)
         self.writer = LogWriter(self.memory.machine, self.memory.node, self.memory.env, STORE_HOST)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[UnitOutcome] = []
 
     def write(self, *records: NewRecord, commands: Sequence[Unwritten] = (), privileged: bool = False) -> None:
         told = len(self.outcomes)
@@ -65,7 +64,7 @@ class Written:
         finally:
             assert len(self.outcomes) == told, "nothing is told inside `write`"
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> UnitOutcome:
         """That of the one unit that was written since the last call."""
         self.memory.env.run_ready()
         (outcome,) = self.outcomes
@@ -427,11 +426,11 @@ STEPS: st.SearchStrategy[list[Step]] = st.lists(
 def test_offsets_are_dense_and_places_are_where_the_log_has_the_records(steps: list[Step]) -> None:
     written = Written()
     memory, numbers = written.memory, count()
-    told: list[tuple[list[bytes], list[Outcome]]] = []
+    told: list[tuple[list[bytes], list[UnitOutcome]]] = []
 
     def write(places: list[tuple[str, int]]) -> None:
         records = [record(topic, queue_id, b"w%d" % next(numbers)) for topic, queue_id in places]
-        outcome: list[Outcome] = []
+        outcome: list[UnitOutcome] = []
         written.writer.write(records, [SetOrdinal(1)] * (len(records) % 2), done=outcome.append)
         told.append(([each.body for each in records], outcome))
 
@@ -480,12 +479,12 @@ def assert_dense(records: Sequence[MessageRecord]) -> None:
 def test_what_is_dropped_for_want_of_space_leaves_no_gap_while_its_leader_goes_on() -> None:
     broker = BrokerInMemory()
     broker.create_topic("T1")
-    told: list[Outcome] = []
+    told: list[UnitOutcome] = []
     for number in (2, 1):
         records = [NewRecord(topic="T1", queue_id=0, body=b"x", born_ms=0, born_host=BORN_HOST)] * number
         broker.writer.write(records, done=told.append)
     broker.node.drop_staged()
-    assert told == [Unknown(), Unknown()]
+    assert [type(outcome) for outcome in told] == [NotStored, NotStored]
     broker.send("T1", 0, Message(b"next"))
     assert broker.bodies("T1") == [b"next"]
     assert broker.queue("T1").next_offset == 1

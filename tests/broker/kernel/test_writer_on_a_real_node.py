@@ -15,15 +15,13 @@ from dledger.errors import NotLeaderError, TooLargeError
 from dledger.format import MAX_UNIT_BYTES
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
-from dledger_broker.kernel.units import NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
 SMALL = MachineConfig(node_id="n0", units_per_file=1000, index_slots=1000, index_entries=5000)
-
-Outcome = Stored | Unknown
 
 
 class WritingNode:
@@ -46,7 +44,7 @@ class WritingNode:
         self.node = Node(config, self.machine)
         self.machine.attach(self.node)
         self.writer = LogWriter(self.machine, self.node, self.env, HostAddress("10.0.0.1", 10911))
-        self.told: list[Outcome] = []
+        self.told: list[UnitOutcome] = []
 
     async def start(self) -> None:
         ready, created = asyncio.Event(), asyncio.Event()
@@ -62,11 +60,11 @@ class WritingNode:
         await self.node.stop()
         self.env.close()
 
-    def write(self, *records: NewRecord) -> asyncio.Future[Outcome]:
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def write(self, *records: NewRecord) -> asyncio.Future[UnitOutcome]:
+        outcome: asyncio.Future[UnitOutcome] = asyncio.get_running_loop().create_future()
         before = len(self.told)
 
-        def done(told: Outcome) -> None:
+        def done(told: UnitOutcome) -> None:
             self.told.append(told)
             outcome.set_result(told)
 

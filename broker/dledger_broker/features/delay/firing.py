@@ -27,7 +27,7 @@ from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.units import Stored, UnitOutcome
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_remoting.record import MessageRecord
 
@@ -145,7 +145,7 @@ class FireTimersInTime:
         positions, size = unit.positions, unit.size
         go_on = handle.guarded(partial(self._go_on, handle, rest))
 
-        def settled(outcome: Stored | Unknown) -> None:
+        def settled(outcome: UnitOutcome) -> None:
             self._in_flight.fired(positions)
             self._share.settled(size)
             if isinstance(outcome, Stored):

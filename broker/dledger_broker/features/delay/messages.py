@@ -33,7 +33,7 @@ from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitOutcome
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.delays import parse_delay_levels
@@ -154,14 +154,14 @@ class DueMessages(Part):
         self,
         message: NewRecord,
         due: Due,
-        done: Callable[[Place | None], None],
+        done: Told,
         facts: Sequence[FixedRows] = (),
         *,
         sent_back: bool = False,
     ) -> None:
         """Leader: store a message that is delivered when it is due, in one unit with other facts about it.
 
-        `done` is told where it waits; None: unknown. The topic where it waits is there. What consumers have `sent_back`
+        The topic where it waits is there. What consumers have `sent_back`
         may wait beyond the limits. Raises `RemotingError` and `LogError`, with nothing stored.
         """
         record = waiting(message, due)
@@ -175,9 +175,9 @@ class DueMessages(Part):
         self._writer.write((record,), commands, done=partial(self._stored, one, done))
         self._on_their_way = _sum(self._on_their_way, one)
 
-    def _stored(self, one: Pending, done: Callable[[Place | None], None], outcome: Stored | Unknown) -> None:
+    def _stored(self, one: Pending, done: Told, outcome: UnitOutcome) -> None:
         self._on_their_way = _sum(self._on_their_way, Pending(-one.rows, -one.bytes))
-        done(outcome.places[0] if isinstance(outcome, Stored) else None)
+        done(outcome)
 
 
 def _sum(one: Pending, other: Pending) -> Pending:

@@ -23,7 +23,7 @@ from dledger_broker.features.delay.row_units import MoveUnit
 from dledger_broker.features.delay.share import LogShare
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.units import Stored, UnitOutcome
 from dledger_broker.views.timefile import Slice
 from dledger_broker.views.timeindex import TimeIndex
 from dledger_broker.views.timerows import Key
@@ -136,7 +136,7 @@ class Sweep:
         """Whether the log takes it; if not, the sweep goes on later, or ends."""
         positions, size = unit.positions, unit.size
 
-        def settled(outcome: Stored | Unknown) -> None:
+        def settled(outcome: UnitOutcome) -> None:
             self._in_flight.moved(positions)
             self._share.settled(size)
             if isinstance(outcome, Stored):

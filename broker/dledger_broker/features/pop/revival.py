@@ -29,7 +29,7 @@ from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import NewRecord, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome
 from dledger_remoting.errors import RecordError
 from dledger_remoting.pop import Retry, pop_retry_topic
 from dledger_remoting.record import MessageRecord, decode_record
@@ -272,7 +272,7 @@ class Revivals:
         closed = unit.closed
         go_on = handle.guarded(partial(self._look, handle))
 
-        def settled(outcome: Stored | Unknown) -> None:
+        def settled(outcome: UnitOutcome) -> None:
             self._changes.end_closing(closed)
             if isinstance(outcome, Stored):
                 self.buried += unit.buried

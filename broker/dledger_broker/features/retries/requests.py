@@ -26,7 +26,7 @@ from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
-from dledger_broker.kernel.units import Place, Stored, Unknown
+from dledger_broker.kernel.units import Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -194,24 +194,25 @@ class RetryRequests(Part):
             request, QuorumTimeout(f"no majority stored the message within {limit} ms: it may have been sent back")
         )
 
-    def _retry_stored(self, request: Request, place: Place | None) -> None:
-        if place is not None:
-            self.retried += 1
-        self._answer(request, stored=place is not None)
+    def _retry_stored(self, request: Request, outcome: UnitOutcome) -> None:
+        self.retried += _is_stored(outcome)
+        self._answer(request, outcome)
 
-    def _dead_letter_stored(self, request: Request, outcome: Stored | Unknown) -> None:
-        stored = isinstance(outcome, Stored) and outcome.places[0] is not None
-        self.dead_letters += stored
-        self._answer(request, stored=stored)
+    def _dead_letter_stored(self, request: Request, outcome: UnitOutcome) -> None:
+        self.dead_letters += _is_stored(outcome)
+        self._answer(request, outcome)
 
-    def _answer(self, request: Request, *, stored: bool) -> None:
+    def _answer(self, request: Request, outcome: UnitOutcome) -> None:
         timer = self._waiting.pop(request, None)
         if timer is None:
             return  # it was answered that its outcome is unknown
         timer.cancel()
-        if stored:
+        if _is_stored(outcome):
             request.respond()
         else:
-            self._requests.fail(
-                request, OutcomeUnknown("leadership was lost before a majority had the message: it may be sent back")
-            )
+            unknown = "leadership was lost before a majority had the message: it may be sent back"
+            self._requests.fail(request, failure(outcome, unknown))
+
+
+def _is_stored(outcome: UnitOutcome) -> bool:
+    return isinstance(outcome, Stored) and outcome.places[0] is not None

@@ -17,7 +17,7 @@ from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.units import NewRecord, Place
+from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome, failure
 from dledger_remoting.errors import OutcomeUnknown, QuorumTimeout
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD_BYTES
@@ -105,16 +105,16 @@ class DelayedSends:
         taken, rows = self._idempotent.admit([send])
         return rows if taken else None
 
-    def _stored(self, request: Request, queue_id: int, unique_key: bytes, handle: bytes, place: Place | None) -> None:
+    def _stored(self, request: Request, queue_id: int, unique_key: bytes, handle: bytes, outcome: UnitOutcome) -> None:
         self._idempotent.applied()
         timer = self._waiting.pop(request, None)
         if timer is None:
             return  # it was answered that its outcome is unknown
         timer.cancel()
+        place = outcome.places[0] if isinstance(outcome, Stored) else None
         if place is None:
-            self._requests.fail(
-                request, OutcomeUnknown("leadership was lost before a majority had the message: it may be stored")
-            )
+            unknown = "leadership was lost before a majority had the message: it may be stored"
+            self._requests.fail(request, failure(outcome, unknown))
             return
         self._counters.messages_in += 1
         if request.is_oneway:

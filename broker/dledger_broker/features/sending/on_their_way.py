@@ -28,7 +28,7 @@ class UnitOnItsWay(Protocol):
     settled: bool
     """They were answered."""
 
-    def fail(self, error: OutcomeUnknown) -> None:
+    def fail(self, error: Exception) -> None:
         """Answer all of them with an error, unless they were answered."""
 
 

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from dledger.errors import LogFullError
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState
@@ -177,11 +178,12 @@ class SendUnit:
         self._answers = []
         self._on_applied(self._messages)
 
-    def dropped(self) -> None:
+    def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext`."""
-        self.fail(OutcomeUnknown("leadership was lost before a majority had the message: it may be stored"))
+        unknown = "leadership was lost before a majority had the message: it may be stored"
+        self.fail(full or OutcomeUnknown(unknown))
 
-    def fail(self, error: OutcomeUnknown) -> None:
+    def fail(self, error: Exception) -> None:
         """Answer every request of the unit with an error, unless it was answered."""
         if not self.settled:
             self.settled = True

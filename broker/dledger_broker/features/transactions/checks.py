@@ -25,7 +25,7 @@ from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.units import UnitOutcome
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers import CheckTransactionHeader, encode_ext
 from dledger_remoting.ids import offset_message_id
@@ -152,7 +152,7 @@ class CheckBacks:
             return
         position = half.position
 
-        def settled(_outcome: Stored | Unknown) -> None:
+        def settled(_outcome: UnitOutcome) -> None:
             self._proposed.ends.finish(position)
 
         try:

@@ -21,9 +21,9 @@ from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, Ha
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.units import Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
-from dledger_remoting.errors import InvalidParameter, OutcomeUnknown, ServerError, SystemBusy, TopicNotExist
+from dledger_remoting.errors import InvalidParameter, ServerError, SystemBusy, TopicNotExist
 from dledger_remoting.headers import EndTransactionHeader, decode_ext
 from dledger_remoting.record import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_ROLLBACK, MessageRecord
 
@@ -120,12 +120,12 @@ class HalfEnds:
         self._writer.write([committed(record, topic)], [end], done=partial(self._committed, request, position))
         self._ends.begin(position)
 
-    def _committed(self, request: Request, position: int, outcome: Stored | Unknown) -> None:
+    def _committed(self, request: Request, position: int, outcome: UnitOutcome) -> None:
         self._ends.finish(position)
         if isinstance(outcome, Stored):
             request.respond()
         else:
-            self._requests.fail(request, _unknown(position))
+            self._requests.fail(request, failure(outcome, _unknown(position)))
 
     def _end_without_record(self, request: Request, position: int, outcome: HalfOutcome) -> None:
         """End a half by a command alone, on a full disk too: its part of the log can go then."""
@@ -177,7 +177,5 @@ def _no_topic(position: int) -> str:
     return f"the topic of the transaction at {position} does not exist any more: it has ended, and nothing was stored"
 
 
-def _unknown(position: int) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"leadership was lost before the commit of the transaction at {position} was: it may be committed"
-    )
+def _unknown(position: int) -> str:
+    return f"leadership was lost before the commit of the transaction at {position} was: it may be committed"

@@ -13,9 +13,9 @@ from dledger_broker.features.transactions.units import NewHalf, opened
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.units import Stored, Unknown
+from dledger_broker.kernel.units import Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
-from dledger_remoting.errors import InvalidParameter, OutcomeUnknown, ServerError, ServiceNotAvailable, SystemBusy
+from dledger_remoting.errors import InvalidParameter, ServerError, ServiceNotAvailable, SystemBusy
 from dledger_remoting.headers import ResumeHalfHeader, decode_ext
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import PRODUCER_GROUP, find_property
@@ -86,10 +86,10 @@ class HalfResumption:
         self._proposed.opening += 1
         self._ends.begin(half_position)
 
-    def _resumed(self, request: Request, half_position: int, outcome: Stored | Unknown) -> None:
+    def _resumed(self, request: Request, half_position: int, outcome: UnitOutcome) -> None:
         self._proposed.opening -= 1
         self._ends.finish(half_position)
         if isinstance(outcome, Stored):
             request.respond()
         else:
-            self._requests.fail(request, OutcomeUnknown("leadership was lost: the transaction may be open again"))
+            self._requests.fail(request, failure(outcome, "leadership was lost: the transaction may be open again"))

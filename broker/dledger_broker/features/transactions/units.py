@@ -23,7 +23,7 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.errors import OutcomeUnknown, ServiceNotAvailable
 from dledger_remoting.hosts import HostAddress
@@ -134,7 +134,7 @@ class HalfUnits:
         for send in sends:
             self._fail(send.request, error)
 
-    def _done(self, unit: HalfUnit, outcome: Stored | Unknown) -> None:
+    def _done(self, unit: HalfUnit, outcome: UnitOutcome) -> None:
         """A unit is applied or lost, whatever its senders were told meanwhile."""
         self._proposed.opening -= unit.requests
         if isinstance(outcome, Stored):
@@ -142,7 +142,7 @@ class HalfUnits:
             places = cast(Sequence[Place], outcome.places)  # the topic was there in the turn that staged them
             unit.stored(places, self._id_prefix)
         else:
-            unit.fail(OutcomeUnknown("leadership was lost before a majority had the message: it may be stored"))
+            unit.fail(failure(outcome, "leadership was lost before a majority had the message: it may be stored"))
         self._on_their_way.let_go()
         self._flush_later()
 
@@ -175,7 +175,7 @@ class HalfUnit:
                 origin.answer_frames(frames)
         self._sends = ()
 
-    def fail(self, error: OutcomeUnknown) -> None:
+    def fail(self, error: Exception) -> None:
         """See `UnitOnItsWay.fail`."""
         if not self.settled:
             self.settled = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from dledger_broker.features.groups.table import GROUPS, PutGroup
-from dledger_broker.kernel.units import NewRecord, Place, Stored, Unknown
+from dledger_broker.kernel.units import NewRecord, Place, Stored, UnitOutcome, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -23,7 +23,7 @@ class Unit:
     def __init__(self, brokers: Brokers, writer: LogWriter, name: str, *topics: str) -> None:
         self.name = name
         self.operations = [brokers.workload.next_operation() for _ in topics]
-        self._told: list[Stored | Unknown] = []
+        self._told: list[UnitOutcome] = []
         records = [
             NewRecord(topic=topic, queue_id=0, body=encode_body(operation, 0), born_ms=0, born_host=bytes(8))
             for topic, operation in zip(topics, self.operations, strict=True)
@@ -32,7 +32,7 @@ class Unit:
         assert not self._told, "nothing is told inside `write`"
 
     @property
-    def outcome(self) -> Stored | Unknown:
+    def outcome(self) -> UnitOutcome:
         """What it was told, once."""
         (outcome,) = self._told
         return outcome

@@ -115,6 +115,7 @@ class IdempotentSends:
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_members_changed.append(self._on_members)
+        machine.on_refused.append(self._on_refused)
 
     @property
     def gauge(self) -> Gauge:
@@ -363,6 +364,14 @@ class IdempotentSends:
         """A unit whose first record is to stand at `position` was proposed."""
         self._staged.append((position, rows))
         self._not_indexed += len(rows.families)
+
+    def _on_refused(self, position: int) -> None:
+        """The disk has no space for what was to stand at `position` and behind it.
+
+        While that counted as in flight, who tried again as told would wait for it, and be told that it may be stored.
+        """
+        while self._staged and self._staged[-1][0] >= position:
+            self._staged.pop()
 
     def applied(self) -> None:
         """A unit was applied and answered."""

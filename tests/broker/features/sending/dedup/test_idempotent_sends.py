@@ -209,6 +209,20 @@ def test_a_repetition_after_a_failover_finds_what_was_stored_and_stores_what_was
     assert stored(broker) == 2
 
 
+def test_a_send_that_a_full_disk_refused_is_stored_at_once_when_it_is_tried_again(broker: ServedBroker):
+    """A repetition of what is in flight waits for its outcome; what is refused has it."""
+    send(broker)
+    client = broker.client()
+    refused = client.send(310, send_ext("T1", properties="UNIQ_KEY\x01K2\x02", idempotent="true"), b"again")
+    broker.service.parts[SendRequests].flush()
+    broker.memory.node.drop_staged()
+    answer = client.answered(refused)
+    assert (answer.code, answer.ext.get("outcome")) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
+    assert (answer.remark or "").startswith("nothing was stored: ")
+    again = send(broker, b"again", "UNIQ_KEY\x01K2\x02")
+    assert (place(again)[2], stored(broker)) == ("1", 2)
+
+
 @pytest.mark.parametrize("from_snapshot", [False, True])
 def test_another_node_knows_what_was_stored(broker: ServedBroker, from_snapshot: bool):
     first = send(broker)
