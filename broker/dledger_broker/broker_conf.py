@@ -82,6 +82,12 @@ def _flush(key: str, value: ConfigValue) -> ConfigValue:
     return kinds[value]
 
 
+def _request_mode(key: str, value: ConfigValue) -> ConfigValue:
+    if value not in ("PULL", "POP"):
+        raise ConfigError(f"{key} = {value!r}, expected PULL or POP")
+    return str(value).lower()
+
+
 def _percent(key: str, value: ConfigValue) -> ConfigValue:
     if isinstance(value, bool) or not isinstance(value, int) or not 10 <= value <= 95:
         raise ConfigError(f"{key} = {value!r}, expected a percentage of 10..95")
@@ -130,6 +136,7 @@ ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
     "enablePropertyFilter": ("property_filter", _same),
     "enableRetryTopicV2": ("pop_retry_topic_v2", _same),
+    "defaultMessageRequestMode": ("default_request_mode", _request_mode),
     "defaultTopicQueueNums": ("default_topic_queues", _same),
     "maxMessageSize": ("max_message_bytes", _same),
     "fileReservedTime": ("retention_hours", _same),

@@ -64,6 +64,8 @@ class BrokerConfig:
       property_filter            consumers may filter by what properties hold, with expressions in SQL92
       pop_retry_topic_v2         popped messages come again in %RETRY%group+topic, not in %RETRY%group_topic, whose name
                                  two groups may share; old clients know only that
+      default_request_mode       how consumers whose queues the broker assigns get messages, "pull" or "pop", as far as
+                                 nobody has set that for their group and topic (401)
       default_topic_queues       most queues of a topic created by a send
       max_message_bytes          largest body
 
@@ -119,6 +121,7 @@ class BrokerConfig:
       max_relayed_calls          requests of the broker that clients have not answered; one more is not sent
       max_locks_per_group        queues that the members of one consumer group have locked, and that one request names
       max_pop_in_flight          messages of a queue that a group has popped and not acknowledged; no more are popped
+      max_request_modes          topics of groups of which is set how they are consumed; one more is refused
 
     Logs
       log_format                 "text" or "json"
@@ -156,6 +159,7 @@ class BrokerConfig:
     auto_create_group: bool = True
     property_filter: bool = True
     pop_retry_topic_v2: bool = False
+    default_request_mode: str = "pull"
     default_topic_queues: int = DEFAULT_TOPIC_QUEUES
     max_message_bytes: int = 4 * MIB
 
@@ -199,6 +203,7 @@ class BrokerConfig:
     max_relayed_calls: int = 1_000
     max_locks_per_group: int = 4_096
     max_pop_in_flight: int = 20_000
+    max_request_modes: int = 100_000
 
     log_format: str = "text"
     log_file: str | Path = ""
@@ -272,6 +277,11 @@ class BrokerConfig:
             raise ConfigError(
                 f"flush = {self.flush!r}, expected 'sync' (acknowledged = on disk on a majority) or 'async' (faster, a "
                 "power loss of several nodes can lose acknowledged messages)"
+            )
+        if self.default_request_mode not in ("pull", "pop"):
+            raise ConfigError(
+                f"default_request_mode = {self.default_request_mode!r}, expected 'pull' or 'pop': how consumers whose "
+                "queues the broker assigns get messages"
             )
 
         try:
@@ -360,6 +370,7 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_relayed_calls", 1, 1_000_000),
     ("max_locks_per_group", 1, 100_000),
     ("max_pop_in_flight", 32, 1_000_000),
+    ("max_request_modes", 1, 10_000_000),
 )
 
 _ORDERED: Final = (

@@ -26,6 +26,7 @@ from dledger_broker.features import FEATURES
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
+from dledger_broker.frontend.route_lookups import RouteLookups
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
@@ -73,6 +74,7 @@ class Broker:
         self.machine: BrokerMachine
         self.listener: Listener
         self.registrar: Registrar
+        self.route_lookups: RouteLookups
         self.service: BrokerService
 
     # ---------------------------------------------------------------- life
@@ -155,6 +157,7 @@ class Broker:
         started, self._started = self._started, False
         if started:
             await self.registrar.stop()
+            await self.route_lookups.stop()
             await self.service.settle(self.listener.stop_reading)
         if hasattr(self, "listener"):
             await self.listener.close()
@@ -283,6 +286,8 @@ class Broker:
             service.channel_lost,
         )
         self.registrar = Registrar(machine, group, config)
+        self.route_lookups = RouteLookups(env, config.namesrv)
+        service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar.told_version, self.registrar.hurry)
         self.registrar.on_told = service.announcements.check
         group.listeners.append(service.announcements.check)

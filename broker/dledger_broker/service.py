@@ -14,6 +14,7 @@ from dledger_broker.clients.gossip import GOSSIP_CHANNEL, Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.clients.relay import RELAY_CHANNEL, Relay
 from dledger_broker.clients.tables import ClientChannel
+from dledger_broker.clients.topic_routes import TopicRoutes
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -60,7 +61,8 @@ class BrokerService:
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine)
         self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters)
-        self.parts = Parts(self.gossip, self.relay, channels, Readers())
+        self.topic_routes = TopicRoutes()
+        self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes)
         self.writer = LogWriter(machine, log, env, store_host)
         self.clock = GroupClock(machine, env, config.forward_hold_ms / 1000)
         roles = Roles(machine, log, group, config.broker_group, counters)

@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 
 from tests.recorded.areas import (
+    assignments,
     groups,
     locks,
     membership,
@@ -42,6 +43,7 @@ AREAS = (
     recalls,
     pop,
     replies,
+    assignments,
 )
 
 

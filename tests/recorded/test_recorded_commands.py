@@ -4,6 +4,7 @@ import msgspec
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
@@ -111,6 +112,7 @@ EXAMPLES: list[tuple[str, Command]] = [
     ),
     ("messages that come again", Revive((ReviveRow("CG", "%RETRY%CG+T1", 5, 0, 1_700_000_000_000, 0b11),))),
     ("a group that goes on elsewhere", ResetPop("CG", "T1", 5, 0, 1 << 40)),
+    ("a group that pops", PutRequestMode("T1", "CG", True, -1)),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -127,6 +127,7 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"autoCreateSubscriptionGroup": "true", "auto_create_group": "false"},
     {"enablePropertyFilter": "true", "property_filter": "false"},
     {"enableRetryTopicV2": "true", "pop_retry_topic_v2": "false"},
+    {"defaultMessageRequestMode": '"POP"', "default_request_mode": '"pull"'},
     {"defaultTopicQueueNums": "4", "default_topic_queues": "5"},
     {"maxMessageSize": "1", "max_message_bytes": "2"},
     {"fileReservedTime": "1", "retention_hours": "2"},

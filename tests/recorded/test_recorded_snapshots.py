@@ -9,6 +9,7 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
@@ -149,6 +150,10 @@ def popped(replica: Replica) -> None:
     )
 
 
+def request_modes(replica: Replica) -> None:
+    replica.apply(PutRequestMode("orders", "readers", True, -1), PutRequestMode("orders", "others", False, 0))
+
+
 def limits_alone(replica: Replica) -> None:
     replica.apply(LimitSends(120_000, 5_000_000))
 
@@ -255,6 +260,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     pins,
     locks,
     popped,
+    request_modes,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -333,7 +339,7 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     kinds = kinds_of(stream_of(state_of(everything)))
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
-    assert set(kinds) | {"activated", "locks", "pop-queues", "deliveries", "ended-deliveries"} == {
+    assert set(kinds) | {"activated", "locks", "pop-queues", "deliveries", "ended-deliveries", "request-modes"} == {
         "start",
         *of_tables,
         "end",

@@ -339,7 +339,7 @@ class MergedClients:
         apply()
         return {group for group in groups if before[group] != self._fingerprint(group)}
 
-    def _fingerprint(self, group: str) -> frozenset[tuple[str, tuple[tuple[str, str], ...]]]:
+    def _fingerprint(self, group: str) -> frozenset[tuple[str, tuple[tuple[str, str, str], ...]]]:
         """Members and what they subscribe to."""
         return frozenset(
             (client_id, _subscribed(consumer))
@@ -348,8 +348,10 @@ class MergedClients:
         )
 
 
-def _subscribed(consumer: ConsumerData) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((entry.topic, entry.sub_string) for entry in consumer.subscription_data_set))
+def _subscribed(consumer: ConsumerData) -> tuple[tuple[str, str, str], ...]:
+    return tuple(
+        sorted((entry.topic, entry.expression_type, entry.sub_string) for entry in consumer.subscription_data_set)
+    )
 
 
 def _groups(table: ClientIndex) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features import (
+    assignments,
     client_membership,
     delay,
     group_settings,
@@ -43,6 +44,7 @@ FEATURES: Final = (
     replies.FEATURE,
     pulling.FEATURE,
     pop.FEATURE,
+    assignments.FEATURE,
     queries.FEATURE,
     pins.FEATURE,
     ranges.FEATURE,

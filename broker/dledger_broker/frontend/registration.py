@@ -22,13 +22,13 @@ from dledger_broker.addresses import Address
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.configuration import data_version
 from dledger_broker.features.topics.system_topics import system_topics
+from dledger_broker.frontend.name_server import NameServerConnection
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import ProtocolError, RemotingError, error_from_response
-from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import (
     BrokerNodeHeader,
     QueryDataVersionResponseHeader,
@@ -46,7 +46,7 @@ from dledger_remoting.registration import (
     encode_registration,
 )
 from dledger_remoting.route import MASTER_ID
-from dledger_remoting.speakers import CLOSES_UNHEARD, Speaker, speaker_of
+from dledger_remoting.speakers import Speaker
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +63,6 @@ Not so the change that completes the topics for which clients of a new leader lo
 where it is told by itself.
 """
 MAX_COALESCE_S: Final = 1.0
-READ_BYTES: Final = 64 << 10
 MAX_PLAIN_BYTES: Final = 8 << 20
 """Tables of topics that take more are compressed: a frame holds 16 MiB."""
 MAX_CHANGES: Final = 1_000
@@ -226,7 +225,7 @@ class _Link:
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._wire: _Wire | None = None
+        self._wire: NameServerConnection | None = None
         self._pause_s = COALESCE_S
         self._complained = False
         self._said = False
@@ -285,7 +284,9 @@ class _Link:
         while True:
             try:
                 self._announced_id = None
-                self._wire = await _Wire.open(self._address, partial(self.wake, urgent=True))
+                self._wire = await NameServerConnection.open(
+                    self._address, REQUEST_TIMEOUT_S, partial(self.wake, urgent=True)
+                )
                 self._watch_silence()
                 await self._register()
                 pause_s = RECONNECT_S
@@ -399,73 +400,3 @@ class _Link:
         response = await self._wire.call(request)
         self._end_silence()
         return response
-
-
-class _Wire:
-    """One request at a time over a stream. `on_lost` is called when the name server closes it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_lost: Callable[[], None]) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._on_lost = on_lost
-        self._opaque = 0
-        self._answer: asyncio.Future[RemotingCommand] | None = None
-        self._lost: Exception | None = None
-        self._receiving = asyncio.get_running_loop().create_task(self._receive())
-
-    @classmethod
-    async def open(cls, address: Address, on_lost: Callable[[], None]) -> _Wire:
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return cls(*await asyncio.open_connection(address.host, address.port), on_lost)
-        except TimeoutError as error:
-            raise TimeoutError(f"no connection within {REQUEST_TIMEOUT_S:g} s") from error
-
-    async def call(self, request: RemotingCommand) -> RemotingCommand:
-        """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
-        if self._lost is not None:
-            raise self._lost
-        self._opaque += 1
-        request.opaque = self._opaque
-        self._answer = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                self._writer.write(encode_command(request))
-                await self._writer.drain()
-                return await self._answer
-        except TimeoutError as error:
-            raise TimeoutError(f"no answer within {REQUEST_TIMEOUT_S:g} s") from error
-
-    async def _receive(self) -> None:
-        decoder = FrameDecoder()
-        first: bytes | None = b""
-        heard = False
-        try:
-            while data := await self._reader.read(READ_BYTES):
-                heard = True
-                if first is not None and (speaker := speaker_of(first := first + data)) is not None:
-                    if speaker is not Speaker.REMOTING:
-                        raise ProtocolError(f"{speaker.value} answered there, which is no name server")
-                    first = None
-                decoder.receive_data(data)
-                while (frame := decoder.next_frame()) is not None:
-                    self._take(decode_command(frame))
-            self._lost = ConnectionResetError("the name server closed the connection" if heard else CLOSES_UNHEARD)
-        except ConnectionResetError as error:
-            self._lost = error if heard else ConnectionResetError(CLOSES_UNHEARD)
-        except (OSError, ProtocolError) as error:
-            self._lost = error
-        except Exception as error:  # whoever waits for an answer learns of it, and logs it
-            self._lost = error
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(self._lost)
-        self._on_lost()
-
-    def _take(self, response: RemotingCommand) -> None:
-        expected = response.is_response and response.opaque == self._opaque
-        if expected and self._answer is not None and not self._answer.done():
-            self._answer.set_result(response)
-
-    def close(self) -> None:
-        self._receiving.cancel()
-        self._writer.close()

@@ -49,6 +49,7 @@ HELP: Final[Mapping[str, str]] = {
     "max_relayed_calls": _LIMIT,
     "max_locks_per_group": _LIMIT,
     "max_pop_in_flight": _LIMIT,
+    "max_request_modes": _LIMIT,
     "peer_bytes_in": "Bytes from the group's other nodes, after the handshake",
     "peer_bytes_out": "Bytes to the group's other nodes, after the handshake",
     "peer_frames_in": "Frames from the group's other nodes",
@@ -120,6 +121,7 @@ class BrokerCounters:
     max_relayed_calls: int = 0
     max_locks_per_group: int = 0
     max_pop_in_flight: int = 0
+    max_request_modes: int = 0
 
     def count_range_read(self, role: str, size: int) -> None:
         """A range read was answered by this node in the role of leader, follower or learner."""

@@ -16,9 +16,7 @@ from . import (
     ordered,
     orderly,
     passing,
-    pops,
     registers,
-    replies,
     retention,
     retries,
     transactions,
@@ -41,8 +39,6 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         transactions,
         locks,
         orderly,
-        pops,
-        replies,
         cpp,
         registers,
     )

@@ -104,11 +104,17 @@ class Node:
         return True
 
     def heartbeat(
-        self, client_id: str, group: str = "CG", topic: str = "T1", channel: Channel | None = None
+        self,
+        client_id: str,
+        group: str = "CG",
+        topic: str = "T1",
+        channel: Channel | None = None,
+        expression_type: str = "TAG",
     ) -> Channel:
         channel = channel or Channel()
+        subscription = SubscriptionData(topic, expression_type=expression_type)
         data = HeartbeatData(
-            client_id, [ProducerData("PG")], [ConsumerData(group, subscription_data_set=[SubscriptionData(topic)])]
+            client_id, [ProducerData("PG")], [ConsumerData(group, subscription_data_set=[subscription])]
         )
         self.gossip.local.heartbeat(channel, data, 0, 479, self.network.env.now())
         return channel
@@ -211,6 +217,15 @@ def test_a_changed_subscription_notifies_the_group(network: Network) -> None:
     assert network.nodes["n0"].notified == [{"CG"}, {"CG"}]
     assert network.nodes["n0"].gossip.merged.subscription("CG", "T1") is None
     assert network.nodes["n0"].gossip.merged.subscription("CG", "T2") is not None
+
+
+@pytest.mark.parametrize("node_id", ["n0", "n1"])
+def test_a_subscription_that_changes_in_its_type_only_notifies_the_group(network: Network, node_id: str) -> None:
+    channel = network.nodes[node_id].heartbeat("c1")
+    network.settle()
+    network.nodes[node_id].heartbeat("c1", channel=channel, expression_type="SQL92")
+    network.settle()
+    assert network.nodes["n0"].notified == [{"CG"}, {"CG"}]
 
 
 def test_a_closed_connection_takes_its_clients_with_it(network: Network) -> None:

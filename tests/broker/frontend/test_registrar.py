@@ -13,7 +13,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.addresses import Address
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.system_topics import system_topics
-from dledger_broker.frontend import registration
+from dledger_broker.frontend import name_server, registration
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel import topic_changes
 from dledger_broker.kernel.leadership import Group
@@ -360,7 +360,7 @@ async def test_an_answer_that_nobody_expected_ends_the_connection_and_not_the_re
         raise KeyError("nobody expected that")
 
     monkeypatch.setattr(registration, "REQUEST_TIMEOUT_S", 3_600.0)
-    monkeypatch.setattr(registration, "decode_command", fail_once)
+    monkeypatch.setattr(name_server, "decode_command", fail_once)
     setup = Setup(servers[:1])
     for _ in range(2):
         await servers[0].registration()

@@ -7,6 +7,7 @@ from dledger.errors import CorruptionError
 from dledger.format import encode_command, iter_commands
 from dledger.invariants import InvariantError
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
@@ -54,6 +55,7 @@ EXAMPLES = [
     Ack((AckRow("g", "orders", 48, 0, 1_700_000_000_000, 0b10, 1_700_000_030_000, 30_000),)),
     Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
     ResetPop("g", "orders", 48, 0, 7),
+    PutRequestMode("T1", "CG", True, 3),
 ]
 
 

@@ -26,6 +26,7 @@ READS = {
     RequestCode.LIST_PINS,
     RequestCode.PEEK_MESSAGE,
     RequestCode.POLLING_INFO,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
 REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 """They are handed on to a client, and nothing of them is stored."""
@@ -43,8 +44,12 @@ HELD = {
     RequestCode.LITE_PULL_MESSAGE,
     RequestCode.POP_MESSAGE,
     RequestCode.NOTIFICATION,
+    RequestCode.QUERY_ASSIGNMENT,
 }
-"""A pop that nobody answered hides messages for a while, and no more: it is answered as one that has found none."""
+"""A pop that nobody answered hides messages for a while, and no more: it is answered as one that has found none.
+
+A client that asks for an assignment goes on with what it has.
+"""
 
 
 def test_what_only_reads_is_of_no_unknown_outcome(broker: ServedBroker) -> None:

@@ -1,0 +1,212 @@
+"""Requests about assignments: what a client is to consume (400), how a group consumes a topic (401, 402).
+
+A client that asks is answered within its time-out, come what may: Java's client that gets an error, or nothing, to its
+first question never asks again, and shares the queues with the other members by itself. While this node knows no
+leader, or what other broker groups have is not known, the answer is that the client goes on with what it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from dledger.errors import LogError
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.topic_routes import TopicRoutes
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.assignments.choosing import DEFAULT_STRATEGY, STRATEGIES, Strategy, readable_queues, share
+from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey, PutRequestMode, RequestModeTable
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Effect, Needs, Route
+from dledger_remoting.assignments import (
+    AssignmentsBody,
+    QueryAssignmentBody,
+    QueueAssignment,
+    RequestMode,
+    RequestModeBody,
+    RequestModesBody,
+)
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.errors import InvalidParameter, MessageIllegal, NoPermission
+from dledger_remoting.heartbeat import MessageModel
+from dledger_remoting.route import TopicRouteData
+from dledger_remoting.topics import is_retry_topic, require_readable, validate_group, validate_topic
+
+MAX_CLIENT_ID_CHARS: Final = 1_024
+UNANSWERED_S: Final = 2.5
+"""How long the leader's answer to 400 is waited for: Java's client gives up after 3 s."""
+
+
+class AssignmentRequests(Part):
+    """Assigns queues on the leader, who knows the members of all nodes; keeps what groups are said to do."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        group: Group,
+        config: BrokerConfig,
+        counters: BrokerCounters,
+        requests: Requests,
+        gossip: Gossip,
+        routes: TopicRoutes,
+    ) -> None:
+        self._machine = machine
+        self._group = group
+        self._config = config
+        self._counters = counters
+        self._requests = requests
+        self._gossip = gossip
+        self._topic_routes = routes
+        self._under_way: Counter[ModeKey] = Counter()
+        """Modes that are staged and not applied yet: how often."""
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.QUERY_ASSIGNMENT: Route(self.query, Needs.NOTHING, ASKED),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: Route(self.put_mode, Needs.LEADER, CHANGES),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Route(self.modes, Needs.CONFIRMED_LEADER, NO_EFFECT),
+        }
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (Gauge("request_modes", "Topics of groups of which was said how they are consumed", self._count),)
+
+    def _count(self) -> int:
+        return len(self._table)
+
+    @property
+    def _table(self) -> RequestModeTable:
+        return self._machine.state.table(REQUEST_MODES)
+
+    # ---------------------------------------------------------------- assignments
+
+    def query(self, request: Request) -> None:
+        """400: the queues of a topic that a client is to consume, and how."""
+        body = decode_body(QueryAssignmentBody, request.body, "query assignment")
+        validate_topic(body.topic)
+        validate_group(body.consumer_group)
+        require_readable(body.topic)
+        if not body.client_id.strip() or len(body.client_id) > MAX_CLIENT_ID_CHARS:
+            raise InvalidParameter(
+                f"query assignment body: clientId has {len(body.client_id)} characters, expected 1 to "
+                f"{MAX_CLIENT_ID_CHARS}"
+            )
+        if not self._group.ready:
+            if self._group.leader_id is None:
+                _go_on(request)
+            else:
+                self._requests.pass_on(request)
+        elif self._machine.topic(body.topic) is None:
+            _go_on(request)
+        else:
+            strategy = self._strategy_of(body)
+            self._topic_routes.find(body.topic, partial(self._found, request, body, strategy))
+
+    def _strategy_of(self, body: QueryAssignmentBody) -> Strategy:
+        """How the members share the queues. Raises `InvalidParameter` if only clients know that."""
+        name = body.strategy_name or DEFAULT_STRATEGY
+        mode = self._mode_of(body.topic, body.consumer_group)
+        if body.message_model is MessageModel.BROADCASTING or (mode.pops and mode.pop_share_queues <= 0):
+            name = DEFAULT_STRATEGY  # nothing is shared
+        if name not in STRATEGIES:
+            raise InvalidParameter(
+                f"strategy {name[:64]!r} is not one of {', '.join(STRATEGIES)}: let the clients share by themselves"
+            )
+        return STRATEGIES[name]
+
+    def _mode_of(self, topic: str, group: str) -> Mode:
+        """How a group consumes a topic; what comes again to consumers that pull they pull."""
+        said = self._table.get(ModeKey(topic, group))
+        if said is not None:
+            return said
+        return Mode(self._config.default_request_mode == "pop" and not is_retry_topic(topic))
+
+    def _found(
+        self, request: Request, body: QueryAssignmentBody, strategy: Strategy, route: TopicRouteData | None
+    ) -> None:
+        if route is None:
+            _go_on(request)
+        else:
+            self._gossip.when_complete(partial(self._answer, request, body, strategy, route))
+
+    def _answer(self, request: Request, body: QueryAssignmentBody, strategy: Strategy, route: TopicRouteData) -> None:
+        topic = self._machine.topic(body.topic)
+        if topic is None or not self._group.ready:
+            _go_on(request)
+            return
+        queues = readable_queues(body.topic, self._config.broker_group, topic.config, route.queue_datas)
+        mode = self._mode_of(body.topic, body.consumer_group)
+        if body.message_model is not MessageModel.BROADCASTING:
+            members = self._gossip.merged.members(body.consumer_group)
+            if not members:
+                _go_on(request)
+                return
+            queues = share(strategy, mode, body.client_id, members, queues)
+        how = RequestMode.POP if mode.pops else RequestMode.PULL
+        answer = encode_body(AssignmentsBody([QueueAssignment(queue, how) for queue in queues]))
+        if len(answer) > self._requests.max_body_bytes:
+            request.fail(MessageIllegal(f"{len(queues)} queues fit no frame: let the clients share by themselves"))
+        else:
+            request.respond(body=answer)
+
+    # ---------------------------------------------------------------- modes
+
+    def put_mode(self, request: Request) -> None:
+        """401: a group is to consume a topic in a mode from now on; its members learn of it when they ask next."""
+        body = decode_body(RequestModeBody, request.body, "request mode")
+        validate_topic(body.topic)
+        validate_group(body.consumer_group)
+        if is_retry_topic(body.topic):
+            raise NoPermission("retry topic is not allowed to set mode")
+        require_readable(body.topic)
+        key = ModeKey(body.topic, body.consumer_group)
+        self._require_room(key)
+        self._under_way[key] += 1
+        command = PutRequestMode(*key, body.mode is RequestMode.POP, body.pop_share_queue_num)
+        self._machine.stage_command(command, partial(self._put, request, key))
+
+    def _require_room(self, key: ModeKey) -> None:
+        """Raise `InvalidParameter` if one more is one too many."""
+        table, limit = self._table, self._config.max_request_modes
+        new = {other for other in self._under_way if table.get(other) is None} - {key}
+        if table.get(key) is None and len(table) + len(new) >= limit:
+            self._counters.max_request_modes += 1
+            raise InvalidParameter(
+                f"{limit} topics of groups have a request mode, which is the limit max_request_modes: delete groups "
+                "or topics that nobody uses, or raise it"
+            )
+
+    def _put(self, request: Request, key: ModeKey, error: LogError | None) -> None:
+        self._under_way[key] -= 1
+        if not self._under_way[key]:
+            del self._under_way[key]
+        if error is None:
+            request.respond()
+        else:
+            self._requests.fail(request, error)
+
+    def modes(self, request: Request) -> None:
+        """402: all modes that were set."""
+        found: dict[str, dict[str, RequestModeBody]] = {}
+        for (topic, group), mode in sorted(self._table):
+            how = RequestMode.POP if mode.pops else RequestMode.PULL
+            found.setdefault(topic, {})[group] = RequestModeBody(topic, group, how, mode.pop_share_queues)
+        self._requests.respond(request, encode_body(RequestModesBody(found)))
+
+
+def _go_on(request: Request) -> None:
+    """The client goes on with what it has."""
+    request.respond(body=encode_body(AssignmentsBody()))
+
+
+ASKED: Final = Effect(changes=False, answer_timeout_s=UNANSWERED_S, unanswered=_go_on)

@@ -1,0 +1,34 @@
+"""Shares of a topic's queues among the members of a consumer group, as RocketMQ's clients and brokers compute them.
+
+Whoever computes them gets the same from the same members and queues: both are sorted first. Who is no member gets
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .topics import MessageQueue
+
+
+def average_share(
+    client_id: str, client_ids: Collection[str], queues: Collection[MessageQueue]
+) -> Sequence[MessageQueue]:
+    """Contiguous shares of equal size, the first members getting one more (`AVG`, RocketMQ's default)."""
+    members, ordered = sorted(set(client_ids)), sorted(queues)
+    if client_id not in members:
+        return []
+    index = members.index(client_id)
+    share, extra = divmod(len(ordered), len(members))
+    start = index * share + min(index, extra)
+    return ordered[start : start + share + (index < extra)]
+
+
+def circle_share(
+    client_id: str, client_ids: Collection[str], queues: Collection[MessageQueue]
+) -> Sequence[MessageQueue]:
+    """Queues dealt out one by one (`AVG_BY_CIRCLE`)."""
+    members = sorted(set(client_ids))
+    if client_id not in members:
+        return []
+    return sorted(queues)[members.index(client_id) :: len(members)]
