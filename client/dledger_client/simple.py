@@ -19,26 +19,17 @@ from dledger_remoting.headers_pop import (
     ChangeInvisibleHeader,
     ChangeInvisibleResponseHeader,
     PopHeader,
-    PopResponseHeader,
 )
-from dledger_remoting.pop import (
-    MAX_POP_MESSAGES,
-    ORDERED_REVIVE_QUEUE,
-    CheckPoint,
-    Retry,
-    parse_check_point,
-    parse_start_offset_info,
-    pop_retry_topic,
-)
-from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
-from dledger_remoting.record import MessageRecord, iter_records
+from dledger_remoting.pop import MAX_POP_MESSAGES
+from dledger_remoting.properties import POP_CHECK_POINT
 from dledger_remoting.topics import validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .errors import ClientClosedError, InvalidArgumentError, refusal
-from .messages import MessageQueue, ReceivedMessage, received_message
+from .messages import ReceivedMessage
 from .nameservers import parse_addresses
+from .popped import check_point_of, popped_messages
 from .subscriptions import Sql, subscription
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
@@ -152,7 +143,7 @@ class SimpleConsumer:
         False: its time was over, so that it comes again, or is with another member by now. It may also have been
         acknowledged by an attempt of this call, or an earlier call, of which the answer was lost.
         """
-        point, topic = self._point_of(message)
+        point, topic = check_point_of(message), message.queue.topic
         header = AckHeader(self._group, topic, point.queue_id, point.text, point.queue_offset)
         response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header))
         return response.code == ResponseCode.SUCCESS
@@ -161,7 +152,7 @@ class SimpleConsumer:
         """Hide the message for `seconds` from now on, 1 to 43,200. The message that is returned takes the place of the
         one that was given, which can be acknowledged no more; None: see `ack`.
         """
-        point, topic = self._point_of(message)
+        point, topic = check_point_of(message), message.queue.topic
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
@@ -212,34 +203,15 @@ class SimpleConsumer:
             raise refusal(error) from error
 
     def _messages_in(self, response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
-        """The messages of an answer, each with its check point. Raises `RemotingError`."""
-        header = decode_ext(PopResponseHeader, response.ext)
-        found: list[ReceivedMessage] = []
-        for record in iter_records(response.body):
-            text = parse_properties(record.properties).get(POP_CHECK_POINT)
-            point = _point_in(header, record, broker_group) if text is None else parse_check_point(text)
-            read_from = pop_retry_topic(self._group, self._topic, point.retry)
-            message = received_message(record, MessageQueue(read_from, broker_group, point.queue_id))
-            if self._wanted.tags.matches_tag(message.tags):
-                properties = {**message.properties, POP_CHECK_POINT: point.text}
-                found.append(msgspec.structs.replace(message, properties=properties))
-        return found
+        """The messages of an answer that this consumer wants. Raises `RemotingError`."""
+        found = popped_messages(response, self._group, self._topic, broker_group)
+        return [message for message in found if self._wanted.tags.matches_tag(message.tags)]
 
     async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         core = self._started()
         group = core.routes.group(broker_group)
         deadline = core.loop.time() + self._timeout
         return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_OURS)
-
-    def _point_of(self, message: ReceivedMessage) -> tuple[CheckPoint, str]:
-        """The check point of a message that was received here, and the topic that it was read from."""
-        text = message.properties.get(POP_CHECK_POINT)
-        if text is None:
-            raise InvalidArgumentError("the message was not received by a SimpleConsumer: it has no POP_CK property")
-        try:
-            return parse_check_point(text), message.queue.topic
-        except InvalidParameter as error:
-            raise InvalidArgumentError(error.remark) from error
 
     def _started(self) -> ClientCore:
         if self._core is None or self._core.is_closed:
@@ -251,21 +223,3 @@ def _invisible_ms(seconds: float) -> int:
     if not 1.0 <= seconds <= MAX_INVISIBLE_SECONDS:
         raise InvalidArgumentError(f"a message is hidden for 1 to {MAX_INVISIBLE_SECONDS:.0f} s, not {seconds}")
     return int(seconds * 1000)
-
-
-def _point_in(header: PopResponseHeader, record: MessageRecord, broker_group: str) -> CheckPoint:
-    """The check point of a message of the topic itself, for which the answer says where its delivery begins.
-
-    Raises `InvalidParameter` if that cannot be read.
-    """
-    starts = {queue[:2]: queue[2] for queue in parse_start_offset_info(header.start_offset_info or "")}
-    return CheckPoint(
-        start_offset=starts.get((Retry.NONE, record.queue_id), record.queue_offset),
-        pop_time_ms=header.pop_time,
-        invisible_ms=header.invisible_time,
-        is_ordered=header.revive_qid == ORDERED_REVIVE_QUEUE,
-        retry=Retry.NONE,
-        broker_name=broker_group,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from .bodies import decode_body
+from .bodies import decode_body, encode_body
 from .errors import BodyError
 from .integers import Int32, Int64
 from .pop import Retry
@@ -68,9 +68,25 @@ def decode_batch_ack(body: bytes) -> list[BatchAck]:
         raise BodyError(f"batch ack body: {error}") from error
 
 
+def encode_batch_ack(broker_name: str, acks: Sequence[BatchAck]) -> bytes:
+    """The body of 200151, as clients write it."""
+    return encode_body(_WrittenBatchAckBody(broker_name, acks))
+
+
+def bits_of(start_offset: int, offsets: Iterable[int]) -> str:
+    """The bit set of some offsets, none of which is below `start_offset`."""
+    bits = sum(1 << offset - start_offset for offset in set(offsets))
+    return b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+
+
 def _with_short_names(row: Mapping[str, object]) -> dict[str, object]:
     return {_SHORT_NAMES.get(name, name): value for name, value in row.items()}
 
 
 class _BatchAckBody(msgspec.Struct, frozen=True):
     acks: list[dict[str, str | int | None]] = []
+
+
+class _WrittenBatchAckBody(msgspec.Struct, frozen=True, rename="camel"):
+    broker_name: str
+    acks: Sequence[BatchAck]

@@ -10,21 +10,25 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from broker_group import BrokerGroup, client_of
 from broker_in_process import Client
 
-from dledger_broker.features import FEATURES, transactions
+from dledger_broker.features import FEATURES, pop, transactions
 from dledger_broker.kernel import machine as machine_module
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import CommandRegistry
 from dledger_broker.kernel.feature import Replicated
+from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.state import registry_of
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.pop import CheckPoint, Retry
+from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.locks.lock_bodies import lock_body
@@ -32,6 +36,18 @@ from tests.broker.features.locks.lock_bodies import lock_body
 ACTIVATED = frozenset(feature.name for feature in FEATURES if feature.activated)
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 POLICY = {"groupName": "CG", "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}}
+INVISIBLE_MS = 60_000
+START_OF_ALL = 0
+POP = {
+    "consumerGroup": "CG",
+    "topic": "T1",
+    "queueId": "0",
+    "maxMsgNums": "3",
+    "invisibleTime": str(INVISIBLE_MS),
+    "pollTime": "0",
+    "bornTime": "0",
+    "initMode": "0",
+}
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02
 
@@ -103,6 +119,35 @@ async def every_new_request(client: Client) -> dict[str, RemotingCommand]:
         "lock": await client.call(41, {}, lock_body("anna", ("T1", 0))),
         "unlock": await client.call(42, {}, lock_body("anna", ("T1", 0))),
         "retry policy": await client.call(put, {}, json.dumps(POLICY).encode()),
+        **await every_pop_request(client),
+    }
+
+
+async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
+    """The same of POP: three messages are popped, of which one each is acknowledged, hidden anew, one of a batch."""
+    popped = await client.call(RequestCode.POP_MESSAGE, POP)
+    start, time_ms = START_OF_ALL, 1
+    if popped.code == ResponseCode.SUCCESS:
+        start, time_ms = int(popped.ext["startOffsetInfo"].split(" ")[2]), int(popped.ext["popTime"])
+
+    def about(number: int) -> dict[str, str]:
+        point = CheckPoint(start, time_ms, INVISIBLE_MS, False, Retry.NONE, "broker-a", 0, start + number)
+        queue = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
+        return queue | {"extraInfo": point.text, "offset": str(start + number)}
+
+    batch = BatchAck("CG", "T1", Retry.NONE, start, 0, time_ms, bits_of(start, [start + 1]))
+    hidden = {"invisibleTime": str(INVISIBLE_MS)}
+    asked = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "bornTime": "0", "pollTime": "0"}
+    return {
+        "pop": popped,
+        "acknowledgement": await client.call(RequestCode.ACK_MESSAGE, about(0)),
+        "batch of acknowledgements": await client.call(
+            RequestCode.BATCH_ACK_MESSAGE, {}, encode_batch_ack("broker-a", [batch])
+        ),
+        "change of an invisible time": await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, about(2) | hidden),
+        "peek": await client.call(RequestCode.PEEK_MESSAGE, asked | {"maxMsgNums": "1"}),
+        "notification": await client.call(RequestCode.NOTIFICATION, asked),
+        "polling info": await client.call(RequestCode.POLLING_INFO, asked),
     }
 
 
@@ -174,16 +219,35 @@ async def stored(client: Client) -> list[bytes]:
     return found
 
 
-async def test_a_node_that_goes_back_to_an_older_build_says_what_it_lacks(group: BrokerGroup) -> None:
+def without(feature: Feature) -> list[Feature]:
+    """The features of a build that has never heard of one of them."""
+    return [replace(one, name="another") if one is feature else one for one in FEATURES]
+
+
+async def write_new_kinds(group: BrokerGroup) -> None:
+    """Have the log hold a half, and a message that is popped and acknowledged."""
+    client = await client_of(await group.leader())
+    await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, b'{"groupName":"CG"}')
+    for _ in range(4):
+        assert (await client.send(b"plain")).code == ResponseCode.SUCCESS
+    assert (await client.send(b"half", i=HALF, f="4")).code == ResponseCode.SUCCESS
+    answers = await every_pop_request(client)
+    assert {what: answer.code for what, answer in answers.items()} == dict.fromkeys(answers, 0)
+    client.close()
+
+
+@pytest.mark.parametrize("feature", [transactions.FEATURE, pop.FEATURE], ids=lambda feature: feature.name)
+async def test_a_node_that_goes_back_to_an_older_build_says_what_it_lacks(group: BrokerGroup, feature: Feature) -> None:
     await active(group)
+    await write_new_kinds(group)
     follower = (await group.followers())[0]
     await follower.stop()
-    older = Broker(follower.config, features=[feature for feature in FEATURES if feature is not transactions.FEATURE])
+    older = Broker(follower.config, features=without(feature))
     await older.start()
     async with asyncio.timeout(20):
         failure = await older.wait_failed()
     await older.stop()
-    assert "uses the feature 'transactions'" in str(failure)
+    assert f"uses the feature '{feature.name}'" in str(failure)
     assert "upgrade this node" in str(failure)
     new = group.brokers[follower.config.node_id] = Broker(follower.config)
     await new.start()

@@ -15,9 +15,9 @@ from dledger_chaos.workloads.records import Pulled, Seen, Stored, StoredBatch, e
 from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
-LATER_SENDS: Final = frozenset({"send-delayed", "send-half", "send-back"})
+LATER_SENDS: Final = frozenset({"send-delayed", "send-half", "send-back", "request"})
 """Sends whose acknowledgement does not tell where the message will lie."""
-AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed", "send-half"})
+AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed", "send-half", "request"})
 """Sends whose client makes one attempt of unknown outcome at most."""
 _LIKELY: Final[tuple[Outcome, ...]] = ("ok", "info", "fail")
 

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import consuming, later, linearizability, locks, logs, order, processes, reads, recovery, stored, transactions
+from . import (
+    consuming,
+    later,
+    linearizability,
+    locks,
+    logs,
+    order,
+    pops,
+    processes,
+    reads,
+    recovery,
+    replies,
+    stored,
+    transactions,
+)
 from .base import Check
 
 _MESSAGES: Final = frozenset(
-    {"append", "ordered", "orderly", "consumers", "followers", "retention", "delays", "retries", "transactions", "cpp"}
+    {
+        *("append", "ordered", "orderly", "consumers", "followers", "retention"),
+        *("delays", "retries", "transactions", "pops", "replies", "cpp"),
+    }
 )
 _READS: Final = frozenset(
-    {"followers", "retention", "consumers", "orderly", "delays", "retries", "transactions", "cpp"}
+    {"followers", "retention", "consumers", "orderly", "delays", "retries", "transactions", "replies", "cpp"}
 )
 _OURS: Final = frozenset({"local"})
 """Targets whose directories are those of this project's brokers."""
@@ -104,6 +121,28 @@ CHECKS: Final[tuple[Check, ...]] = (
         "ordered consumers handle a queue's messages one by one in order, one member at a time",
         locks.handled_in_order,
         frozenset({"orderly"}),
+    ),
+    Check(
+        "popped",
+        "a popped message is hidden for its time, comes again once for each delivery that is over, never after an "
+        "answered acknowledgement, and is acknowledged in the end",
+        pops.popped,
+        frozenset({"pops"}),
+        _OURS,
+    ),
+    Check(
+        "popped-in-turn",
+        "a queue that is popped in order shows nothing before all in front of it is acknowledged",
+        pops.in_order,
+        frozenset({"pops"}),
+        _OURS,
+    ),
+    Check(
+        "replied",
+        "a request ends with a reply of its own, or with its time; a replier that hears 0 was heard",
+        replies.replied,
+        frozenset({"replies"}),
+        _OURS,
     ),
     Check(
         "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})

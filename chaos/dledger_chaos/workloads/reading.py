@@ -76,9 +76,9 @@ class TopicReader:
         invocation.ok(found, **msgspec.structs.asdict(answer))
         return result
 
-    async def bounds(self, queue: MessageQueue) -> tuple[int, int] | None:
+    async def bounds(self, queue: MessageQueue, *, f: str = "bounds") -> tuple[int, int] | None:
         """First kept offset and end of a queue, recorded; None if they could not be learned."""
-        invocation = self._recorder.invoke(self._workload, "bounds", "bounds", str(queue), None)
+        invocation = self._recorder.invoke(self._workload, f, f, str(queue), None)
         offsets = QueueOffsets(self._started())
         try:
             first = await self._insist(lambda: offsets.first(queue, self._deadline()))

@@ -22,6 +22,12 @@
 | `view` | queue | [offset, value] looked for | `Found` |
 | `end` | queue | the offset that the next message will get | |
 | `deliver` | queue | `Seen`: a message given to a member of a group, `process`, who may take time or fail | |
+| `pop` | topic | list of `Popped` | `Hidden` of any outcome |
+| `ack` | topic | list of `Popped`: messages of one request that are done with | |
+| `hide` | topic | `Popped`; its pop time is another one if it is ok | `Hidden` of any outcome |
+| `kept` | queue | `bounds` of what nobody sent | |
+| `request` | topic | the message's value, which its producer waits for a reply to | `Replied` |
+| `reply` | value of the request | value of the reply | |
 | `lock` | group@queue | null; `fail`: it is not granted | |
 | `unlock` | group@queue | null; its lock is given up from the call on | |
 | `commit` | group@queue | offset | |
@@ -78,6 +84,33 @@ class Delayed(msgspec.Struct, frozen=True):
     """How much later a message is asked to be delivered than it is sent."""
 
     delay_ms: int
+
+
+class Popped(NamedTuple):
+    """A message that a pop has brought: its queue, which may be that of a retry topic, its offset there, the value of
+    its body, how often it came again, and the pop time of its delivery.
+    """
+
+    queue: str
+    offset: int
+    value: str
+    times: int
+    pop_time_ms: int
+
+
+class Hidden(msgspec.Struct, frozen=True):
+    """How long messages are to be hidden from the other members of a group."""
+
+    invisible_ms: int
+
+
+class Replied(msgspec.Struct, frozen=True):
+    """What became of a request: the value of the reply; or that it waited for one until its time was over, having been
+    acknowledged.
+    """
+
+    reply: str = ""
+    waited: bool = False
 
 
 class Pulled(msgspec.Struct, frozen=True):

@@ -16,7 +16,9 @@ from . import (
     ordered,
     orderly,
     passing,
+    pops,
     registers,
+    replies,
     retention,
     retries,
     transactions,
@@ -39,6 +41,8 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         transactions,
         locks,
         orderly,
+        pops,
+        replies,
         cpp,
         registers,
     )
