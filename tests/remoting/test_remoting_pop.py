@@ -18,7 +18,7 @@ from dledger_remoting.pop import (
     pop_retry_topic,
     start_offset_info,
 )
-from dledger_remoting.pop_bodies import decode_batch_ack
+from dledger_remoting.pop_bodies import BatchAck, bits_of, decode_batch_ack, encode_batch_ack
 
 NATURAL = st.integers(0, MAX_INT64)
 
@@ -89,3 +89,11 @@ def test_a_body_that_is_none_is_refused(body: bytes) -> None:
             _ = ack.offsets
     except BodyError:
         return
+
+
+@given(st.integers(0, 1 << 40), st.lists(st.integers(0, 500), unique=True))
+def test_a_batch_of_acknowledgements_is_read_as_it_was_written(start: int, distances: list[int]) -> None:
+    offsets = [start + distance for distance in distances]
+    ack = BatchAck("g", "t", Retry.V1, start, 2, 5, bits_of(start, offsets))
+    assert decode_batch_ack(encode_batch_ack("broker-a", [ack])) == [ack]
+    assert ack.offsets == sorted(offsets)
