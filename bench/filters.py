@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dledger_client import Message, Producer, PullConsumer
+from dledger_client import Filter, Message, Producer, PullConsumer, Sql
 from dledger_client.testing import LocalCluster
 
 TOPIC: Final = "filtered"
@@ -46,9 +46,9 @@ async def fill(namesrv: str, count: int) -> None:
             await asyncio.gather(*sends)
 
 
-async def scan(namesrv: str, count: int, *, tags: str = "*", sql: str | None = None) -> float:
+async def scan(namesrv: str, count: int, wanted: Filter) -> float:
     """Read all that matches; returns messages looked through in a second."""
-    async with PullConsumer(namesrv, tags=tags, sql=sql) as consumer:
+    async with PullConsumer(namesrv, filter=wanted) as consumer:
         await consumer.assign(await consumer.queues(TOPIC))
         await consumer.seek_to_begin()
         began = time.perf_counter()
@@ -62,9 +62,9 @@ async def measure(namesrv: str, count: int) -> None:
     """Print a rate for each filter, thrice."""
     await fill(namesrv, count)
     for _ in range(3):
-        print(f"{await scan(namesrv, count, tags='wanted'):>12,.0f}/s  tag", flush=True)
+        print(f"{await scan(namesrv, count, 'wanted'):>12,.0f}/s  tag", flush=True)
         for expression in EXPRESSIONS:
-            print(f"{await scan(namesrv, count, sql=expression):>12,.0f}/s  {expression}", flush=True)
+            print(f"{await scan(namesrv, count, Sql(expression)):>12,.0f}/s  {expression}", flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -18,8 +18,11 @@ from dledger.logs import FORMATS, STDOUT
 from dledger_broker.addresses import Address, is_loopback, is_unspecified, parse_address
 from dledger_broker.broker_conf import ALIASES, ConfigValue, read_properties, translate
 from dledger_broker.errors import ConfigError
+from dledger_broker.filter_process.targets import split_target
 from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
-from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
+from dledger_remoting.filters.classes import class_name
+from dledger_remoting.filters.limits import MAX_DEPTH, MAX_EXPRESSION_CHARS, MAX_OPERANDS
 from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, validate_topic
 
 DEFAULT_PORT: Final = 10911
@@ -62,6 +65,10 @@ class BrokerConfig:
       auto_create_topic          a send to an unknown topic creates it
       auto_create_group          a heartbeat or pull of an unknown consumer group creates it
       property_filter            consumers may filter by what properties hold, with expressions in SQL92
+      class_filters              code of this node's own that consumers may name as their filter, each as
+                                 "module:function" under the name that they say; run in processes of their own
+      class_filter_timeout_ms    how long one look of such code at up to 800 messages may take
+      class_filter_memory_bytes  address space of such a process
       pop_retry_topic_v2         popped messages come again in %RETRY%group+topic, not in %RETRY%group_topic, whose name
                                  two groups may share; old clients know only that
       default_request_mode       how consumers whose queues the broker assigns get messages, "pull" or "pop", as far as
@@ -122,6 +129,10 @@ class BrokerConfig:
       max_locks_per_group        queues that the members of one consumer group have locked, and that one request names
       max_pop_in_flight          messages of a queue that a group has popped and not acknowledged; no more are popped
       max_request_modes          topics of groups of which is set how they are consumed; one more is refused
+      max_filter_chars           characters in the expression of a subscription; a longer one is answered 23
+      max_filter_depth           levels that an expression in SQL92 is nested; a deeper one is answered 23
+      max_filter_operands        literals and names of properties in one; an expression with more is answered 23
+      max_class_filter_waits     pulls and pops that wait for code in `class_filters`; one more is answered 2
 
     Logs
       log_format                 "text" or "json"
@@ -158,6 +169,9 @@ class BrokerConfig:
     auto_create_topic: bool = True
     auto_create_group: bool = True
     property_filter: bool = True
+    class_filters: Mapping[str, str] = field(default_factory=dict)
+    class_filter_timeout_ms: int = 1_000
+    class_filter_memory_bytes: int = 256 * MIB
     pop_retry_topic_v2: bool = False
     default_request_mode: str = "pull"
     default_topic_queues: int = DEFAULT_TOPIC_QUEUES
@@ -204,6 +218,10 @@ class BrokerConfig:
     max_locks_per_group: int = 4_096
     max_pop_in_flight: int = 20_000
     max_request_modes: int = 100_000
+    max_filter_chars: int = MAX_EXPRESSION_CHARS
+    max_filter_depth: int = MAX_DEPTH
+    max_filter_operands: int = MAX_OPERANDS
+    max_class_filter_waits: int = 256
 
     log_format: str = "text"
     log_file: str | Path = ""
@@ -371,6 +389,12 @@ _BOUNDS: Final[tuple[tuple[str, float, float], ...]] = (
     ("max_locks_per_group", 1, 100_000),
     ("max_pop_in_flight", 32, 1_000_000),
     ("max_request_modes", 1, 10_000_000),
+    ("class_filter_timeout_ms", 10, 20_000),
+    ("class_filter_memory_bytes", 64 * MIB, 1 << 40),
+    ("max_filter_chars", 1, MAX_EXPRESSION_CHARS),
+    ("max_filter_depth", 1, MAX_DEPTH),
+    ("max_filter_operands", 1, 32_767),
+    ("max_class_filter_waits", 1, 100_000),
 )
 
 _ORDERED: Final = (
@@ -436,7 +460,7 @@ _WHY_REQUIRED: Final = {
     "data_dir": "it is where this node keeps its log",
 }
 
-_Converted: TypeAlias = str | int | float | bool | Path | tuple[Address, ...] | dict[str, Address]
+_Converted: TypeAlias = str | int | float | bool | Path | tuple[Address, ...] | dict[str, Address] | dict[str, str]
 
 
 def _convert(key: str, value: ConfigValue, base: Path) -> _Converted:
@@ -444,6 +468,8 @@ def _convert(key: str, value: ConfigValue, base: Path) -> _Converted:
         return _peers(value)
     if key == "namesrv":
         return _addresses(key, value)
+    if key == "class_filters":
+        return _class_filters(value)
     if key == "log_file" and value in ("", STDOUT):
         return str(value)
     expected = str(_FIELDS[key].type) if key != "log_file" else "Path"
@@ -474,6 +500,18 @@ def _peers(value: ConfigValue) -> dict[str, Address]:
             raise ConfigError(f'peers.{node_id} = {entry!r}, expected exactly one key: address = "host:port"')
         peers[node_id] = parse_address(f"peers.{node_id}.address", entry["address"])
     return peers
+
+
+def _class_filters(value: ConfigValue) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ConfigError(f'class_filters = {value!r}, expected a table [class_filters] of name = "module:function"')
+    for name, target in value.items():
+        try:
+            split_target(str(target))
+            class_name(name)
+        except (ValueError, SubscriptionParseFailed) as error:
+            raise ConfigError(f"class_filters.{name} = {target!r}: {error}") from error
+    return {name: str(target) for name, target in value.items()}
 
 
 def _addresses(key: str, value: ConfigValue) -> tuple[Address, ...]:

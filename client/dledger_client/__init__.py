@@ -43,7 +43,7 @@ from .results import SendResult
 from .routes import TopicRoute
 from .simple import SimpleConsumer
 from .stalls import QueueStall
-from .subscriptions import Sql
+from .subscriptions import ClassFilter, Filter, Sql
 from .sync import SyncAdmin, SyncConsumer, SyncProducer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncCheck, SyncTransactionProducer
@@ -52,6 +52,7 @@ from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 __all__ = [
     "Admin",
     "Check",
+    "ClassFilter",
     "ClientClosedError",
     "ClientError",
     "ConcurrentUseError",
@@ -61,6 +62,7 @@ __all__ = [
     "DeadlineError",
     "Decision",
     "ExponentialRetryPolicy",
+    "Filter",
     "GroupInUseError",
     "GroupMember",
     "GroupRetryPolicy",

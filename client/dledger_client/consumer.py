@@ -35,7 +35,7 @@ from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom,
 from .rebalance import Strategy, StrategyName, strategy_named
 from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
-from .subscriptions import Sql, Subscription, subscription
+from .subscriptions import Filter, Subscription, filters_by_topic, subscription
 from .takers import Taker, Takers
 
 logger = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ class PushConsumer:
             async for message in consumer:
                 print(message.body)
 
-    `subscriptions` is a topic, several topics, or topics with tag expressions (`"a || b"`, `"*"`) or filters by
-    properties (`Sql("amount > 100")`). With a `handler`, `concurrency` messages are handled at the same time; an
-    exception gives the message back, to come again later, at most `max_reconsume_times` times, or as often as the
-    group's settings say, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue are handled
-    one after the other, and a failed one is tried again before its successors, by default 16 times.
+    `subscriptions` is a topic or several, of which `filter` is wanted: tags (`"a || b"`), `Sql("amount > 100")` or a
+    `ClassFilter`; or topics that have a filter each. With a `handler`, `concurrency` messages are handled at the same
+    time; an exception gives the message back, to come again later, at most `max_reconsume_times` times, or as often as
+    the group's settings say, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue are
+    handled one after the other, and a failed one is tried again before its successors, by default 16 times.
 
     A message is finished by its taker, or it is not acknowledged: by the handler that returns, by the task that took it
     from the iterator and asks for the next one, or by `message.ack()` or `message.retry()`; with `auto_ack=False` by
@@ -88,9 +88,10 @@ class PushConsumer:
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
+        subscriptions: str | Sequence[str] | Mapping[str, Filter],
         handler: Handler | None = None,
         *,
+        filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
         auto_ack: bool = True,
         orderly: bool = False,
@@ -116,7 +117,9 @@ class PushConsumer:
             raise InvalidArgumentError("queue_locks are for orderly consumers that share their queues")
         self._name_servers = parse_addresses(name_servers)
         self._group = group
-        self._subscriptions = _parse_subscriptions(group, subscriptions, with_retries=not broadcast)
+        self._subscriptions = _parse_subscriptions(
+            group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
+        )
         self._handler = None if handler is None else check_handler(handler)
         self._concurrency = concurrency
         self._auto_ack = auto_ack
@@ -440,16 +443,8 @@ class PushConsumer:
         return self._running
 
 
-def _parse_subscriptions(
-    group: str, subscriptions: str | Sequence[str] | Mapping[str, str | Sql], *, with_retries: bool
-) -> dict[str, Subscription]:
+def _parse_subscriptions(group: str, filters: Mapping[str, Filter], *, with_retries: bool) -> dict[str, Subscription]:
     version = time.time_ns() // 1_000_000
-    if isinstance(subscriptions, str):
-        filters: Mapping[str, str | Sql] = {subscriptions: SUBSCRIBE_ALL}
-    elif isinstance(subscriptions, Mapping):
-        filters = subscriptions
-    else:
-        filters = dict.fromkeys(subscriptions, SUBSCRIBE_ALL)
     if not filters:
         raise InvalidArgumentError("no topic given to subscribe to")
     try:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+
 from .arguments import checked
 from .consumer import Handler, PushConsumer
 from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
-from .subscriptions import Sql
+from .subscriptions import Filter
 
 
 @checked
@@ -35,9 +37,10 @@ class OrderlyConsumer:
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
+        subscriptions: str | Sequence[str] | Mapping[str, Filter],
         handler: Handler,
         *,
+        filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
         start_from: StartFrom = "first",
         strategy: StrategyName | Strategy = "average",
@@ -52,6 +55,7 @@ class OrderlyConsumer:
             group,
             subscriptions,
             handler,
+            filter=filter,
             concurrency=concurrency,
             orderly=True,
             queue_locks=True,

@@ -27,7 +27,7 @@ from .fetcher import MIN_PAUSE_SECONDS, pull
 from .messages import MessageQueue, ReceivedMessage, queues_in
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets
-from .subscriptions import Sql, subscription
+from .subscriptions import Filter, subscription
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class PullConsumer:
             await consumer.seek_to_begin()
             messages = await consumer.poll(100, timeout=1.0)
 
-    A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `tags`
-    filters all queues, or `sql` by properties, see `Sql`. What fails is repeated until `timeout` seconds are over,
-    then it raises `ClientError`: an offset request waits so long, and a queue may be unreadable for so long before
-    `poll` says so.
+    A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `filter`
+    is for all queues: tags (`"a || b"`), `Sql("amount > 100")` or a `ClassFilter`. What fails is repeated until
+    `timeout` seconds are over, then it raises `ClientError`: an offset request waits so long, and a queue may be
+    unreadable for so long before `poll` says so.
     """
 
     def __init__(
@@ -62,21 +62,18 @@ class PullConsumer:
         name_servers: str | Sequence[str],
         group: str = "DEFAULT_CONSUMER",
         *,
-        tags: str = SUBSCRIBE_ALL,
-        sql: str | None = None,
+        filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         client_id: str | None = None,
     ) -> None:
         above_zero(timeout=timeout)
-        if sql is not None and tags != SUBSCRIBE_ALL:
-            raise InvalidArgumentError("tags and sql filter each alone: in sql, the tag is the property TAGS")
         try:
             validate_group(group)
         except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
         self._group = group
-        self._subscription = subscription("", tags if sql is None else Sql(sql), 0)
+        self._subscription = subscription("", filter, 0)
         self._timeout = timeout
         self._client_id = client_id
         self._core: ClientCore | None = None

@@ -30,7 +30,7 @@ from .errors import ClientClosedError, InvalidArgumentError, refusal
 from .messages import ReceivedMessage
 from .nameservers import parse_addresses
 from .popped import check_point_of, popped_messages
-from .subscriptions import Sql, subscription
+from .subscriptions import Filter, subscription
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_INVISIBLE_SECONDS: Final = 30.0
@@ -56,7 +56,7 @@ class SimpleConsumer:
     All members of a group share all queues: there may be more of them than queues, and a slow one holds up nobody. What
     a member takes the others do not get for `invisible` seconds, 1 to 43,200. What is not acknowledged by then comes
     again, to any of them, and becomes a dead letter in the end; `change_invisible` gives more time, or less. There is
-    no order. `wanted` filters by tags, or by properties with `Sql`; all members have to have the same.
+    no order. `filter` is what of it is wanted: tags, `Sql` or a `ClassFilter`; all members have to have the same.
 
     A group that is new begins at the first message of each queue if `from_beginning`, else behind what is there. What
     fails is repeated until `timeout` seconds are over, then it raises `ClientError`.
@@ -67,8 +67,8 @@ class SimpleConsumer:
         name_servers: str | Sequence[str],
         group: str,
         topic: str,
-        wanted: str | Sql = SUBSCRIBE_ALL,
         *,
+        filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         invisible: float = DEFAULT_INVISIBLE_SECONDS,
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
@@ -83,7 +83,7 @@ class SimpleConsumer:
         self._name_servers = parse_addresses(name_servers)
         self._group = group
         self._topic = topic
-        self._wanted = subscription(topic, wanted, 0)
+        self._wanted = subscription(topic, filter, 0)
         self._invisible_ms = _invisible_ms(invisible)
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout

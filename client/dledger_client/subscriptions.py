@@ -1,12 +1,16 @@
-"""Subscriptions: what a consumer wants of a topic, by the tag of messages or, with `Sql`, by their properties."""
+"""Subscriptions: what a consumer wants of a topic, by the tag of messages, by their properties or by a class."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from dledger_remoting.errors import SubscriptionParseFailed
+from dledger_remoting.filters.classes import class_name
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.subscriptions import EXPRESSION_SQL92, EXPRESSION_TAG
+from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, EXPRESSION_TAG
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.heartbeat import SubscriptionData
 
@@ -23,6 +27,19 @@ class Sql(msgspec.Struct, frozen=True):
     expression: str
 
 
+class ClassFilter(msgspec.Struct, frozen=True):
+    """A filter by code that brokers have, as the filter classes of RocketMQ 3: `ClassFilter("com.example.Large")`.
+
+    The name is one of those in the brokers' `class_filters`; a client sends no code.
+    """
+
+    name: str
+
+
+Filter: TypeAlias = str | Sql | ClassFilter
+"""What a consumer wants: tags (`"a || b"`, `"*"` for all), properties or a class."""
+
+
 class Subscription(msgspec.Struct, frozen=True):
     """What a consumer group wants of one topic; `version` grows with every change (ms since 1970)."""
 
@@ -37,16 +54,27 @@ class Subscription(msgspec.Struct, frozen=True):
         return TagFilter.parse(self.expression if self.expression_type == EXPRESSION_TAG else SUBSCRIBE_ALL)
 
 
-def subscription(topic: str, wanted: str | Sql, version: int) -> Subscription:
-    """The subscription to a topic by a tag expression or `Sql`. Raises `InvalidArgumentError` with what is wrong."""
+def subscription(topic: str, wanted: Filter, version: int) -> Subscription:
+    """The subscription to a topic. Raises `InvalidArgumentError` with what is wrong."""
     try:
         if isinstance(wanted, Sql):
             SqlFilter.parse(wanted.expression)
             return Subscription(topic, wanted.expression, version, EXPRESSION_SQL92)
+        if isinstance(wanted, ClassFilter):
+            return Subscription(topic, class_name(wanted.name), version, EXPRESSION_CLASS)
         TagFilter.parse(wanted)
         return Subscription(topic, wanted or SUBSCRIBE_ALL, version)
     except SubscriptionParseFailed as error:
         raise InvalidArgumentError(error.remark) from error
+
+
+def filters_by_topic(subscriptions: str | Sequence[str] | Mapping[str, Filter], wanted: Filter) -> Mapping[str, Filter]:
+    """Topics with their filters; `wanted` is that of topics named alone. Raises `InvalidArgumentError`."""
+    if isinstance(subscriptions, Mapping):
+        if wanted != SUBSCRIBE_ALL:
+            raise InvalidArgumentError("filter is for topics that are named alone: these have a filter each")
+        return subscriptions
+    return dict.fromkeys([subscriptions] if isinstance(subscriptions, str) else subscriptions, wanted)
 
 
 def subscription_data(wanted: Subscription) -> SubscriptionData:
@@ -59,4 +87,5 @@ def subscription_data(wanted: Subscription) -> SubscriptionData:
         code_set=sorted(tags.codes),
         sub_version=wanted.version,
         expression_type=wanted.expression_type,
+        class_filter_mode=wanted.expression_type == EXPRESSION_CLASS,
     )

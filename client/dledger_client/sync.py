@@ -35,7 +35,7 @@ from .replies import Reply
 from .results import SendResult
 from .routes import TopicRoute
 from .stalls import QueueStall
-from .subscriptions import Sql
+from .subscriptions import Filter
 
 _PREFETCH: int = 32
 
@@ -59,6 +59,7 @@ class ProducerOptions(TypedDict, total=False):
 class ConsumerOptions(TypedDict, total=False):
     """The options of `PushConsumer` that make sense for an iterator."""
 
+    filter: Filter
     orderly: bool
     queue_locks: bool
     start_from: StartFrom
@@ -208,7 +209,7 @@ class SyncConsumer(ClosedAfterUse):
         self,
         name_servers: str | Sequence[str],
         group: str,
-        subscriptions: str | Sequence[str] | Mapping[str, str | Sql],
+        subscriptions: str | Sequence[str] | Mapping[str, Filter],
         *,
         auto_ack: bool = True,
         **options: Unpack[ConsumerOptions],

@@ -11,7 +11,7 @@ from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
 from .messages import ReceivedMessage
 from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
-from .subscriptions import Sql
+from .subscriptions import Filter
 
 
 @checked
@@ -29,8 +29,8 @@ class SyncSimpleConsumer(ClosedAfterUse):
         name_servers: str | Sequence[str],
         group: str,
         topic: str,
-        wanted: str | Sql = SUBSCRIBE_ALL,
         *,
+        filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         invisible: float = DEFAULT_INVISIBLE_SECONDS,
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
@@ -41,7 +41,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
             name_servers,
             group,
             topic,
-            wanted,
+            filter=filter,
             invisible=invisible,
             from_beginning=from_beginning,
             timeout=timeout,

@@ -33,6 +33,8 @@ COLD: Final = "cold"
 """Lane of reads for clients that may touch the disk: two threads, no order."""
 BACKGROUND: Final = "background"
 """Lane of what nobody waits for, as zero-filling, scrubs, snapshots and views' files: two threads, no order."""
+FOREIGN: Final = "foreign"
+"""Lane of waits for other processes, which may not answer until their time is over: two threads, no order."""
 
 UNORDERED_THREADS = 2
 MAX_COLD_BACKLOG = 1024
@@ -129,6 +131,7 @@ class AsyncioEnvironment:
             URGENT: _WorkLane(loop, URGENT, threads=UNORDERED_THREADS, max_backlog=None),
             COLD: _WorkLane(loop, COLD, threads=UNORDERED_THREADS, max_backlog=MAX_COLD_BACKLOG),
             BACKGROUND: _WorkLane(loop, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
+            FOREIGN: _WorkLane(loop, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
         }
 
     def now(self) -> float:

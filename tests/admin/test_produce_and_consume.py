@@ -29,6 +29,7 @@ from dledger_client import (
     RefusedError,
     SendError,
     SendResult,
+    Sql,
     TopicRoute,
 )
 from dledger_client.outgoing import OutgoingEncoder
@@ -313,10 +314,10 @@ class FakePullConsumer:
 
     committed: ClassVar[list[int]] = []
 
-    filters: ClassVar[list[tuple[str, str | None]]] = []
+    filters: ClassVar[list[object]] = []
 
-    def __init__(self, namesrv, group, *, tags="*", sql=None):
-        self.filters[:] = [(tags, sql)]
+    def __init__(self, namesrv, group, *, filter="*"):  # noqa: A002
+        self.filters[:] = [filter]
         self.positions = {}
         self.committed.clear()
 
@@ -456,9 +457,9 @@ def test_consume_filters_by_tags_or_in_sql(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     read = ("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
     dledger(*read, "--tag", "a || b")
-    assert FakePullConsumer.filters == [("a || b", None)]
+    assert FakePullConsumer.filters == ["a || b"]
     dledger(*read, "--sql", "amount > 100")
-    assert FakePullConsumer.filters == [("*", "amount > 100")]
+    assert FakePullConsumer.filters == [Sql("amount > 100")]
     both = CliRunner().invoke(main, [*read, "--sql", "amount > 100", "--tag", "a"])
     assert both.exit_code == 2
     assert "--tag and --sql filter each alone" in both.output
@@ -549,7 +550,7 @@ class RefusedGroup(FakePullConsumer):
     refusal: ClassVar[Exception] = RefusedError(ServiceNotAvailable("the disk is full, nothing was stored: no space"))
 
     def __init__(self, namesrv, group, *, timeout):
-        super().__init__(namesrv, group, tags="*")
+        super().__init__(namesrv, group, filter="*")
 
     async def poll(self, limit, timeout):
         raise self.refusal

@@ -29,6 +29,7 @@ from dledger_client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Sql,
     SubscriptionGroupConfig,
     SyncAdmin,
     SyncConsumer,
@@ -65,7 +66,8 @@ WRONG = {
     "float": [*NO_SECONDS, None],
     "float | None": NO_SECONDS,
     "str | Sequence[str]": [None, *NO_LIST_OF_TEXTS],
-    "str | Sequence[str] | Mapping[str, str | Sql]": [None, *NO_LIST_OF_TEXTS, {"T": 5}, {5: "*"}],
+    "str | Sequence[str] | Mapping[str, Filter]": [None, *NO_LIST_OF_TEXTS, {"T": 5}, {5: "*"}],
+    "Filter": [None, 5, b"x", ["x"], Sql(5)],  # type: ignore[arg-type]
     "str | Iterable[str] | None": NO_LIST_OF_TEXTS,
     "Sequence[str] | None": ["broker-a", *NO_LIST_OF_TEXTS],
     "Mapping[str, str] | None": NO_MAPPING,
@@ -266,7 +268,7 @@ async def test_a_tag_that_no_subscription_could_find_is_refused(tags):
 async def test_a_tag_that_a_subscription_can_find_is_sent_and_found(tags):
     async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
         await producer.send("T", b"x", tags=tags)
-        async with PullConsumer(cluster.namesrv, tags=f"{tags} || {tags}" if tags else "*") as consumer:
+        async with PullConsumer(cluster.namesrv, filter=f"{tags} || {tags}" if tags else "*") as consumer:
             await consumer.assign(await consumer.queues("T"))
             assert [message.tags or "" for message in await consumer.poll(timeout=5)] == [tags]
 

@@ -114,7 +114,7 @@ async def test_messages_that_do_not_fit_are_read_by_the_next_poll():
 
 
 async def test_tags_filter_and_positions_pass_over_what_does_not_match():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", tags="even") as consumer:
+    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", filter="even") as consumer:
         fill(cluster, 10)
         [queue] = await consumer.queues("T")
         await consumer.assign([queue])

@@ -144,7 +144,7 @@ async def test_consumers_get_what_their_expression_in_sql_is_true_of(cluster: Lo
                 message.ack()
                 if found == wanted:
                     break
-    async with PullConsumer(cluster.namesrv, sql=f"NOT ({expression})") as reader:
+    async with PullConsumer(cluster.namesrv, filter=Sql(f"NOT ({expression})")) as reader:
         await reader.assign(await reader.queues(topic))
         await reader.seek_to_begin()
         others: set[bytes] = set()

@@ -93,7 +93,7 @@ async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(
 
 async def test_members_may_want_some_messages_only(cluster: LocalCluster) -> None:
     await send(cluster, "filtered", 10)
-    async with SimpleConsumer(cluster.namesrv, "picky", "filtered", Sql("n >= 7")) as consumer:
+    async with SimpleConsumer(cluster.namesrv, "picky", "filtered", filter=Sql("n >= 7")) as consumer:
         assert sorted(await drain(consumer, 3)) == [b"7", b"8", b"9"]
         assert await consumer.receive(wait=0.0) == []
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dledger_remoting.errors import SubscriptionParseFailed
 from dledger_remoting.filters.closures import Names, condition
-from dledger_remoting.filters.parsing import MAX_DEPTH, MAX_OPERANDS, parse_sql92
+from dledger_remoting.filters.limits import MAX_DEPTH, MAX_EXPRESSION_CHARS, MAX_OPERANDS
+from dledger_remoting.filters.parsing import parse_sql92
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.tags import MAX_EXPRESSION_CHARS
 from dledger_remoting.filters.values import Incomparable
 from dledger_remoting.properties import format_properties, parse_properties
 from tests.remoting.sql92_answers import ANSWERS, FAILS, REFUSED

@@ -14,6 +14,7 @@ import click
 from dledger_client import (
     Admin,
     ClientError,
+    Filter,
     GroupInUseError,
     InvalidArgumentError,
     MessageQueue,
@@ -71,6 +72,11 @@ class _Source:
     end: Position | None
     queues: tuple[QueueName, ...]
     count: int | None
+
+    @property
+    def filter(self) -> Filter:
+        """What of the topic is wanted."""
+        return self.tags if self.sql is None else Sql(self.sql)
 
     def __post_init__(self) -> None:
         """Refuse what a group cannot do; its members share the queues and go on where the group was."""
@@ -210,7 +216,8 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
     async with PushConsumer(
         source.namesrv,
         group,
-        {source.topic: source.tags if source.sql is None else Sql(source.sql)},
+        source.topic,
+        filter=source.filter,
         start_from=_start(source.begin),
         auto_ack=False,
     ) as consumer:
@@ -270,7 +277,7 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             if members := await admin.members(source.group):
                 raise GroupInUseError(source.group, [str(member) for member in members])
     async with (
-        PullConsumer(source.namesrv, source.group or _NO_GROUP, tags=source.tags, sql=source.sql) as consumer,
+        PullConsumer(source.namesrv, source.group or _NO_GROUP, filter=source.filter) as consumer,
         aclosing(_Commits(consumer)) as commits,
     ):
         known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))

@@ -10,6 +10,7 @@ from typing import Final
 
 from dledger_broker.features import (
     assignments,
+    class_filters,
     client_membership,
     delay,
     group_settings,
@@ -42,6 +43,7 @@ FEATURES: Final = (
     transactions.FEATURE,
     retries.FEATURE,
     replies.FEATURE,
+    class_filters.FEATURE,
     pulling.FEATURE,
     pop.FEATURE,
     assignments.FEATURE,

@@ -50,6 +50,10 @@ HELP: Final[Mapping[str, str]] = {
     "max_locks_per_group": _LIMIT,
     "max_pop_in_flight": _LIMIT,
     "max_request_modes": _LIMIT,
+    "max_filter_chars": _LIMIT,
+    "max_filter_depth": _LIMIT,
+    "max_filter_operands": _LIMIT,
+    "max_class_filter_waits": _LIMIT,
     "peer_bytes_in": "Bytes from the group's other nodes, after the handshake",
     "peer_bytes_out": "Bytes to the group's other nodes, after the handshake",
     "peer_frames_in": "Frames from the group's other nodes",
@@ -122,6 +126,10 @@ class BrokerCounters:
     max_locks_per_group: int = 0
     max_pop_in_flight: int = 0
     max_request_modes: int = 0
+    max_filter_chars: int = 0
+    max_filter_depth: int = 0
+    max_filter_operands: int = 0
+    max_class_filter_waits: int = 0
 
     def count_range_read(self, role: str, size: int) -> None:
         """A range read was answered by this node in the role of leader, follower or learner."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Never
 
-from dledger_remoting.errors import SubscriptionParseFailed
+from dledger_remoting.filters.limits import DEFAULT_LIMITS, MAX_EXPRESSION_CHARS, FilterLimits, FilterTooLarge
 from dledger_remoting.filters.syntax import (
     NUMBERS,
     And,
@@ -29,14 +29,8 @@ from dledger_remoting.filters.syntax import (
     Search,
     is_boolean,
 )
-from dledger_remoting.filters.tags import MAX_EXPRESSION_CHARS
-from dledger_remoting.filters.tokens import Token, TokenKind, fail, shown, tokens
+from dledger_remoting.filters.tokens import Token, TokenKind, fail, placed, shown, tokens
 from dledger_remoting.filters.values import in_order
-
-MAX_DEPTH: Final = 64
-"""Levels of a tree; a text nested more deeply is refused."""
-MAX_OPERANDS: Final = 1_024
-"""Literals and names of properties in one expression."""
 
 _OR, _AND, _EQUALITY, _COMPARISON, _PREFIX = range(1, 6)
 _SIGNS: Final = {
@@ -68,21 +62,22 @@ _MAX_INT32: Final = (1 << 31) - 1
 _MAX_INT64: Final = (1 << 63) - 1
 
 
-def parse_sql92(expression: str) -> Node:
+def parse_sql92(expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> Node:
     """The tree of an expression whose value is true, false or null.
 
-    Raises `SubscriptionParseFailed` that names line and column of the fault.
+    Raises `SubscriptionParseFailed` that names line and column of the fault, `FilterTooLarge` beyond a limit.
     """
     if len(expression) > MAX_EXPRESSION_CHARS:
-        raise SubscriptionParseFailed(
-            f"SQL92 expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}"
+        raise FilterTooLarge(
+            f"SQL92 expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}", "chars"
         )
-    return _Parser(expression).whole()
+    return _Parser(expression, limits).whole()
 
 
 class _Parser:
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, limits: FilterLimits) -> None:
         self._expression = expression
+        self._limits = limits
         self._tokens = tokens(expression)
         self._next = next(self._tokens)
         self._nested = 0
@@ -99,6 +94,9 @@ class _Parser:
 
     def _fail(self, token: Token, what: str) -> Never:
         fail(self._expression, token.place, what)
+
+    def _exceeds(self, token: Token, what: str, limit: str) -> Never:
+        raise FilterTooLarge(placed(self._expression, token.place, what), limit)
 
     def _take(self) -> Token:
         token = self._next
@@ -250,7 +248,7 @@ class _Parser:
 
     def _nest(self, token: Token) -> Node:
         self._nested += 1
-        if self._nested > MAX_DEPTH:
+        if self._nested > self._limits.depth:
             self._too_deep(token)
         if token.text == "(":
             found = self._operation(_OR)
@@ -307,14 +305,14 @@ class _Parser:
     def _depth(self, token: Token, *nodes: Node) -> int:
         """The depth of a node above these."""
         depth = max(node.depth for node in nodes) + 1
-        if depth > MAX_DEPTH:
+        if depth > self._limits.depth:
             self._too_deep(token)
         return depth
 
     def _too_deep(self, token: Token) -> Never:
-        self._fail(token, f"nested more than {MAX_DEPTH} levels deep")
+        self._exceeds(token, f"nested more than {self._limits.depth} levels deep", "depth")
 
     def _count(self, token: Token) -> None:
         self._operands += 1
-        if self._operands > MAX_OPERANDS:
-            self._fail(token, f"more than {MAX_OPERANDS} literals and names")
+        if self._operands > self._limits.operands:
+            self._exceeds(token, f"more than {self._limits.operands} literals and names", "operands")

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from dledger_remoting.filters.closures import Names, Values, condition
+from dledger_remoting.filters.limits import DEFAULT_LIMITS, FilterLimits
 from dledger_remoting.filters.parsing import parse_sql92
 from dledger_remoting.filters.tags import SHORT_CHARS
 from dledger_remoting.filters.values import Incomparable
@@ -24,18 +25,18 @@ class SqlFilter:
 
     __slots__ = ("_matches", "_names", "_sought", "expression")
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> None:
         """Parse an expression. Raises `SubscriptionParseFailed` that names line and column of the fault."""
         names: Names = {}
-        self._matches = condition(parse_sql92(expression), names)
+        self._matches = condition(parse_sql92(expression, limits), names)
         self._names = tuple(names)
         self._sought = tuple(name.encode() for name in names)
         self.expression = expression
 
     @staticmethod
-    def parse(expression: str) -> SqlFilter:
+    def parse(expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> SqlFilter:
         """The filter of a text, the same one as long as it is kept. Raises as the constructor does."""
-        return (_parse_short if len(expression) <= SHORT_CHARS else _parse_long)(expression)
+        return (_parse_short if len(expression) <= SHORT_CHARS else _parse_long)(expression, limits)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
-
-import msgspec
 
 
 class Kind(Enum):
@@ -25,7 +24,8 @@ class Kind(Enum):
 NUMBERS = frozenset({Kind.INT32, Kind.INT64, Kind.DOUBLE})
 
 
-class Literal(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Literal:
     """A constant."""
 
     kind: Kind
@@ -33,35 +33,40 @@ class Literal(msgspec.Struct, frozen=True):
     depth: int = 1
 
 
-class Property(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Property:
     """The value of a message's property, a string, or null if it has none of this name."""
 
     name: str
     depth: int = 1
 
 
-class Negation(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Negation:
     """`- operand`: a number if the operand is one, else null."""
 
     operand: Node
     depth: int
 
 
-class Not(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Not:
     """`NOT operand`."""
 
     operand: Node
     depth: int
 
 
-class And(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class And:
     """`a AND b AND c`."""
 
     operands: tuple[Node, ...]
     depth: int
 
 
-class Or(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Or:
     """`a OR b OR c`."""
 
     operands: tuple[Node, ...]
@@ -78,7 +83,8 @@ class Operator(Enum):
     LESS_OR_EQUAL = "<="
 
 
-class Comparison(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Comparison:
     """`left operator right`; a `<>` is a `Not` of an equality, `BETWEEN` two comparisons."""
 
     operator: Operator
@@ -87,14 +93,16 @@ class Comparison(msgspec.Struct, frozen=True):
     depth: int
 
 
-class IsNull(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class IsNull:
     """`operand IS NULL`."""
 
     operand: Node
     depth: int
 
 
-class In(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class In:
     """`name IN ('a', 'b')`, or `NOT IN`."""
 
     name: str
@@ -111,7 +119,8 @@ class Search(Enum):
     ENDS_WITH = "ENDSWITH"
 
 
-class Match(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Match:
     """`operand CONTAINS 'text'`, or `NOT CONTAINS`, and so on."""
 
     search: Search

@@ -5,17 +5,16 @@ The code of a tag is Java's `String.hashCode`: over UTF-16 units, wrapped to a s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-import msgspec
-
 from dledger_remoting.errors import SubscriptionParseFailed
+from dledger_remoting.filters.limits import MAX_EXPRESSION_CHARS, FilterTooLarge
 
 SUBSCRIBE_ALL: Final = "*"
 _BLANKS: Final = "".join(map(chr, range(33)))
 """What Java's `String.trim` takes away; Python's `strip` also takes what may be part of a tag, such as U+3000."""
-MAX_EXPRESSION_CHARS: Final = 32_767
 SHORT_CHARS: Final = 1_024
 """Fewer filters of longer expressions are kept: one may take a megabyte."""
 
@@ -47,7 +46,8 @@ def is_one_tag(tag: str) -> bool:
     return tag == SUBSCRIBE_ALL or split_tags(tag) == [tag]
 
 
-class TagFilter(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TagFilter:
     """A parsed tag expression and the codes of its tags; empty sets mean that every message matches."""
 
     tags: frozenset[str]
@@ -74,8 +74,8 @@ class TagFilter(msgspec.Struct, frozen=True):
 
 def _parse(expression: str) -> TagFilter:
     if len(expression) > MAX_EXPRESSION_CHARS:
-        raise SubscriptionParseFailed(
-            f"tag expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}"
+        raise FilterTooLarge(
+            f"tag expression of {len(expression)} characters is longer than {MAX_EXPRESSION_CHARS}", "chars"
         )
     if expression.strip(_BLANKS) in ("", SUBSCRIBE_ALL):
         return TagFilter(frozenset(), frozenset())

@@ -59,9 +59,14 @@ class Token(NamedTuple):
 
 def fail(expression: str, place: int, what: str) -> Never:
     """Raise `SubscriptionParseFailed` that names line and column of a place, both from 1."""
+    raise SubscriptionParseFailed(placed(expression, place, what))
+
+
+def placed(expression: str, place: int, what: str) -> str:
+    """A text about a place of an expression, with its line and column, both from 1."""
     line = expression.count("\n", 0, place) + 1
     column = place - expression.rfind("\n", 0, place)
-    raise SubscriptionParseFailed(f"SQL92 expression, line {line}, column {column}: {what}")
+    return f"SQL92 expression, line {line}, column {column}: {what}"
 
 
 def tokens(expression: str) -> Iterator[Token]:

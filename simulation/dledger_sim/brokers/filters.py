@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_remoting.filters.sql92 import SqlFilter
+from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
-from dledger_remoting.filters.tags import tag_code
+from dledger_remoting.filters.tags import TagFilter, tag_code
 from dledger_remoting.properties import TAGS
 
 TAG_CHOICES: Final = ("", "red", "green")
@@ -20,6 +20,8 @@ def codes_of(message_filter: MessageFilter | None) -> frozenset[int] | None:
     """The codes of tags that a filter lets through, None if it lets all through."""
     if message_filter is None:
         return None
-    if not isinstance(message_filter, SqlFilter):
+    if isinstance(message_filter, ClassFilter):
+        raise TypeError(f"simulated nodes run no code of others, such as {message_filter.name}")
+    if isinstance(message_filter, TagFilter):
         return None if message_filter.matches_all else message_filter.codes
     return frozenset(tag_code(tag) for tag in TAG_CHOICES if message_filter.matches({TAGS: tag} if tag else {}))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pop.acks import AckRequests
@@ -39,7 +40,8 @@ def _build(context: Context) -> PopRequests:
     )
     groups = context.parts[GroupRequests].proposals
     dues = Dues(env, clock, context.group)
-    changes, reads = PopChanges(machine, env), PopReads(machine, context.log)
+    classes = context.parts[ClassFilters]
+    changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
     pops = PopRequests(
         machine,
@@ -53,7 +55,7 @@ def _build(context: Context) -> PopRequests:
         Chooser(machine, reads, changes, config.max_pop_in_flight, dues.is_due),
         reads,
         ReaderGroups(config, context.group, requests, groups),
-        Subscriptions(config, context.parts[Gossip]),
+        Subscriptions(config, context.counters, context.parts[Gossip], classes),
         offsets.commits.buffer,
         AckRequests(machine, changes, clock, requests),
         Revivals(machine, env, config, clock, dues, changes, reads, groups),

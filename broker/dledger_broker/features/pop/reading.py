@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 from dledger.environment import called_back
 from dledger.errors import TrimmedError
 from dledger.log import Log
+from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.pulling.properties import choose
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
+from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 
@@ -38,6 +40,7 @@ class Read(NamedTuple):
     offset: int
     result: GetResult
     pieces: list[bytes]
+    verdicts: Verdicts | None = None
 
 
 class Found(NamedTuple):
@@ -50,23 +53,26 @@ class Found(NamedTuple):
 class PopReads:
     """Reads of one node."""
 
-    def __init__(self, machine: BrokerMachine, log: Log) -> None:
+    def __init__(self, machine: BrokerMachine, log: Log, classes: ClassFilters) -> None:
         self._reads = QueueReads(machine)
+        self._classes = classes
         self._log = log
 
     def now(self, wanted: Wanted, read: Read | None = None) -> Found | None:
-        """What is there, None if that needs the disk; `read` is what was read from it before."""
+        """What is there, None if that needs the disk or a class; `read` is what was read with them before."""
         queue, start, count, max_bytes, message_filter = wanted
         if read is not None and read.queue is queue and read.offset == start:
-            result, pieces = read.result, read.pieces
+            result, pieces, verdicts = read.result, read.pieces, read.verdicts
         else:
+            verdicts = None
             result = self._reads.get_messages(queue, start, count, max_bytes, message_filter)
             found = None if result.cold else self._pieces(result)
-            if found is None:
+            if found is None or (found and isinstance(message_filter, ClassFilter)):
                 return None
             pieces = found
-        if isinstance(message_filter, SqlFilter) and result.status is ReadStatus.FOUND and pieces:
-            result, pieces = choose(result, pieces, start, message_filter, count, max_bytes)
+        matcher = message_filter if isinstance(message_filter, SqlFilter) else verdicts
+        if matcher is not None and result.status is ReadStatus.FOUND and pieces:
+            result, pieces = choose(result, pieces, start, matcher, count, max_bytes)
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
             return Found(result.next_begin, ())
         records = split_records(pieces)
@@ -102,7 +108,10 @@ class PopReads:
                 pieces.append(await self._log.read(position, size))
         except TrimmedError:
             pieces = []
-        return Read(queue, start, result, pieces)
+        verdicts = None
+        if pieces and isinstance(message_filter, ClassFilter):
+            verdicts = await self._classes.judge(message_filter, result.message_count, pieces)
+        return Read(queue, start, result, pieces, verdicts)
 
 
 def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:

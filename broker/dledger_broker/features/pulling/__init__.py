@@ -9,6 +9,7 @@ from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
+from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -29,6 +30,7 @@ def _build(context: Context) -> PullRequests:
         context.parts[Readers],
         context.roles,
         context.parts[GroupRequests].proposals,
+        context.parts[ClassFilters],
     )
 
 

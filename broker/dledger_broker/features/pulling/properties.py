@@ -1,11 +1,12 @@
-"""The second stage of a filter in SQL92: of the records that a read of a queue gave, those whose properties match."""
+"""The second stage of filters in SQL92 and by class: of the records that a read of a queue gave, those that match."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, GetResult, ReadStatus
+from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.record import iter_properties
 
@@ -15,13 +16,22 @@ _WORK: Final = 100_000
 _MIN_EXAMINED: Final = 32
 
 
-def max_examined(wanted: SqlFilter) -> int:
+class Matcher(Protocol):
+    """What tells whether records match, which it is asked about one after another."""
+
+    def matches_text(self, properties: bytes) -> bool:
+        """True if the record with this property text matches."""
+
+
+def max_examined(wanted: SqlFilter | ClassFilter) -> int:
     """Records that one look examines: fewer of those that a long expression is asked about, which takes longer."""
+    if isinstance(wanted, ClassFilter):
+        return MAX_SCANNED_UNITS
     return min(MAX_SCANNED_UNITS, max(_MIN_EXAMINED, _WORK // len(wanted.expression)))
 
 
 def choose(
-    read: GetResult, pieces: Iterable[bytes], asked: int, wanted: SqlFilter, max_messages: int, max_bytes: int
+    read: GetResult, pieces: Iterable[bytes], asked: int, wanted: Matcher, max_messages: int, max_bytes: int
 ) -> tuple[GetResult, list[bytes]]:
     """What to answer of the records that were read from offset `asked` on, and its bytes.
 

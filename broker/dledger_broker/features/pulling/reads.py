@@ -8,6 +8,7 @@ from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_e
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
+from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 
@@ -28,7 +29,7 @@ class QueueReads:
     ) -> GetResult:
         """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
 
-        A filter in SQL92 looks at records, which are not read here: with one, all of those to be examined are given.
+        A filter in SQL92 or by class looks at records, which are not read here: all that it is to examine is given.
         A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
         """
         max_messages = max(max_messages, 1)
@@ -79,7 +80,7 @@ class QueueReads:
     ) -> GetResult:
         first_position = self._machine.log.first_position
         low, high = queue.min_offset, queue.max_offset
-        if isinstance(message_filter, SqlFilter):
+        if isinstance(message_filter, SqlFilter | ClassFilter):
             return select(
                 units, offset, low, high, max_examined(message_filter), MAX_EXAMINED_BYTES, None, first_position
             )
@@ -87,6 +88,6 @@ class QueueReads:
 
 
 def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:
-    if isinstance(message_filter, SqlFilter):
+    if isinstance(message_filter, SqlFilter | ClassFilter):
         return max_examined(message_filter)
     return units_to_read(max_messages, message_filter)

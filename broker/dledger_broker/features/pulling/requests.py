@@ -17,11 +17,12 @@ from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
-from dledger_broker.features.pulling.properties import choose
+from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
@@ -41,6 +42,7 @@ from dledger_remoting.errors import (
     ReadBehind,
     TopicNotExist,
 )
+from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
@@ -100,6 +102,7 @@ class PullRequests(Part):
         readers: Readers,
         roles: Roles,
         group_proposals: GroupProposals,
+        classes: ClassFilters,
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
@@ -110,7 +113,8 @@ class PullRequests(Part):
         self._counters = counters
         self._requests = requests
         self._reads = QueueReads(machine)
-        self._subscriptions = Subscriptions(config, gossip)
+        self._subscriptions = Subscriptions(config, counters, gossip, classes)
+        self._classes = classes
         self._offsets = offsets
         self._roles = roles
         self._reader_groups = ReaderGroups(config, group, requests, group_proposals)
@@ -278,6 +282,9 @@ class PullRequests(Part):
         self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
     ) -> None:
         """Answer with what was found at offset `asked`, as far as its properties match."""
+        if isinstance(message_filter, ClassFilter):
+            self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
+            return
         try:
             pieces = self._pieces(result)
         except TrimmedError:
@@ -285,22 +292,25 @@ class PullRequests(Part):
             self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         if pieces is None:
-            self._requests.spawn(request, self._deliver_cold(request, fields, message_filter, result, asked))
+            self._counters.cold_reads += 1
+            self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
         else:
             self._answer(request, *self._chosen(fields, message_filter, result, pieces, asked))
 
-    async def _deliver_cold(
+    async def _deliver_later(
         self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
     ) -> None:
-        """Read the records on a worker."""
-        self._counters.cold_reads += 1
+        """Read the records on a worker, and have them judged if a class says what matches."""
         try:
             pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
-        self._answer(request, *self._chosen(fields, message_filter, result, pieces, asked))
+        matcher: Matcher | MessageFilter | None = message_filter
+        if isinstance(message_filter, ClassFilter):
+            matcher = await self._classes.judge(message_filter, result.message_count, pieces)
+        self._answer(request, *self._chosen(fields, matcher, result, pieces, asked))
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
         """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
@@ -315,17 +325,17 @@ class PullRequests(Part):
     def _chosen(
         self,
         fields: PullFields,
-        message_filter: MessageFilter | None,
+        matcher: Matcher | MessageFilter | None,
         result: GetResult,
         pieces: list[bytes],
         asked: int,
     ) -> tuple[GetResult, list[bytes]]:
-        """Of what was read what matches, which all does unless the filter looks at properties."""
-        if not isinstance(message_filter, SqlFilter):
+        """Of what was read what matches, which all does unless the filter looks at records."""
+        if not isinstance(matcher, SqlFilter | Verdicts):
             return result, pieces
         self._counters.records_examined += result.message_count
         max_messages = max(1, min(fields.max_msg_nums, MAX_MESSAGES))
-        return choose(result, pieces, asked, message_filter, max_messages, self._max_bytes(fields))
+        return choose(result, pieces, asked, matcher, max_messages, self._max_bytes(fields))
 
     def _answer(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
         if result.status is ReadStatus.FOUND:
@@ -395,8 +405,9 @@ class PullRequests(Part):
             except TrimmedError:
                 return result._replace(status=ReadStatus.MESSAGE_WAS_REMOVING)
             if pieces is None:
+                self._counters.cold_reads += 1
                 self._requests.spawn(
-                    pull.request, self._deliver_cold(pull.request, fields, message_filter, result, offset)
+                    pull.request, self._deliver_later(pull.request, fields, message_filter, result, offset)
                 )
                 return None
             chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)

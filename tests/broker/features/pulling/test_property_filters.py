@@ -17,6 +17,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from dledger_remoting.properties import format_properties
+from tests.broker.features.pop.pop_calls import pop_ext, with_group
 
 LARGE = "amount > 100"
 
@@ -240,9 +241,12 @@ def test_an_unknown_or_old_subscription_is_told_with_topic_and_versions(client: 
     assert old.code == 25
     assert all(word in str(old.remark) for word in ("T1", "version 7", "version 8"))
     client.broker.memory.create_topic("T2")
-    unknown = client.pull("T2", sysFlag="0")
+    unknown = client.pull("T2", sysFlag="0", subVersion="8")
     assert unknown.code == 24
-    assert "T2" in str(unknown.remark)
+    assert all(word in str(unknown.remark) for word in ("T2", "version 8"))
+    offline = client.pull("T2", sysFlag="0", subVersion="8", consumerGroup="other")
+    assert offline.code == 24
+    assert all(word in str(offline.remark) for word in ("other", "T2", "version 8"))
 
 
 def check(client: FakeClient, **subscription: object) -> RemotingCommand:
@@ -268,3 +272,43 @@ def test_a_broker_may_be_told_not_to_filter_by_properties(make_broker: MakeBroke
     for answer in (check(client, expressionType="SQL92", subString=LARGE), client.pull("T1", **sql(LARGE))):
         assert (answer.code, answer.remark) == (1, refused)
     assert check(client, subString="red").code == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("max_filter_chars", "amount > 1", "amount > 1000"),
+        ("max_filter_depth", "(((amount > 1)))", "((((amount > 1))))"),
+        ("max_filter_operands", "amount > 1 AND b", "amount > 1 AND b = 2"),
+    ],
+)
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.CHECK_CLIENT_CONFIG, 200050])
+def test_limits_of_expressions_are_the_nodes_and_are_counted(
+    make_broker: MakeBroker, key: str, good: str, bad: str, code: int
+) -> None:
+    limits = {"max_filter_chars": 12, "max_filter_depth": 3, "max_filter_operands": 3}
+    spaced = {**limits, "max_filter_chars": 100} if key != "max_filter_chars" else limits
+    broker = make_broker(**spaced)
+    client = with_group(broker).client()
+
+    def answered(expression: str) -> RemotingCommand:
+        if code == RequestCode.PULL_MESSAGE:
+            return client.pull("T1", **sql(expression))
+        if code == RequestCode.CHECK_CLIENT_CONFIG:
+            return check(client, expressionType="SQL92", subString=expression)
+        return client.call(code, pop_ext(exp=expression, expType="SQL92"))
+
+    assert answered(good).code != 23
+    assert getattr(broker.counters, key) == 0
+    refused = answered(bad)
+    assert refused.code == 23
+    assert str(spaced[key]) in str(refused.remark)
+    assert getattr(broker.counters, key) == 1
+
+
+def test_the_limit_of_characters_is_that_of_tags_too(make_broker: MakeBroker) -> None:
+    broker = make_broker(max_filter_chars=8)
+    client = broker.client()
+    assert client.pull("T1", subscription="red||tea").code != 23
+    assert client.pull("T1", subscription="red||teal").code == 23
+    assert broker.counters.max_filter_chars == 1

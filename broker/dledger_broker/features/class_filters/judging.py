@@ -1,0 +1,101 @@
+"""Judging of messages by class filters, for pulls and pops: on worker threads, never on the event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from dledger.environment import FOREIGN, Environment, called_back
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.class_filters.worker import FilterFailedError, FilterWorker
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.parts import Gauge, Part
+from dledger_remoting.errors import ServerError, SystemBusy
+from dledger_remoting.filters.classes import ClassFilter, class_name
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Verdicts:
+    """What a filter said of records; they are asked for one after another, in the order of the records."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said: Iterator[int] = iter(said)
+
+    def matches_text(self, _properties: bytes) -> bool:
+        """True if the next record matches."""
+        return bool(next(self._said))
+
+
+class ClassFilters(Part):
+    """The class filters of a node; none unless `class_filters` lists some."""
+
+    def __init__(self, config: BrokerConfig, env: Environment, counters: BrokerCounters) -> None:
+        self._env = env
+        self._counters = counters
+        self._max_waits = config.max_class_filter_waits
+        self._waits = 0
+        timeout_ms, memory_bytes = config.class_filter_timeout_ms, config.class_filter_memory_bytes
+        self._workers: Mapping[str, FilterWorker] = {
+            name: FilterWorker(target, timeout_ms, memory_bytes) for name, target in config.class_filters.items()
+        }
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (
+            Gauge("class_filter_waits", "Pulls and pops that wait for code in class_filters", lambda: self._waits),
+            Gauge(
+                "class_filter_processes_ended",
+                "Processes of class filters that died, hung or grew, and were replaced",
+                lambda: sum(worker.ended for worker in self._workers.values()),
+            ),
+        )
+
+    def start(self) -> None:
+        """See `Part.start`: what cannot be loaded is logged at once, not at the first pull."""
+        for name, worker in self._workers.items():
+            self._env.run_blocking(FOREIGN, worker.load, partial(_loaded, name))
+
+    def close(self) -> None:
+        """See `Part.close`."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def named(self, text: str) -> ClassFilter:
+        """The filter that a consumer means. Raises `ServerError` if there is none of this name."""
+        if not self._workers:
+            raise ServerError("this broker does not filter by class: subscribe by tags")
+        if text not in self._workers:
+            raise ServerError(
+                f"this broker has no class filter {class_name(text)!r}: its class_filters has "
+                f"{', '.join(sorted(self._workers))}"
+            )
+        return ClassFilter(text)
+
+    async def judge(self, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
+        """What a filter says of `count` records, which lie back to back in the pieces.
+
+        Raises `ServerError` if it gave no answer, `SystemBusy` if too many wait for one.
+        """
+        if self._waits >= self._max_waits:
+            self._counters.max_class_filter_waits += 1
+            raise SystemBusy(
+                f"{self._waits} pulls wait for class filters, which is the limit max_class_filter_waits: try again"
+            )
+        work = partial(self._workers[wanted.name].judge, count, pieces)
+        self._waits += 1
+        try:
+            said: bytes = await called_back(lambda done: self._env.run_blocking(FOREIGN, work, done))
+        except FilterFailedError as error:
+            raise ServerError(f"class filter {wanted.name} failed: {error}") from error
+        finally:
+            self._waits -= 1
+        return Verdicts(said)
+
+
+def _loaded(name: str, outcome: BaseException | None) -> None:
+    if outcome is not None:
+        _logger.error("event=class_filter_not_loaded name=%s reason=%r", name, str(outcome))
