@@ -38,6 +38,7 @@ from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
     DEFAULT_TOPIC_QUEUES,
     PERM_READ_WRITE,
+    TRACE_TOPIC,
     SubscriptionGroupConfig,
     TopicConfig,
     is_readable,
@@ -46,6 +47,7 @@ from dledger_remoting.topics import (
     validate_group,
     validate_topic,
 )
+from dledger_remoting.traces import Trace, traces_about
 
 from .arguments import above_zero, checked
 from .cluster_calls import INCLUDE_ABSENT, ClusterCalls, absence, decode
@@ -422,6 +424,17 @@ class Admin:
         matching = [message for message in found if key == message.message_id or key in message.keys]
         matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
         return matching[-max_messages:]
+
+    async def message_trace(
+        self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY
+    ) -> list[Trace]:
+        """What clients that write traces say of a message, by its `message_id`, the earliest first; maybe nothing.
+
+        `topic` is where they write them. Only the newest `max_messages` trace messages about it are looked at. What
+        cannot be read in them is passed over. Raises what `messages_by_key` raises.
+        """
+        found = await self.messages_by_key(topic, message_id, max_messages=max_messages)
+        return traces_about(message_id, [message.body for message in found])
 
     async def _queue_status(self, group: str, queue: MessageQueue) -> QueueStatus:
         offsets = self._queue_offsets()

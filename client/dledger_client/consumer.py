@@ -37,6 +37,7 @@ from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, Subscription, filters_by_topic, subscription
 from .takers import Taker, Takers
+from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class PushConsumer:
     lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
     At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit. A queue whose
     messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see `stalled`.
-    `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`.
+    `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`. `trace` and `max_traces` are those of
+    `Producer`: when work on each message began and how it ended.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class PushConsumer:
         warn_after: float = 60.0,
         client_id: str | None = None,
         queue_locks: bool = False,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size, max_outstanding=max_outstanding)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
@@ -134,6 +138,7 @@ class PushConsumer:
         self._close_timeout = close_timeout
         self._warn_after = warn_after
         self._client_id = client_id or new_client_id()
+        self._tracer = tracer(trace, max_traces)
 
         self._running: _Running | None = None
         self._with_work: deque[QueueFetcher] = deque()
@@ -161,6 +166,11 @@ class PushConsumer:
     def stalls(self) -> int:
         """How many such stalls have been found since the start."""
         return 0 if self._running is None else self._running.stalls.seen
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return 0 if self._tracer is None else self._tracer.dropped
 
     async def start(self) -> None:
         """Join the group and begin to read. Topics and brokers need not be there yet.
@@ -194,6 +204,8 @@ class PushConsumer:
         self._running = _Running(core, assignments, membership, retries, stalls)
         await self._await_name_server(core)
         core.start()
+        if self._tracer is not None:
+            self._tracer.start(core)
         core.keep(stalls.run, "watch for stalls")
         assignments.start()
         if self._handler is not None:
@@ -306,7 +318,7 @@ class PushConsumer:
             fetcher.listed = bool(fetcher.buffer) and not self._orderly
             if fetcher.listed:
                 self._with_work.append(fetcher)
-            return message
+            return message if self._tracer is None else self._tracer.delivered(message, self._group)
         return None
 
     async def _next_for(self, taker: Taker | None) -> ReceivedMessage:
@@ -345,6 +357,8 @@ class PushConsumer:
             await running.assignments.commit()
             if await running.assignments.unlock():  # to leave would free the locks of what is in work
                 await running.membership.leave()
+            if self._tracer is not None:
+                await self._tracer.close()
         finally:
             await running.core.close()
 

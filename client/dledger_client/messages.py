@@ -22,7 +22,7 @@ from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 
 from .arguments import at_least, check
-from .errors import refusal
+from .errors import InvalidArgumentError, refusal
 
 
 class MessageQueue(NamedTuple):
@@ -62,6 +62,15 @@ class Message(msgspec.Struct, frozen=True):
     delay_s: float | None = None
     deliver_at: datetime | int | None = None
     ordering_key: str | None = None
+
+
+def message_of(body: bytes | Message, given: Message) -> Message:
+    """The message with a body, and what is given besides, or one that says it all. Raises `InvalidArgumentError`."""
+    if isinstance(body, bytes):
+        return msgspec.structs.replace(given, body=body)
+    if given != Message(b""):
+        raise InvalidArgumentError(f"{given!r} is given beside a Message, which says by itself what it is")
+    return body
 
 
 class Settlement(NamedTuple):

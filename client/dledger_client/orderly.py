@@ -14,6 +14,7 @@ from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
 from .subscriptions import Filter
+from .tracing import DEFAULT_MAX_TRACES
 
 
 @checked
@@ -30,7 +31,8 @@ class OrderlyConsumer:
 
     A queue that moves to another member is given up when its message in work is done and committed. If a member dies,
     its queues come to others within about a minute. A handler that runs for longer than a lock lasts without a broker
-    (30 s) may see its message handled by another member, too: delivery is at least once.
+    (30 s) may see its message handled by another member, too: delivery is at least once. `trace` and `max_traces` are
+    those of `Producer`.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class OrderlyConsumer:
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
         client_id: str | None = None,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         self._consumer = PushConsumer(
             name_servers,
@@ -66,6 +70,8 @@ class OrderlyConsumer:
             close_timeout=close_timeout,
             warn_after=warn_after,
             client_id=client_id,
+            trace=trace,
+            max_traces=max_traces,
         )
 
     @property
@@ -77,6 +83,11 @@ class OrderlyConsumer:
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues of this member's share; it reads each once it has the lock."""
         return self._consumer.assignment
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._consumer.traces_dropped
 
     async def start(self) -> None:
         """Join the group and begin to read. Raises what `PushConsumer.start` raises."""

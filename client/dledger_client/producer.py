@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -14,23 +15,25 @@ import msgspec
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import IllegalOperation, InvalidParameter
-from dledger_remoting.headers import RecallMessageHeader, SendMessageResponseHeader, UnregisterClientHeader, encode_ext
+from dledger_remoting.headers import RecallMessageHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import HALF_TOPIC, validate_group
+from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
 from .arguments import above_zero, at_least, checked
 from .batches import Part, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .messages import Message, MessageQueue, ReceivedMessage
+from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
-from .results import SendResult
+from .results import SendResult, results_in
 from .routes import TopicRoute
 from .sender import QueueChoice, Sender
+from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
 from .wire import Outgoing
 
@@ -64,6 +67,10 @@ class Producer:
 
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
     than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
+
+    With `trace`, what became of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the one that `trace`
+    names, for `Admin.message_trace`. That delays no send and fails none: at most `max_traces` traces wait, and those
+    that do not fit or cannot be sent are counted in `traces_dropped`. One-way sends leave no trace.
     """
 
     def __init__(
@@ -81,6 +88,8 @@ class Producer:
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         client_id: str | None = None,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         try:
             validate_group(group)
@@ -102,6 +111,7 @@ class Producer:
             max_message_bytes=max_message_bytes,
             max_batch_bytes=max_batch_bytes,
         )
+        self._tracer = tracer(trace, max_traces)
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
         self._closing = False
@@ -123,6 +133,8 @@ class Producer:
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
         self._core.start()
+        if self._tracer is not None:
+            self._tracer.start(self._core)
         if self._check_handler is not None:
             # Every broker group has this topic: following its route means that all groups know this producer and are
             # known, whether or not it has sent anything since it was started.
@@ -135,12 +147,19 @@ class Producer:
             return
         try:
             await self._calls.ended()
+            if self._tracer is not None:
+                await self._tracer.close()
             header = UnregisterClientHeader(client_id=core.client_id, producer_group=self._group)
             for connection in core.pool.connections():
                 if connection.address not in core.name_servers.addresses:
                     connection.send_oneway(RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=encode_ext(header)))
         finally:
             await core.close()
+
+    @property
+    def traces_dropped(self) -> int:
+        """How many traces did not fit or could not be sent."""
+        return 0 if self._tracer is None else self._tracer.dropped
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -185,7 +204,7 @@ class Producer:
             self._check_topic(topic)
             opted_in = self._idempotent if idempotent is None else idempotent
             given = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
-            message = _message(body, given)
+            message = message_of(body, given)
             outgoing = self._encoder.encode(topic, message, idempotent=opted_in)
             if message.ordering_key is None:
                 choose = self._choice(queue, message.unique_key if opted_in else None)
@@ -249,7 +268,10 @@ class Producer:
             header = RecallMessageHeader(topic, handle, self._group)
             group = core.routes.group(said.broker_group)
             answer = await core.call_leader(group, RequestCode.RECALL_MESSAGE, encode_ext(header), deadline=deadline)
-            return answer.ext.get("msgId", said.unique_key)
+            unique_key = answer.ext.get("msgId", said.unique_key)
+            now_ms = time.time_ns() // 1_000_000
+            self._trace(RecallTrace(now_ms, DEFAULT_REGION, self._group, topic, unique_key, succeeded=True))
+            return unique_key
 
     async def send_oneway(
         self,
@@ -368,7 +390,15 @@ class Producer:
         _, sender = self._started()
         return (await sender.route(topic, deadline)).all_writable
 
+    def _trace(self, trace: Trace) -> None:
+        if self._tracer is not None:
+            self._tracer.add(trace)
+
     async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
+        sending = self._deliver(outgoing, choose, deadline)
+        return await (sending if self._tracer is None else self._tracer.traced(outgoing, self._group, sending))
+
+    async def _deliver(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
         _, sender = self._started()
         size = outgoing.size_bytes
         try:
@@ -380,7 +410,7 @@ class Producer:
             queue, placement, code = await sender.deliver(outgoing, choose, deadline)
         finally:
             self._window.release(size)
-        return _results(outgoing, queue.broker_group, placement, replicated=code == ResponseCode.SUCCESS)
+        return results_in(outgoing, queue.broker_group, placement, replicated=code == ResponseCode.SUCCESS)
 
     async def _send_next(
         self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
@@ -460,34 +490,5 @@ def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
     return queues[crc32(ordering_key.encode()) % len(queues)]
 
 
-def _message(body: bytes | Message, given: Message) -> Message:
-    """The message with a body, and what is given besides, or one that says it all. Raises `InvalidArgumentError`."""
-    if isinstance(body, bytes):
-        return msgspec.structs.replace(given, body=body)
-    if given != Message(b""):
-        raise InvalidArgumentError(f"{given!r} is given beside a Message, which says by itself what it is")
-    return body
-
-
 def _queue_of(result: SendResult) -> MessageQueue:
     return MessageQueue(result.topic, result.broker_group, result.queue_id)
-
-
-def _results(
-    outgoing: Outgoing, broker_group: str, placement: SendMessageResponseHeader, *, replicated: bool
-) -> list[SendResult]:
-    """One result per message of a request; a batch's messages have consecutive queue offsets."""
-    offset_ids = placement.msg_id.split(",")
-    return [
-        SendResult(
-            unique_key,
-            offset_ids[index] if index < len(offset_ids) else "",
-            outgoing.topic,
-            broker_group,
-            placement.queue_id,
-            placement.queue_offset + index,
-            replicated,
-            placement.recall_handle,
-        )
-        for index, unique_key in enumerate(outgoing.unique_keys)
-    ]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from dledger_remoting.headers import SendMessageResponseHeader
+
+from .wire import Outgoing
+
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where an acknowledged message lies.
@@ -22,3 +26,23 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int
     replicated: bool = True
     recall_handle: str | None = None
+
+
+def results_in(
+    outgoing: Outgoing, broker_group: str, placement: SendMessageResponseHeader, *, replicated: bool
+) -> list[SendResult]:
+    """One result per message of a request; a batch's messages have consecutive queue offsets."""
+    offset_ids = placement.msg_id.split(",")
+    return [
+        SendResult(
+            unique_key,
+            offset_ids[index] if index < len(offset_ids) else "",
+            outgoing.topic,
+            broker_group,
+            placement.queue_id,
+            placement.queue_offset + index,
+            replicated,
+            placement.recall_handle,
+        )
+        for index, unique_key in enumerate(outgoing.unique_keys)
+    ]

@@ -20,7 +20,7 @@ from dledger_remoting.headers_pop import (
     ChangeInvisibleResponseHeader,
     PopHeader,
 )
-from dledger_remoting.pop import MAX_POP_MESSAGES
+from dledger_remoting.pop import MAX_POP_MESSAGES, CheckPoint
 from dledger_remoting.properties import POP_CHECK_POINT
 from dledger_remoting.topics import validate_group, validate_topic
 
@@ -31,6 +31,7 @@ from .messages import ReceivedMessage
 from .nameservers import parse_addresses
 from .popped import check_point_of, popped_messages
 from .subscriptions import Filter, subscription
+from .tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_INVISIBLE_SECONDS: Final = 30.0
@@ -59,7 +60,8 @@ class SimpleConsumer:
     no order. `filter` is what of it is wanted: tags, `Sql` or a `ClassFilter`; all members have to have the same.
 
     A group that is new begins at the first message of each queue if `from_beginning`, else behind what is there. What
-    fails is repeated until `timeout` seconds are over, then it raises `ClientError`.
+    fails is repeated until `timeout` seconds are over, then it raises `ClientError`. `trace` and `max_traces` are those
+    of `Producer`: when each message was received, and acknowledged.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class SimpleConsumer:
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         client_id: str | None = None,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -88,6 +92,7 @@ class SimpleConsumer:
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
         self._client_id = client_id
+        self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._turn = 0
 
@@ -97,11 +102,20 @@ class SimpleConsumer:
             raise ClientClosedError("the consumer has been started before; make another one")
         self._core = ClientCore(self._name_servers, client_id=self._client_id)
         self._core.start()
+        if self._tracer is not None:
+            self._tracer.start(self._core)
 
     async def close(self) -> None:
         """Close all connections; what is not acknowledged comes again when its time is over."""
         if self._core is not None:
+            if self._tracer is not None and not self._core.is_closed:
+                await self._tracer.close()
             await self._core.close()
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return 0 if self._tracer is None else self._tracer.dropped
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -133,6 +147,7 @@ class SimpleConsumer:
                 left = max(0.0, min(longest, until - core.loop.time()))
                 found = await self._pop(names[self._turn % len(names)], max_messages, left)
                 if found:
+                    self._trace_received(found)
                     return found
             if core.loop.time() >= until or not names:
                 return []
@@ -146,7 +161,11 @@ class SimpleConsumer:
         point, topic = check_point_of(message), message.queue.topic
         header = AckHeader(self._group, topic, point.queue_id, point.text, point.queue_offset)
         response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header))
-        return response.code == ResponseCode.SUCCESS
+        is_done = response.code == ResponseCode.SUCCESS
+        if self._tracer is not None:
+            cost_ms = max(0, _now_ms() - point.pop_time_ms)
+            self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
+        return is_done
 
     async def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
         """Hide the message for `seconds` from now on, 1 to 43,200. The message that is returned takes the place of the
@@ -183,7 +202,7 @@ class SimpleConsumer:
             max_messages,
             self._invisible_ms,
             int(poll_seconds * 1000),
-            int(time.time() * 1000),
+            _now_ms(),
             self._init_mode,
             self._wanted.expression_type,
             self._wanted.expression,
@@ -207,6 +226,13 @@ class SimpleConsumer:
         found = popped_messages(response, self._group, self._topic, broker_group)
         return [message for message in found if self._wanted.tags.matches_tag(message.tags)]
 
+    def _trace_received(self, messages: Sequence[ReceivedMessage]) -> None:
+        if self._tracer is not None:
+            now_ms = _now_ms()
+            for message in messages:
+                request_id = _request_id(check_point_of(message))
+                self._tracer.add(delivery_trace(message, self._group, request_id, now_ms))
+
     async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         core = self._started()
         group = core.routes.group(broker_group)
@@ -223,3 +249,12 @@ def _invisible_ms(seconds: float) -> int:
     if not 1.0 <= seconds <= MAX_INVISIBLE_SECONDS:
         raise InvalidArgumentError(f"a message is hidden for 1 to {MAX_INVISIBLE_SECONDS:.0f} s, not {seconds}")
     return int(seconds * 1000)
+
+
+def _request_id(point: CheckPoint) -> str:
+    """What joins the traces of one delivery; hiding the message for longer makes another one of it."""
+    return f"{point.broker_name}-{point.queue_id}-{point.queue_offset}-{point.pop_time_ms}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

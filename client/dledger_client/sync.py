@@ -19,9 +19,16 @@ import msgspec
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
-from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
+from dledger_remoting.topics import (
+    DEFAULT_TOPIC_QUEUES,
+    PERM_READ_WRITE,
+    TRACE_TOPIC,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from dledger_remoting.traces import Trace
 
-from .admin import MAX_TIMESTAMP_MS, Admin
+from .admin import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, Admin
 from .arguments import check
 from .blocking import Blocking, ClosedAfterUse, evaluate
 from .consumer import PushConsumer
@@ -54,6 +61,8 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     max_in_flight_bytes: int
     client_id: str | None
+    trace: bool | str
+    max_traces: int
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -72,6 +81,8 @@ class ConsumerOptions(TypedDict, total=False):
     start_timeout: float | None
     warn_after: float
     client_id: str | None
+    trace: bool | str
+    max_traces: int
 
 
 class SyncProducer(ClosedAfterUse):
@@ -88,6 +99,11 @@ class SyncProducer(ClosedAfterUse):
     def close(self) -> None:
         """See `Producer.close`."""
         self._blocking.finish(self._producer.close())
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._producer.traces_dropped
 
     def send(
         self,
@@ -272,6 +288,11 @@ class SyncConsumer(ClosedAfterUse):
         """See `PushConsumer.stalls`."""
         return self._consumer.stalls
 
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._consumer.traces_dropped
+
     def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
         """See `PushConsumer.receive`: these messages must be acknowledged one by one."""
         messages = self._blocking.run(self._consumer.receive(max_messages, timeout))
@@ -437,3 +458,9 @@ class SyncAdmin(ClosedAfterUse):
                 topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
             )
         )
+
+    def message_trace(
+        self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY
+    ) -> list[Trace]:
+        """See `Admin.message_trace`."""
+        return self._blocking.run(self._admin.message_trace(message_id, topic=topic, max_messages=max_messages))

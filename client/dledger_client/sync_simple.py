@@ -12,6 +12,7 @@ from .blocking import Blocking, ClosedAfterUse
 from .messages import ReceivedMessage
 from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
 from .subscriptions import Filter
+from .tracing import DEFAULT_MAX_TRACES
 
 
 @checked
@@ -35,6 +36,8 @@ class SyncSimpleConsumer(ClosedAfterUse):
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         client_id: str | None = None,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         """See `SimpleConsumer`."""
         self._consumer = SimpleConsumer(
@@ -46,12 +49,19 @@ class SyncSimpleConsumer(ClosedAfterUse):
             from_beginning=from_beginning,
             timeout=timeout,
             client_id=client_id,
+            trace=trace,
+            max_traces=max_traces,
         )
         self._blocking = Blocking("dledger simple consumer", self._consumer.start())
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""
         self._blocking.finish(self._consumer.close())
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._consumer.traces_dropped
 
     def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
         """See `SimpleConsumer.receive`."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
 from .producer import DEFAULT_TIMEOUT_SECONDS
+from .tracing import DEFAULT_MAX_TRACES
 from .transactions import Decision, OpenTransaction, TransactionProducer
 
 SyncCheck: TypeAlias = Callable[[OpenTransaction], Decision]
@@ -31,18 +32,27 @@ class SyncTransactionProducer(ClosedAfterUse):
         group: str,
         check: SyncCheck,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """`timeout`, in seconds, is the deadline of each call."""
+        """See `TransactionProducer`."""
 
         async def ask(transaction: OpenTransaction) -> Decision:
             return await asyncio.to_thread(check, transaction)
 
-        self._producer = TransactionProducer(name_servers, group=group, check=ask, timeout=timeout)
+        self._producer = TransactionProducer(
+            name_servers, group=group, check=ask, timeout=timeout, trace=trace, max_traces=max_traces
+        )
         self._blocking = Blocking("dledger transactions", self._producer.start())
 
     def close(self) -> None:
         """See `TransactionProducer.close`. A check that is at work goes on, and its decision is not told."""
         self._blocking.finish(self._producer.close())
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._producer.traces_dropped
 
     def begin(
         self,

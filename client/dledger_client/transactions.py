@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
@@ -27,6 +28,7 @@ from dledger_remoting.record import (
     SYS_TRANSACTION_ROLLBACK,
     decode_record,
 )
+from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 
 from .arguments import checked
 from .connection import Connection
@@ -34,6 +36,7 @@ from .errors import ClientError, InvalidArgumentError
 from .messages import Message
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
+from .tracing import DEFAULT_MAX_TRACES
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,13 @@ _WIRE: Final[Mapping[Decision, int]] = {
     "rollback": SYS_TRANSACTION_ROLLBACK,
     "unknown": 0,
 }
+
+_TRACED: Final[Mapping[Decision, str]] = {
+    "commit": "COMMIT_MESSAGE",
+    "rollback": "ROLLBACK_MESSAGE",
+    "unknown": "UNKNOW",
+}
+"""RocketMQ's names of decisions, spelt as it spells them."""
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
@@ -84,15 +94,28 @@ class TransactionProducer:
     """
 
     def __init__(
-        self, name_servers: str | Sequence[str], *, group: str, check: Check, timeout: float = DEFAULT_TIMEOUT_SECONDS
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        check: Check,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        trace: bool | str = False,
+        max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """`timeout`, in seconds, is the deadline of each call."""
+        """`timeout`, in seconds, is the deadline of each call; `trace` and `max_traces` are those of `Producer`."""
         self._group = group
         self._check = check
         self._timeout = timeout
         self._checks: set[asyncio.Task[None]] = set()
         self._producer = Producer(
-            name_servers, group=group, timeout=timeout, retry_unknown=False, compress_over_bytes=None
+            name_servers,
+            group=group,
+            timeout=timeout,
+            retry_unknown=False,
+            compress_over_bytes=None,
+            trace=trace,
+            max_traces=max_traces,
         )
         self._producer._answer_checks(self._on_request)  # noqa: SLF001 - half of this class, for no application
 
@@ -106,6 +129,11 @@ class TransactionProducer:
             check.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
         await self._producer.close()
+
+    @property
+    def traces_dropped(self) -> int:
+        """See `Producer.traces_dropped`."""
+        return self._producer.traces_dropped
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -168,6 +196,7 @@ class TransactionProducer:
         )
         ask = self._producer._ask_leader  # noqa: SLF001 - half of this class, for no application
         await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
+        self._producer._trace(_end_trace(transaction, self._group, decision, checked=checked))  # noqa: SLF001 - as above
 
     def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._checks) < MAX_CHECKS:
@@ -193,3 +222,21 @@ class TransactionProducer:
             logger.warning("a check of a transaction failed: %s", error)
         except Exception:
             logger.exception("the check of a transaction raised")
+
+
+def _end_trace(transaction: OpenTransaction, group: str, decision: Decision, *, checked: bool) -> EndTrace:
+    """The trace of an ended transaction; the trace of its send has its tags, keys and broker."""
+    return EndTrace(
+        time.time_ns() // 1_000_000,
+        DEFAULT_REGION,
+        group,
+        transaction.topic,
+        transaction.unique_key,
+        "",
+        "",
+        "",
+        COMMITTED_MESSAGE,
+        transaction.unique_key,
+        _TRACED[decision],
+        checked,
+    )

@@ -11,6 +11,7 @@ from dledger_client import (
     ConnectError,
     GroupMember,
     MessageQueue,
+    NoRouteError,
     NotFoundError,
     QueueReader,
     QueueStatus,
@@ -24,6 +25,7 @@ from dledger_remoting.errors import (
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from dledger_remoting.traces import traces_about
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 
@@ -50,6 +52,7 @@ class FakeAdmin:
     """Answers as a small cluster would."""
 
     calls: ClassVar[list[tuple]] = []
+    trace_bodies: ClassVar[list[bytes]] = []
 
     def __init__(self, namesrv):
         if namesrv == "127.0.0.1:1":
@@ -135,6 +138,12 @@ class FakeAdmin:
     async def messages_by_key(self, topic, key, *, unique, max_messages):
         self.calls.append(("by key", topic, key, unique, max_messages))
         return [message(b"\xff")] if key != "unused" else []
+
+    async def message_trace(self, message_id, *, topic, max_messages):
+        self.calls.append(("trace", message_id, topic, max_messages))
+        if topic == "unknown":
+            raise NoRouteError(topic, "the name servers do not know it")
+        return traces_about(message_id, self.trace_bodies)
 
 
 def use_fakes(monkeypatch):

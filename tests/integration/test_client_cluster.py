@@ -34,7 +34,7 @@ from dledger_client.testing import LocalCluster, local_cluster_fixture
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")
-    if path.stem in {"producer", "consumer", "ordered", "sync_client", "request_reply"}
+    if path.stem in {"producer", "consumer", "ordered", "sync_client", "request_reply", "traced"}
 )
 
 PROJECT_README = Path(__file__).parents[2] / "README.md"

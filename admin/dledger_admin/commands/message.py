@@ -5,21 +5,25 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin, NotFoundError, Producer, ReceivedMessage
+from dledger_client import Admin, NoRouteError, NotFoundError, Producer, ReceivedMessage
 from dledger_client.admin import MAX_MESSAGES_BY_KEY
+from dledger_remoting.topics import TRACE_TOPIC
+from dledger_remoting.traces import Trace
 
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from .client_calls import run, with_admin
 from .message_format import MessageView, render, view
+from .message_trace import table
+from .message_trace import view as view_of_trace
 from .names import TOPIC
 from .options import namesrv_option
 
 
 @click.group(cls=HelpGroup)
 def message() -> None:
-    """Find single messages, and take them back."""
+    """Find single messages and their traces, and take them back."""
 
 
 @message.command()
@@ -70,6 +74,42 @@ def get(
         return found
 
     emit([view(found) for found in with_admin(namesrv, work)], output, _render)
+
+
+@message.command()
+@namesrv_option
+@click.argument("message_id", metavar="MESSAGE-ID")
+@click.option("--topic", type=TOPIC, default=TRACE_TOPIC, show_default=True, help="Where clients write traces.")
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1, max=MAX_MESSAGES_BY_KEY),
+    default=MAX_MESSAGES_BY_KEY,
+    show_default=True,
+    help="Most trace messages to look at: the newest.",
+)
+@output_option
+def trace(namesrv: str, message_id: str, topic: str, limit: int, output: str) -> None:
+    """Show who sent, received and handled a message, as far as clients have written traces; none is an error.
+
+    MESSAGE-ID is the id that its producer gave the message, the unique key, as `consume` shows it.
+    """
+    hint = "clients write traces where they are told to: trace=True, or enableMsgTrace in RocketMQ's"
+
+    async def work(admin: Admin) -> list[Trace]:
+        try:
+            found = await admin.message_trace(message_id, topic=topic, max_messages=limit)
+        except NoRouteError as error:
+            raise AdminError(f"{error}: {hint}") from error
+        if not found:
+            raise AdminError(f"topic {topic!r} has no trace of message {message_id!r}: {hint}")
+        return found
+
+    found = with_admin(namesrv, work)
+    if output == "json":
+        emit([view_of_trace(one) for one in found], output, str)
+    else:
+        emit(found, output, table)
 
 
 class Recalled(msgspec.Struct, frozen=True):
