@@ -47,7 +47,7 @@ class AssignmentsBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 class RequestModeBody(msgspec.Struct, frozen=True, rename="camel"):
     """How a group consumes a topic (401). In mode POP each member pops its own share of the queues, and those of the
-    next `pop_share_queue_num` members; all queues if that is not positive.
+    next `pop_share_queue_num` members; all queues if that is not positive, or means all members.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Messages of 4 MiB wait, are delivered, moved, sent back and committed as small ones are."""
+"""Messages of 4 MiB wait, are delivered, moved, sent back, committed and popped as small ones are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,28 @@ from broker_in_process import Client, node_config, running
 from dledger_broker.features.delay.messages import NAME as DELAY
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.table import TIMERS
+from dledger_broker.features.pop.commands import NAME as POP
+from dledger_broker.features.pop.table import POPPED
 from dledger_broker.features.transactions.table import NAME as TRANSACTIONS
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
 from dledger_remoting.record import MAX_MESSAGE_BYTES, MessageRecord, iter_records
 from dledger_remoting.topics import HALF_TOPIC, retry_topic
 
 BODY = bytes(range(256)) * (MAX_MESSAGE_BYTES // 256)
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K1\x02"
+POP_ANY = {
+    "consumerGroup": "CG",
+    "topic": "T1",
+    "queueId": "-1",
+    "maxMsgNums": "32",
+    "pollTime": "15000",
+    "bornTime": "0",
+    "initMode": "0",
+}
 POLL = {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
 
 
@@ -40,6 +53,15 @@ class Served:
                 return next(iter_records(answer.body, verify_crc=True))
             assert answer.code in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}, answer.remark
 
+    async def popped(self, hidden_ms: int) -> tuple[MessageRecord, RemotingCommand]:
+        """The only message that a pop gets, for which the node is asked to wait, and the answer."""
+        while True:
+            answer = await self.client.call(RequestCode.POP_MESSAGE, {**POP_ANY, "invisibleTime": str(hidden_ms)})
+            if answer.code == ResponseCode.SUCCESS:
+                (record,) = iter_records(answer.body, verify_crc=True)
+                return record, answer
+            assert answer.code == ResponseCode.POLLING_TIMEOUT, answer.remark
+
 
 async def founded(broker: Broker) -> None:
     """Wait until the features are active, and the topic of halves is there."""
@@ -47,7 +69,7 @@ async def founded(broker: Broker) -> None:
     for changes in (machine.on_members_changed, machine.on_topics_changed):
         changes.append(changed.set)
     async with asyncio.timeout(20):
-        while not all(map(machine.is_active, (DELAY, TRANSACTIONS))) or machine.topic(HALF_TOPIC) is None:
+        while not all(map(machine.is_active, (DELAY, TRANSACTIONS, POP))) or machine.topic(HALF_TOPIC) is None:
             changed.clear()
             await changed.wait()
 
@@ -105,3 +127,17 @@ async def test_it_is_moved_out_of_the_way_of_a_trim(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
         assert (moves.moved, table.total.rows) == (1, 1)
         assert table.total.bytes > len(BODY)
+
+
+async def test_it_is_popped_comes_again_and_is_acknowledged(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+        assert (await node.client.send(BODY)).code == 0
+        first, _ = await node.popped(1_000)
+        assert first.body == BODY
+        again, answer = await node.popped(60_000)
+        assert (again.body, again.topic, again.reconsume_times) == (BODY, "T1", 1)
+        point = parse_properties(again.properties)[POP_CHECK_POINT]
+        place = {"consumerGroup": "CG", "topic": "%RETRY%CG_T1", "queueId": "0", "extraInfo": point, "offset": "0"}
+        assert answer.ext["msgOffsetInfo"] == "1 0 0"
+        assert (await node.client.call(RequestCode.ACK_MESSAGE, place)).code == 0
+        assert node.broker.state.table(POPPED).open_count == 0

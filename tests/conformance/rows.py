@@ -25,6 +25,7 @@ from dledger_remoting.batch import split_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.properties import REAL_TOPIC, TIMER_OUT_MS
 from dledger_remoting.topics import dead_letter_topic, retry_topic
+from tests.integration.bare_client import BareClient
 
 LEVELS = 18
 QUICK = f"""
@@ -62,6 +63,8 @@ OTHER_ANSWERS: dict[int, set[ResponseCode]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
 }
 """Of requests that are not simply answered 0; 38 is answered 1 while a group has no member."""
+POP_ANSWERS = {ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT}
+OTHER_ANSWERS |= dict.fromkeys((RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION), POP_ANSWERS)
 UNSURE = {ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE}
 """What else a request may be answered while a group is without a leader: clients try these again."""
 
@@ -321,6 +324,81 @@ def assert_stored_as_often_as_sent(row: Row, bodies: Collection[str] | None = No
         least, most = (succeeded, asked) if bodies is None or body in bodies else (0, 0)
         assert least <= copies[body] <= most, f"{body!r} was sent {asked} times, {succeeded} acknowledged"
     assert copies.keys() <= row.sends().keys()
+
+
+def failed_messages_are_popped_again(row: Row) -> None:
+    """Members that pop get each message once; one whose listener fails comes again when its time is over, 10 s later.
+
+    The broker assigns their queues, and says that they are to be popped.
+    """
+    bodies = [f"popped-{number}" for number in range(24)]
+    fails, later = bodies[:4], bodies[12:]
+    create_topic(row.cluster, row.topic)
+    let_group_pop(row)
+    with row.told():
+        members = [row.client(), row.client()]
+        mine = {"group": row.group, "topic": row.topic, "assigned": True}
+        members[0].call("push", name="member-0", fails=dict.fromkeys(fails, 1), **mine)
+        for body in bodies[:12]:
+            send(members[0], topic=row.topic, body=body)
+        members[0].wait_for(lambda: {*bodies[:12]} <= {*members[0].bodies("member-0")}, "first deliveries")
+        row.kill()
+        members[1].call("push", name="member-1", **mine)
+        for body in later:
+            send(members[0], topic=row.topic, body=body)
+
+        def received() -> Counter[str]:
+            return Counter(members[0].bodies("member-0") + members[1].bodies("member-1"))
+
+        def are_done() -> bool:
+            return received().keys() >= {*bodies} and all(received()[body] > 1 for body in fails)
+
+        assert wait_until(are_done, RETRY_SECONDS), f"deliveries: {received()}"
+        for number, member in enumerate(members):
+            close(row, member, f"member-{number}")
+        again = [one for member in members for one in member.received if one["reconsume_times"]]
+        assert {one["topic"] for one in again} == {row.topic}, "they come with the topic that they were sent to"
+        assert {one["body"] for one in again} >= {*fails}
+        pops = [one for one in row.tap.exchanges(RequestCode.POP_MESSAGE) if one.answer == ResponseCode.SUCCESS]
+        assert {one.ext["queueId"] for one in pops} == {"-1"}
+        pulled = [one for one in row.tap.exchanges(RequestCode.PULL_MESSAGE) if _topic(one) == row.topic]
+        assert not pulled, "what is popped is not pulled, too"
+        if not row.kills:
+            assert received() == Counter(bodies) + Counter(fails)
+            assert len(row.tap.exchanges(RequestCode.ACK_MESSAGE)) == len(bodies)
+
+
+def assigned_queues_are_pulled(row: Row) -> None:
+    """Members whose queues the broker assigns share them, and each message is received."""
+    bodies = [f"pulled-{number}" for number in range(24)]
+    create_topic(row.cluster, row.topic)
+    with row.told():
+        members = [row.client(), row.client()]
+        for number, member in enumerate(members):
+            mine = {"name": f"member-{number}", "group": row.group, "topic": row.topic, "assigned": True}
+            member.call("push", **mine)
+
+        def received() -> Counter[str]:
+            return Counter(members[0].bodies("member-0") + members[1].bodies("member-1"))
+
+        for position, body in enumerate(bodies):
+            if position == len(bodies) // 2:
+                row.kill()
+            send(members[0], topic=row.topic, body=body)
+        assert wait_until(lambda: received().keys() >= {*bodies}, RETRY_SECONDS), f"deliveries: {received()}"
+        for number, member in enumerate(members):
+            close(row, member, f"member-{number}")
+        assert row.tap.exchanges(RequestCode.QUERY_ASSIGNMENT)
+        assert not row.tap.exchanges(RequestCode.POP_MESSAGE)
+
+
+def let_group_pop(row: Row) -> None:
+    """Say that the row's group pops the row's topic."""
+    mode = {"topic": row.topic, "consumerGroup": row.group, "mode": "POP", "popShareQueueNum": 0}
+    with BareClient(row.cluster.client_address(row.cluster.leader())) as client:
+        client.post(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(mode).encode())
+        answer = client.read()
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 def owners(tap: Wiretap, topic: str) -> int:

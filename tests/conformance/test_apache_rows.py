@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 import rows
 from rows import Row
-from stock_clients import GO_CLIENT
+from stock_clients import GO_CLIENT, JAVA_CLIENTS
 from wiretap import Wiretap
 
 pytestmark = pytest.mark.parametrize("row", [False, True], ids=["undisturbed", "leader killed"], indirect=True)
@@ -52,3 +52,18 @@ def test_delayed_messages_come_when_they_are_due(row):
 
 def test_transactions_end_once(row):
     rows.transactions_end_once(row)
+
+
+def test_failed_messages_are_popped_again(row, request):
+    skip_unless_brokers_may_assign(request)
+    rows.failed_messages_are_popped_again(row)
+
+
+def test_assigned_queues_are_pulled(row, request):
+    skip_unless_brokers_may_assign(request)
+    rows.assigned_queues_are_pulled(row)
+
+
+def skip_unless_brokers_may_assign(request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["program"] != JAVA_CLIENTS[0]:
+        pytest.skip("this client shares queues by itself, and pops nothing")

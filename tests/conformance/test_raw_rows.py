@@ -1,33 +1,18 @@
-"""Bytes on the wire come through rows on retries, dead letters, locks, delay, transactions, and what is refused.
-
-Every request goes over one connection to one follower, in both serializers, as nodes pass on what they may not answer.
-With the leader killed in a row's middle the connection stays.
-"""
+"""Bytes on the wire come through rows on retries, dead letters, locks, delay, transactions, and what is refused."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Iterator
 
 import pytest
-from cluster_checks import bodies_of, create_topic, stored_messages
+from raw_wire import PRODUCERS, Wire, killed_in_the_middle, now_ms
 
-from dledger_client.testing import LocalCluster
-from dledger_remoting.codes import RequestCode, ResponseCode, request_code_name
-from dledger_remoting.command import RemotingCommand
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.frame import SerializeType
-from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
-from tests.integration.bare_client import BareClient
 
-WAIT_SECONDS = 30.0
-POLL_MS = 1000
-PRODUCERS = "raw-producers"
 HALF = {"TRAN_MSG": "true", "PGROUP": PRODUCERS}
 COMMIT, ROLLBACK, UNDECIDED = "8", "12", "0"
 UNSUPPORTED = [
@@ -35,126 +20,6 @@ UNSUPPORTED = [
     ({"INNER_MULTI_DISPATCH": "%LMQ%a"}, "LMQ"),
     ({"INNER_NUM": "2"}, "BatchCQ"),
 ]
-_NUMBERS = count()
-
-
-class Wire:
-    """A connection to a follower, a topic with one queue, and a consumer group."""
-
-    def __init__(self, cluster: LocalCluster, serialize_type: SerializeType, *, kills: bool) -> None:
-        self.cluster, self.kills = cluster, kills
-        self.topic = f"Raw{next(_NUMBERS)}"
-        self.group = f"{self.topic}-group"
-        self.pushed: deque[RemotingCommand] = deque()
-        self.killed: str | None = None
-        self._type = serialize_type
-        create_topic(cluster, self.topic, queues=1)
-        leader = cluster.leader()
-        follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
-        self.client = BareClient(cluster.client_address(follower))
-
-    def kill(self) -> None:
-        """The row's middle: the leader is killed, if this row is about that, and another one leads."""
-        if self.kills:
-            self.killed = self.cluster.kill_leader()
-            self.cluster.leader()
-
-    def ask(
-        self,
-        code: int,
-        ext: Mapping[str, str],
-        body: bytes = b"",
-        *,
-        expected: int = ResponseCode.SUCCESS,
-        text: str = "",
-    ) -> RemotingCommand:
-        """Send a request and return its answer; fails if that is not the expected one."""
-        opaque = self.client.post(code, ext, body, kind=self._type)
-        while (answer := self.client.read()).opaque != opaque or not answer.is_response:
-            self.pushed.append(answer)
-        assert (answer.code, text in (answer.remark or "")) == (expected, True), (
-            f"{code} {request_code_name(code)} {json.dumps(dict(ext))} {body[:80]!r} was answered {answer.code} "
-            f"{answer.remark or ''}, expected: {expected:d} {text}"
-        )
-        assert answer.serialize_type == self._type
-        return answer
-
-    def pushes(self, code: int) -> RemotingCommand:
-        """The next request of the broker's with this code."""
-        while True:
-            for one in self.pushed:
-                if one.code == code:
-                    self.pushed.remove(one)
-                    return one
-            self.pushed.append(self.client.read())
-
-    def heartbeat(self) -> None:
-        """Make the group and its retry topic, and be one of the producers."""
-        consumer = {
-            "groupName": self.group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [{"topic": self.topic, "subString": "*", "subVersion": 1}],
-        }
-        body = {"clientID": "raw@1", "producerDataSet": [{"groupName": PRODUCERS}], "consumerDataSet": [consumer]}
-        self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
-
-    def send(
-        self,
-        body: str,
-        properties: Mapping[str, str] | None = None,
-        *,
-        topic: str = "",
-        expected: int = ResponseCode.SUCCESS,
-        text: str = "",
-        **letters: str,
-    ) -> RemotingCommand:
-        """Store a message in queue 0."""
-        encoded = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
-        names = {"a": PRODUCERS, "b": topic or self.topic, "c": "TBW102", "d": "4"}
-        numbers = {"e": "0", "f": "0", "g": str(now_ms()), "h": "0"}
-        ext = {**names, **numbers, "i": encoded, **letters}
-        return self.ask(RequestCode.SEND_MESSAGE_V2, ext, body.encode(), expected=expected, text=text)
-
-    def pull(self, topic: str, offset: int, *, wait: bool = True) -> MessageRecord | None:
-        """The message at an offset of queue 0, once it is there; None at once if it is not to be waited for."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        names = {"consumerGroup": self.group, "topic": topic, "queueId": "0", "queueOffset": str(offset)}
-        numbers = {"maxMsgNums": "1", "sysFlag": "6" if wait else "4", "commitOffset": "0", "subVersion": "0"}
-        ext = {**names, **numbers, "suspendTimeoutMillis": str(POLL_MS), "subscription": "*", "expressionType": "TAG"}
-        while True:
-            opaque = self.client.post(RequestCode.PULL_MESSAGE, ext, kind=self._type)
-            while (answer := self.client.read()).opaque != opaque or not answer.is_response:
-                self.pushed.append(answer)
-            if answer.code == ResponseCode.SUCCESS:
-                return next(iter_records(answer.body))
-            if not wait:
-                assert answer.code == ResponseCode.PULL_NOT_FOUND, answer
-                return None
-            assert time.monotonic() < deadline, f"{ext}: {answer.code} {answer.remark}"
-
-    def end(self, half: RemotingCommand, decision: str, *, group: str = PRODUCERS, expected: int = 0) -> None:
-        """End the transaction of a half, which `half` is the answer to."""
-        position = parse_offset_message_id(half.ext["msgId"])[1]
-        ext = {"producerGroup": group, "tranStateTableOffset": half.ext["queueOffset"], "commitOrRollback": decision}
-        ext |= {"commitLogOffset": str(position), "msgId": half.ext["transactionId"], "topic": self.topic}
-        self.ask(RequestCode.END_TRANSACTION, ext, expected=expected)
-
-    def lock(self, client_id: str, expected: int) -> None:
-        """Lock queue 0 for a client; `expected` is how many queues it has then."""
-        answer = self.ask(RequestCode.LOCK_BATCH_MQ, {}, self.locks(client_id))
-        granted = json.loads(answer.body)["lockOKMQSet"]
-        assert len(granted) == expected, f"41 of {client_id} was answered {granted}, expected: {expected} queues"
-
-    def locks(self, client_id: str) -> bytes:
-        """The body of 41 and 42."""
-        queue = {"topic": self.topic, "brokerName": "broker-a", "queueId": 0}
-        return json.dumps({"consumerGroup": self.group, "clientId": client_id, "mqSet": [queue]}).encode()
-
-    def stored(self, topic: str = "") -> list[str]:
-        """Bodies that a topic holds."""
-        return bodies_of(stored_messages(self.cluster, topic or self.topic))
 
 
 @pytest.fixture(params=[SerializeType.JSON, SerializeType.ROCKETMQ], ids=["json", "binary"])
@@ -166,18 +31,7 @@ def wire(quick_group, request) -> Iterator[Wire]:
 
 @pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
 def row(quick_group, request) -> Iterator[Wire]:
-    made = Wire(quick_group, SerializeType.JSON, kills=request.param)
-    with made.client:
-        try:
-            yield made
-        finally:
-            if made.killed is not None:
-                quick_group.restart(made.killed)
-                quick_group.wait_ready()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    yield from killed_in_the_middle(quick_group, kills=request.param)
 
 
 def send_back(row: Wire, record: MessageRecord, *, level: int = 0, expected: int = 0, **more: str) -> None:

@@ -92,7 +92,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind(lea
 # ---------------------------------------------------------------- requests
 
 
-@pytest.mark.parametrize("code", [0, 9, 99, 4711, 200056, 2_000_000_000, -1])
+@pytest.mark.parametrize("code", [0, 9, 99, 4711, 1_002, 2_000_000_000, -1])
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_an_unknown_code_is_answered_3_and_named(request, role, code):
     with BareClient(request.getfixturevalue(role)) as client:
@@ -104,9 +104,9 @@ def test_an_unknown_code_is_answered_3_and_named(request, role, code):
 
 def test_a_known_code_that_is_not_served_is_answered_3_with_its_name(leader):
     with BareClient(leader) as client:
-        answer = client.ask(RequestCode.POP_ROLLBACK)
+        answer = client.ask(RequestCode.CONTROLLER_ELECT_MASTER)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "request type 200056 not supported (POP_ROLLBACK)" in (answer.remark or "")
+    assert "request type 1002 not supported (CONTROLLER_ELECT_MASTER)" in (answer.remark or "")
 
 
 QUEUE = {"topic": "x", "queueId": "0"}

@@ -20,7 +20,7 @@ def test_an_answer_fits_a_frame_of_the_protocol_whatever_frames_a_node_takes(mak
         broker.service.requests.respond(request, bytes(MAX_FRAME_BYTES - 100))
 
 
-@pytest.mark.parametrize("code", [RequestCode.POP_ROLLBACK, 31_999])
+@pytest.mark.parametrize("code", [RequestCode.CONTROLLER_ELECT_MASTER, 31_999])
 def test_other_codes_are_answered_three_and_named(client: FakeClient, code: int) -> None:
     answer = client.call(code)
     assert answer.code == 3

@@ -38,6 +38,7 @@ OWN_ANSWERS = {
     RequestCode.DLEDGER_QUEUE_READERS,
     RequestCode.READ_PLAN,
     RequestCode.READ_RANGE,
+    RequestCode.POP_ROLLBACK,
 }
 HELD = {
     RequestCode.PULL_MESSAGE,

@@ -288,6 +288,9 @@ public class Driver {
         made.setNamesrvAddr(nameServer);
         made.setInstanceName(name);
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (wanted.getBooleanValue("assigned")) { // brokers assign its queues, which the 4.x line cannot have
+            made.getClass().getMethod("setClientRebalance", boolean.class).invoke(made, false);
+        }
         if (wanted.getBooleanValue("broadcast")) {
             made.setMessageModel(made.getMessageModel().valueOf("BROADCASTING")); // its package is another in 4.x
         }

@@ -39,6 +39,7 @@ async def assigned(broker: Broker) -> None:
         "it broadcasts, in binary", 400, body=body(QUESTION, messageModel="BROADCASTING"), serialize_type=1
     )
     await broker.ask("the mode is told", 402)
+    await broker.ask("pops are to be kept elsewhere", 200056)
 
 
 async def refused(broker: Broker) -> None:

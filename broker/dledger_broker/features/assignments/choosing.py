@@ -44,17 +44,15 @@ def share(
     In mode POP it pops those of the members behind it, too: what a member that hangs has popped comes to them when its
     time is over, what it has not popped they take at once. With more members than queues each has one.
     """
-    if not mode.pops:
-        return list(strategy(client_id, client_ids, queues))
-    if mode.pop_share_queues <= 0:
-        return sorted({MessageQueue(queue.broker_name, ANY_QUEUE, queue.topic) for queue in queues})
     members = sorted(set(client_ids))
+    if not mode.pops:
+        return list(strategy(client_id, members, queues))
+    if mode.pop_share_queues <= 0 or mode.pop_share_queues + 1 >= len(members):
+        return sorted({MessageQueue(queue.broker_name, ANY_QUEUE, queue.topic) for queue in queues})
     if client_id not in members:
         return []
     index = members.index(client_id)
     if len(members) > len(queues):
         return [sorted(queues)[index % len(queues)]] if queues else []
-    if mode.pop_share_queues + 1 >= len(members):
-        return sorted(queues)
     turn = [members[(index + behind) % len(members)] for behind in range(mode.pop_share_queues + 1)]
     return sorted({queue for member in turn for queue in strategy(member, members, queues)})

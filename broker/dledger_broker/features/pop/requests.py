@@ -112,6 +112,7 @@ class PopRequests(Part):
             RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.NOTIFICATION: Route(self.notify, Needs.LEADER, HELD_QUESTION),
             RequestCode.POLLING_INFO: Route(self.polling_info, Needs.LEADER, NO_EFFECT),
+            RequestCode.POP_ROLLBACK: Route(self.move_nothing, Needs.NOTHING, NO_EFFECT, forwarded=False),
             **self._acks.routes,
         }
 
@@ -338,7 +339,7 @@ class PopRequests(Part):
         ask = question_of(header.consumer_group, header.topic, header.queue_id, header.max_msg_nums)
         choice = self._chooser.choose(ask, read)
         taken = [each for each in choice.taken if each.records]
-        if choice.cold and not taken:
+        if choice.cold and (read is None or not taken):
             self._requests.spawn(request, self._peek_cold(request, header, choice.cold[0]))
             return
         now_ms = self._env.wall_ms()
@@ -382,6 +383,10 @@ class PopRequests(Part):
         self._readable(header.topic, header.queue_id)
         count = self.held.count_of(header.consumer_group, header.topic, max(header.queue_id, -1))
         request.respond(ext=encode_ext(PollingInfoResponseHeader(count)))
+
+    def move_nothing(self, request: Request) -> None:
+        """200056: RocketMQ moves what it keeps of pops from one kind of store to the other; here it is in the log."""
+        request.respond()
 
 
 def wait_of(group: str, topic: str, queue_id: int, *, has_filter: bool) -> PopWait:
