@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from dledger.errors import LogError, LogFullError, OutcomeUnknownError
 from dledger_broker.kernel.queues import QueueState
@@ -13,6 +13,9 @@ QueueRun: TypeAlias = tuple[QueueState, int, bytes]
 
 Done: TypeAlias = Callable[[LogError | None], None]
 """Told the outcome once: None after it was applied, otherwise why not (`OutcomeUnknownError`: it may be, some day)."""
+
+
+UNKNOWN_CHANGE: Final = "leadership was lost before the change was committed; it may still take effect"
 
 
 class StagedContext(Protocol):
@@ -54,5 +57,4 @@ class CommandContext:
 
     def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext.dropped`."""
-        unknown = "leadership was lost before the change was committed; it may still take effect"
-        self._done(full or OutcomeUnknownError(unknown))
+        self._done(full or OutcomeUnknownError(UNKNOWN_CHANGE))

@@ -174,6 +174,7 @@ class FakeNode:
         """Drop what is staged, which has waited for space on the disk that is not there; this node goes on leading."""
         contexts, self._contexts = self._contexts, []
         self._parts, self._commands, self._record_bytes = [], [], 0
+        self._commit_due = False
         self._machine.dropped(contexts, LogFullError("the disk of this node is full"))
 
     # ---------------------------------------------------------------- writing

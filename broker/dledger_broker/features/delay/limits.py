@@ -57,6 +57,12 @@ class PendingLimits:
         smallest = min([*told, *([own] if own is not None else [])], default=1 << 62)
         return min(self._config.max_pending_timer_bytes or 1 << 60, smallest // LOG_PART)
 
+    def has_room(self, pending: Pending, more: Pending) -> bool:
+        """Whether more may wait that producers send; nothing is counted as refused."""
+        return (
+            pending.rows + more.rows <= self._config.max_pending_timers and pending.bytes + more.bytes <= self.max_bytes
+        )
+
     def require_room(self, pending: Pending, more: Pending, *, sent_back: bool) -> None:
         """Raise `ServerError` if more may not wait; `pending` is what does, `sent_back`: a consumer's."""
         factor = RETRY_FACTOR if sent_back else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.environment import Environment
 from dledger.errors import LogError
@@ -37,11 +37,19 @@ from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitOutcome
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.delays import parse_delay_levels
-from dledger_remoting.errors import MessageIllegal
+from dledger_remoting.errors import MessageIllegal, ServiceNotAvailable
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import is_retry_topic
 
 NAME: Final = "delay"
+
+
+class WaitingMessage(NamedTuple):
+    """A message as it waits: its record, when it is due, in ms, and how many bytes of the log it takes."""
+
+    record: NewRecord
+    due_ms: int
+    size: int
 
 
 class DueMessages(Part):
@@ -150,34 +158,49 @@ class DueMessages(Part):
         key = unique_key.decode(errors="replace")
         return RecallHandle(topic, self._config.broker_group, due.ms, key).encode().encode()
 
+    def waiting(self, message: NewRecord, due: Due) -> WaitingMessage:
+        """The record in which a message waits. Raises `MessageIllegal` if that is too large."""
+        record = waiting(message, due)
+        size, limit = record.size, min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
+        if size > limit:
+            raise MessageIllegal(f"a delayed message takes {size} bytes of the log, the limit is {limit}")
+        return WaitingMessage(record, due.ms, size)
+
+    def have_room(self, messages: Sequence[WaitingMessage]) -> bool:
+        """Leader: whether all of them may wait, beside what does and what is on its way."""
+        return self._limits.has_room(_sum(self._table.total, self._on_their_way), _size(messages))
+
     def store(
         self,
-        message: NewRecord,
-        due: Due,
+        messages: Sequence[WaitingMessage],
         done: Told,
         facts: Sequence[FixedRows] = (),
         *,
         sent_back: bool = False,
     ) -> None:
-        """Leader: store a message that is delivered when it is due, in one unit with other facts about it.
+        """Leader: store messages that are delivered when they are due, in one unit with other facts about them.
 
-        The topic where it waits is there. What consumers have `sent_back`
-        may wait beyond the limits. Raises `RemotingError` and `LogError`, with nothing stored.
+        What consumers have `sent_back` may wait beyond the limits. Raises `RemotingError` and `LogError`, with nothing
+        stored: if the topic is gone where they wait, see `topic_missing`; if not all of them may wait.
         """
-        record = waiting(message, due)
-        limit = min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
-        if record.size > limit:
-            raise MessageIllegal(f"a delayed message takes {record.size} bytes of the log, the limit is {limit}")
-        one, before = Pending(1, record.size), self._on_their_way
-        self._limits.require_room(_sum(self._table.total, before), one, sent_back=sent_back)
+        more, before = _size(messages), self._on_their_way
+        self._limits.require_room(_sum(self._table.total, before), more, sent_back=sent_back)
         self._machine.activation.require(NAME)
-        commands = (added_rows(((due.ms, record.size),)), *facts)
-        self._writer.write((record,), commands, done=partial(self._stored, one, done))
-        self._on_their_way = _sum(self._on_their_way, one)
+        for topic, queue_id in {(message.record.topic, message.record.queue_id) for message in messages}:
+            if self._machine.queue(topic, queue_id) is None:
+                raise ServiceNotAvailable(f"queue {queue_id} of {topic} is gone, nothing was stored: try again later")
+        rows = added_rows([(message.due_ms, message.size) for message in messages])
+        records = [message.record for message in messages]
+        self._writer.write(records, (rows, *facts), done=partial(self._stored, more, done))
+        self._on_their_way = _sum(self._on_their_way, more)
 
-    def _stored(self, one: Pending, done: Told, outcome: UnitOutcome) -> None:
-        self._on_their_way = _sum(self._on_their_way, Pending(-one.rows, -one.bytes))
+    def _stored(self, more: Pending, done: Told, outcome: UnitOutcome) -> None:
+        self._on_their_way = _sum(self._on_their_way, Pending(-more.rows, -more.bytes))
         done(outcome)
+
+
+def _size(messages: Sequence[WaitingMessage]) -> Pending:
+    return Pending(len(messages), sum([message.size for message in messages]))
 
 
 def _sum(one: Pending, other: Pending) -> Pending:

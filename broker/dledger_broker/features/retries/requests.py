@@ -161,7 +161,8 @@ class RetryRequests(Part):
                 return
             queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
             message = sent_back(record, topic.config.topic_name, queue_id, asked)
-            self._due_messages.store(message, due, partial(self._retry_stored, request), sent_back=True)
+            waiting = self._due_messages.waiting(message, due)
+            self._due_messages.store((waiting,), partial(self._retry_stored, request), sent_back=True)
         except (RemotingError, LogError) as error:
             self._requests.fail(request, error)
             return

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 from dledger.environment import Cancellable, Environment
 from dledger_remoting.errors import OutcomeUnknown, QuorumTimeout
 
+MAX_UNIT_BYTES: Final = 512 << 10
+"""Sends of one turn are staged at this size, so that a unit fits well into an entry."""
 MAX_GATHERED_BYTES: Final = 256 << 10
 """Sends that are as large together are staged, however many are on their way."""
 MAX_GATHER_S: Final = 0.001
@@ -32,6 +34,11 @@ class UnitOnItsWay(Protocol):
         """Answer all of them with an error, unless they were answered."""
 
 
+def waits_for_others(requests: int, size: int, on_their_way: int) -> bool:
+    """Whether so many requests, of so many bytes, gather with others: while twice as many are on their way."""
+    return 2 * requests < on_their_way and size < MAX_GATHERED_BYTES
+
+
 class UnitsOnTheirWay:
     """The units of one kind of sends, in the order in which they were staged."""
 
@@ -49,7 +56,7 @@ class UnitsOnTheirWay:
 
     def gather(self, requests: int, size: int) -> bool:
         """Whether so many requests, of so many bytes, wait for others: while twice as many are on their way."""
-        return 2 * requests < self.requests and size < MAX_GATHERED_BYTES
+        return waits_for_others(requests, size, self.requests)
 
     def add(self, unit: UnitOnItsWay) -> None:
         """A unit is staged."""

@@ -31,7 +31,7 @@ from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
-from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, UnitsOnTheirWay
+from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_BYTES, UnitsOnTheirWay
 from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
@@ -55,9 +55,6 @@ from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, decode_send_v2_json
 from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
 from dledger_remoting.record import RECORD_HEAD_BYTES, SYS_INNER_BATCH_MASK, SYS_TRANSACTION_MASK
-
-MAX_UNIT_BYTES: Final = 512 << 10
-"""Sends of one read are staged at this size, so that a unit fits well into an entry."""
 
 _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _SPECIAL_SYS_FLAGS: Final = SYS_TRANSACTION_MASK | SYS_INNER_BATCH_MASK

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
-from dledger.errors import LogError
+from dledger.environment import Environment
+from dledger.errors import LogError, TooLargeError
+from dledger_broker.features.sending.gathering import Gathering
+from dledger_broker.features.sending.on_their_way import waits_for_others
 from dledger_broker.features.transactions.messages import committed, real_target
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome
+from dledger_broker.kernel.contexts import UNKNOWN_CHANGE
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import Stored, UnitOutcome, failure
+from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.errors import InvalidParameter, ServerError, SystemBusy, TopicNotExist
 from dledger_remoting.headers import EndTransactionHeader, decode_ext
@@ -35,14 +39,40 @@ _WISHES: Final = {
 }
 
 
-class HalfEnds:
-    """Answers 37 on the leader."""
+class _Wish(NamedTuple):
+    """What is asked for: that the half at a position is rolled back, or the message of this one stored."""
 
-    def __init__(self, machine: BrokerMachine, writer: LogWriter, requests: Requests, proposed: ProposedHalves) -> None:
+    request: Request
+    position: int
+    half: MessageRecord | None
+
+
+class End(NamedTuple):
+    """What is staged: the end of a half, and the message that its commit stores."""
+
+    request: Request
+    command: EndHalf
+    record: NewRecord | None
+
+
+class HalfEnds:
+    """Answers 37 on the leader; the ends of one turn are one unit, or two."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        writer: LogWriter,
+        env: Environment,
+        requests: Requests,
+        proposed: ProposedHalves,
+    ) -> None:
         self._machine = machine
         self._writer = writer
         self._requests = requests
         self._ends = proposed.ends
+        self._staged = 0
+        """Ends whose units are on their way."""
+        self._gathering = Gathering(env, self._waits, self._stage)
         machine.on_state(self._keep_table)
 
     def _keep_table(self, state: BrokerState) -> None:
@@ -71,7 +101,7 @@ class HalfEnds:
         elif wish is HalfOutcome.COMMITTED:
             self._requests.spawn(request, self._commit(request, position))
         else:
-            self._end_without_record(request, position, HalfOutcome.ROLLED_BACK)
+            self._add(request, position, None)
 
     # ---------------------------------------------------------------- answers that stage nothing
 
@@ -98,7 +128,7 @@ class HalfEnds:
     # ---------------------------------------------------------------- ends
 
     async def _commit(self, request: Request, position: int) -> None:
-        """Read the half, and look again at everything in the turn that stages what its commit stores."""
+        """Read the half, and look again at everything in the turn that has it."""
         found = await self._machine.lookup.record_at(position)
         half = self._table.open.get(position)
         if half is None or position in self._ends or not self._machine.leadership.ready:
@@ -106,45 +136,84 @@ class HalfEnds:
         elif found is None:
             raise ServerError(f"the transaction's message at {position} cannot be read: try again later")
         else:
-            self._commit_record(request, found[1])
+            self._add(request, position, found[1])
 
-    def _commit_record(self, request: Request, record: MessageRecord) -> None:
-        position = record.physical_offset
-        name, _ = real_target(record)
+    def _add(self, request: Request, position: int, record: MessageRecord | None) -> None:
+        """Take an end into the unit of this turn; `record` is the half of a commit, None rolls back."""
+        self._ends.begin(position)
+        self._gathering.add(
+            _Wish(request, position, record), 0 if record is None else len(record.body) + len(record.properties)
+        )
+
+    def _stage(self, wishes: list[_Wish]) -> None:
+        """Stage ends: those with messages, and those that are commands alone, which a full disk takes too.
+
+        Everything is looked at anew: since an end was asked for, its half may have been lost to a trim, its topic be
+        about to be deleted.
+        """
+        ends = [end for end in map(self._decided, wishes) if end is not None]
+        for unit in ([end for end in ends if end.record], [end for end in ends if not end.record]):
+            if unit:
+                self._stage_unit(unit)
+
+    def _decided(self, wish: _Wish) -> End | None:
+        """What becomes of a half; None if nothing does, after which its request is handled again."""
+        request, position, half = wish
+        if position not in self._table.open or position < self._machine.kept_from:
+            self._ends.finish(position)
+            self._requests.run(request)
+            return None
+        if half is None:
+            return End(request, EndHalf(position, HalfOutcome.ROLLED_BACK), None)
+        name, _ = real_target(half)
         topic = self._machine.topic(name)
         if topic is None:
             _logger.warning("event=transaction_without_topic position=%d topic=%s", position, name)
-            self._end_without_record(request, position, HalfOutcome.NO_TOPIC)
-            return
-        end = EndHalf(position, HalfOutcome.COMMITTED)
-        self._writer.write([committed(record, topic)], [end], done=partial(self._committed, request, position))
-        self._ends.begin(position)
+            return End(request, EndHalf(position, HalfOutcome.NO_TOPIC), None)
+        return End(request, EndHalf(position, HalfOutcome.COMMITTED), committed(half, topic))
 
-    def _committed(self, request: Request, position: int, outcome: UnitOutcome) -> None:
-        self._ends.finish(position)
-        if isinstance(outcome, Stored):
-            request.respond()
-        else:
-            self._requests.fail(request, failure(outcome, _unknown(position)))
-
-    def _end_without_record(self, request: Request, position: int, outcome: HalfOutcome) -> None:
-        """End a half by a command alone, on a full disk too: its part of the log can go then."""
-
-        def ended(error: LogError | None) -> None:
-            self._ends.finish(position)
-            if error is not None:
-                self._requests.fail(request, error)
-            elif outcome is HalfOutcome.NO_TOPIC:
-                self._requests.fail(request, TopicNotExist(_no_topic(position)))
-            else:
-                request.respond()
-
-        self._ends.begin(position)
+    def _stage_unit(self, ends: list[End]) -> None:
+        """Stage ends of which all have messages, or none."""
+        records = [end.record for end in ends if end.record is not None]
+        commands = [end.command for end in ends]
         try:
-            self._machine.stage_command(EndHalf(position, outcome), ended, privileged=True)
-        except BaseException:
-            self._ends.finish(position)  # or whoever asks about this half would wait for ever
-            raise
+            self._writer.write(records, commands, done=partial(self._done, ends), privileged=not records)
+        except LogError as error:
+            if isinstance(error, TooLargeError) and len(ends) > 1:
+                for end in ends:
+                    self._stage_unit([end])
+            else:
+                self._fail(ends, error)
+            return
+        self._staged += len(ends)
+
+    def _fail(self, ends: list[End], error: Exception) -> None:
+        """Answer ends of which nothing was proposed."""
+        for end in ends:
+            self._ends.finish(end.command.position)
+            self._requests.fail(end.request, error)
+
+    def _done(self, ends: list[End], outcome: UnitOutcome) -> None:
+        """A unit is applied or lost."""
+        self._staged -= len(ends)
+        for end in ends:
+            self._ends.finish(end.command.position)
+        for end in ends:
+            position = end.command.position
+            if not isinstance(outcome, Stored):
+                self._requests.fail(end.request, failure(outcome, _unknown(end.command)))
+            elif end.command.outcome is HalfOutcome.NO_TOPIC:
+                self._requests.fail(end.request, TopicNotExist(_no_topic(position)))
+            else:
+                end.request.respond()
+        self._gathering.flush_later()
+
+    def _waits(self, ends: int, size: int) -> bool:
+        return waits_for_others(ends, size, self._staged)
+
+    def close(self) -> None:
+        """Stage what was added: nothing does any more."""
+        self._gathering.flush()
 
 
 def _mismatch(header: EndTransactionHeader, half: Half) -> str:
@@ -177,5 +246,7 @@ def _no_topic(position: int) -> str:
     return f"the topic of the transaction at {position} does not exist any more: it has ended, and nothing was stored"
 
 
-def _unknown(position: int) -> str:
-    return f"leadership was lost before the commit of the transaction at {position} was: it may be committed"
+def _unknown(end: EndHalf) -> str:
+    if end.outcome is HalfOutcome.COMMITTED:
+        return f"leadership was lost before the commit of the transaction at {end.position} was: it may be committed"
+    return UNKNOWN_CHANGE

@@ -66,6 +66,7 @@ class Transactions(Part):
     def close(self) -> None:
         """See `Part.close`."""
         self._checks.close()
+        self._ends.close()
         self._units.close()
 
     @property

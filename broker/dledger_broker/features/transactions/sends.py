@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.sending.single_sends import SingleSend
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.messages import half_properties
 from dledger_broker.features.transactions.proposed import ProposedHalves
@@ -93,7 +94,7 @@ class HalfSends:
             born_host=request.origin.born_host,
             reconsume_times=fields.reconsume_times,
         )
-        self._units.add(HalfSend(request, NewHalf(record, group, check_ms), queue_id, unique_key.encode()))
+        self._units.add(HalfSend(SingleSend(request, queue_id, unique_key.encode()), NewHalf(record, group, check_ms)))
 
     def is_full(self) -> bool:
         """Whether as many halves are open as `max_open_halves` allows, which is counted."""

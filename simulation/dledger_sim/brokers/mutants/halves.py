@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from dledger_broker.features.transactions.checks import CheckBacks
-from dledger_broker.features.transactions.ends import HalfEnds
-from dledger_broker.features.transactions.messages import committed, real_target
+from dledger_broker.features.transactions.ends import End, HalfEnds
 from dledger_broker.features.transactions.proposed import ProposedEnds
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, HalfTable
 from dledger_broker.kernel.jobs import JobHandle
@@ -19,29 +18,33 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("halves")
 
 
-def _end_only(self: HalfEnds, request: Request, record: MessageRecord) -> None:
-    self._end_without_record(request, record.physical_offset, HalfOutcome.COMMITTED)
+def _end_only(self: HalfEnds, ends: list[End]) -> None:
+    _real_stage_unit(self, [end._replace(record=None) for end in ends])
+
+
+_real_stage_unit = HalfEnds._stage_unit  # noqa: SLF001 - what is patched is what is private
 
 
 CATALOGUE.add(
     "commit-without-its-message",
     "a commit stores the message and ends the half in one unit: here the half alone ends",
-    (HalfEnds, "_commit_record", _end_only),
+    (HalfEnds, "_stage_unit", _end_only),
 )
 
 
-def _store_only(self: HalfEnds, request: Request, record: MessageRecord) -> None:
-    position = record.physical_offset
-    topic = self._machine.topic(real_target(record)[0])
-    assert topic is not None
-    self._writer.write([committed(record, topic)], done=partial(self._committed, request, position))
-    self._ends.begin(position)
+def _store_only(self: HalfEnds, ends: list[End]) -> None:
+    records = [end.record for end in ends if end.record is not None]
+    if not records:
+        _real_stage_unit(self, ends)
+        return
+    self._writer.write(records, done=partial(self._done, ends))
+    self._staged += len(ends)
 
 
 CATALOGUE.add(
     "commit-without-its-end",
     "a commit stores the message and ends the half in one unit: here the half stays open",
-    (HalfEnds, "_commit_record", _store_only),
+    (HalfEnds, "_stage_unit", _store_only),
 )
 
 
@@ -58,15 +61,21 @@ CATALOGUE.add(
 )
 
 
-def _end_at_once(self: HalfEnds, request: Request, position: int, outcome: HalfOutcome) -> None:
-    self._machine.stage_command(EndHalf(position, outcome), lambda _error: None, privileged=True)
+def _end_at_once(self: HalfEnds, request: Request, position: int, record: MessageRecord | None) -> None:
+    if record is not None:
+        _real_add(self, request, position, record)
+        return
+    self._machine.stage_command(EndHalf(position, HalfOutcome.ROLLED_BACK), lambda _error: None, privileged=True)
     request.respond()
+
+
+_real_add = HalfEnds._add  # noqa: SLF001 - what is patched is what is private
 
 
 CATALOGUE.add(
     "rollback-answered-when-staged",
     "a rollback is answered when it is applied",
-    (HalfEnds, "_end_without_record", _end_at_once),
+    (HalfEnds, "_add", _end_at_once),
 )
 
 

@@ -316,6 +316,8 @@ def test_a_leader_that_is_deposed_says_that_the_outcome_of_an_end_is_unknown(
 ) -> None:
     sent = send_half(client)
     rollback = client.send(RequestCode.END_TRANSACTION, end_ext(sent, ROLLBACK))
+    broker.memory.node.commit = lambda: None  # a majority is gone
+    broker.settle()
     waiting = client.send(RequestCode.END_TRANSACTION, end_ext(sent, ROLLBACK))
     broker.memory.node.step_down()
     broker.advance(5)

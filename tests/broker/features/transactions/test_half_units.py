@@ -11,8 +11,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 from dledger.errors import BusyError, TooLargeError
 from dledger.format import COMMAND_HEADER_BYTES
 from dledger_broker.features.group_settings.settings import GroupSettings
-from dledger_broker.features.sending.on_their_way import MAX_GATHER_S
-from dledger_broker.features.sending.send import MAX_UNIT_BYTES
+from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_BYTES
 from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.table import HALVES, HalfTable, OpenHalf
 from dledger_remoting.codes import RequestCode, ResponseCode

@@ -42,7 +42,12 @@ def first_send(
         if _same(stored, begin, fields, messages):
             _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored, begin)
             return FirstSend(_ids(stored, begin, messages), queue_id, queue_offset)
-    return _first_that_waits(stored, fields, target, messages) if may_wait(messages) else None
+    if may_wait(messages):
+        for begin in _records(stored, count):
+            first = _waits(stored, begin, fields, target, messages)
+            if first is not None:
+                return first
+    return None
 
 
 def may_wait(messages: Sequence[MessageParts]) -> bool:
@@ -50,12 +55,12 @@ def may_wait(messages: Sequence[MessageParts]) -> bool:
     return len(messages) == 1 and may_ask(messages[0][1])
 
 
-def _first_that_waits(
-    stored: bytes, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
+def _waits(
+    stored: bytes, begin: int, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
 ) -> FirstSend | None:
-    """As `first_send`, of the one record that the bytes begin with, which is that of a message that waits or has."""
+    """As `first_send`, of the one record that begins there, if it is that of a message that waits or has."""
     ((body, tail, flag, _),) = messages
-    record = _whole_record(stored)
+    record = _whole_record(stored, begin)
     real = real_of(record) if record is not None and record.topic in DUE_TOPICS else None
     if record is None or real is None or real.topic != target.topic:
         return None
@@ -65,12 +70,12 @@ def _first_that_waits(
     if found != expected:
         return None
     level = 0 if record.topic == TIMER_TOPIC else record.queue_id + 1
-    return FirstSend(_ids(stored, 0, messages[:1]), real.queue_id, record.queue_offset, Due(real.due_ms, level))
+    return FirstSend(_ids(stored, begin, messages[:1]), real.queue_id, record.queue_offset, Due(real.due_ms, level))
 
 
-def _whole_record(stored: bytes) -> MessageRecord | None:
+def _whole_record(stored: bytes, begin: int) -> MessageRecord | None:
     try:
-        return decode_record(stored[: int.from_bytes(stored[:4], "big")])
+        return decode_record(stored[begin : begin + int.from_bytes(stored[begin : begin + 4], "big")])
     except RecordError:
         return None
 

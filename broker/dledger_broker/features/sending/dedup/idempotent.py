@@ -258,7 +258,7 @@ class IdempotentSends:
                 continue
             wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
             if may_wait(messages):
-                wanted = min(wanted + MAX_FACTS_BYTES, left)
+                wanted = min(wanted + count * MAX_FACTS_BYTES, left)
             stored = self._fetched.get((position, wanted)) or self._log.read_nowait(position, wanted)
             if stored is None:
                 self._requests.spawn(request, self._fetch(request, position, wanted))
@@ -345,18 +345,26 @@ class IdempotentSends:
             self._understood_by = membership
         return bytearray(COMMAND_HEADER_BYTES + ROW_BYTES * count)
 
-    def remembering(self, rows: UnitRows) -> FixedRows | None:
-        """The command for a unit whose one record is of a message that waits until it is due; None as in `command`."""
+    def remembering(self, sends: Sequence[PendingSend], rows: UnitRows) -> FixedRows | None:
+        """The command for a unit with one record for each of these sends; None as in `command`.
+
+        Their records may be larger than what was sent, as those of messages that wait until they are due.
+        """
         room = self.command(rows)
         if not room:
             return None
+        families, members, offsets = rows
+        number_at = {offset: number for number, offset in enumerate(_offsets(sends))}
+        numbers = [number_at[offset] for offset in offsets]
 
         def write(payload: memoryview, positions: Sequence[int | None]) -> None:
-            (position,) = positions
-            invariant(position is not None, "the topic where messages wait is there when one is stored")
-            write_command(room, rows, cast(int, position))
+            invariant(None not in positions, "the topic where messages wait is there when they are stored")
+            stand = cast(Sequence[int], positions)
+            first = stand[0]
+            there = UnitRows(families, members, [stand[number] - first for number in numbers])
+            write_command(room, there, first)
             payload[:] = room[COMMAND_HEADER_BYTES:]
-            self.staged(cast(int, position), rows)
+            self.staged(first, there)
 
         return FixedRows(REMEMBER_SENDS, len(room) - COMMAND_HEADER_BYTES, write)
 
