@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down: those on topic, partition, offset, timestamp and tags narrow what is read at all."""
+"""Filters that Spark pushes down: on topic, partition, offset, timestamp, tags and keys, they narrow what is read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
 )
+
+from dledger_remoting.properties import KEYS, TAGS
+
+from .wanted import TextCondition, TextKind
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS: Final = {"topic": str, "partition": int, "tags": str}
+_TEXTS: Final = {"tags": TAGS, "keys": KEYS}
 _RANGES: Final = {"partition": int, "offset": int}
 
 
@@ -51,11 +62,12 @@ class PushedFilters:
     partition_range: Interval = field(default_factory=Interval)
     offset: Interval = field(default_factory=Interval)
     timestamp: Interval = field(default_factory=Interval)
+    texts: list[TextCondition] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Take what can be taken; yields what Spark must still evaluate."""
         for one in filters:
-            if not self._take(one):
+            if not self._take(one) and not self._take_text(one):
                 yield one
 
     def wants(self, topic: str, partition: int) -> bool:
@@ -82,6 +94,14 @@ class PushedFilters:
         if isinstance(one, LessThan):
             return self._take_range(name, one.value, "<")
         return isinstance(one, LessThanOrEqual) and self._take_range(name, one.value, "<=")
+
+    def _take_text(self, one: Filter) -> bool:
+        negated = isinstance(one, Not)
+        condition = _text_condition(one.child if isinstance(one, Not) else one, negated=negated)
+        if condition is None:
+            return False
+        self.texts.append(condition)
+        return True
 
     def _take_set(self, name: str, values: Collection[object]) -> bool:
         kind = _SETS.get(name)
@@ -114,3 +134,30 @@ class PushedFilters:
         if operator == "<":
             interval.narrow(high=at_least)
         return True
+
+
+def _text_condition(one: Filter, *, negated: bool) -> TextCondition | None:
+    """The condition that a filter is on a column which is a property of its own; None if it is something else."""
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    name = _TEXTS.get(attribute[0]) if len(attribute) == 1 else None
+    if name is None:
+        return None
+    if isinstance(one, IsNull | IsNotNull):
+        return TextCondition(name, "is null", negated=negated is isinstance(one, IsNull))
+    kind: TextKind
+    values: tuple[object, ...]
+    match one:
+        case EqualTo(_, value):
+            kind, values = "in", (value,)
+        case In(_, values):
+            kind = "in"
+        case StringStartsWith(_, value):
+            kind, values = "starts with", (value,)
+        case StringEndsWith(_, value):
+            kind, values = "ends with", (value,)
+        case StringContains(_, value):
+            kind, values = "contains", (value,)
+        case _:
+            return None
+    texts = tuple(value for value in values if isinstance(value, str))
+    return TextCondition(name, kind, texts, negated) if len(texts) == len(values) else None

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from dledger_remoting.errors import SubscriptionParseFailed
+from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.hosts import split_host_port
 
 from .errors import OptionError
@@ -132,6 +134,13 @@ OPTIONS: Final = (
         "keeps its plan, and with `spark.sql.python.filterPushdown.enabled`",
     ),
     Option("tags", READS, "", "only messages with one of these tags: `a || b`"),
+    Option(
+        "sql",
+        READS,
+        "",
+        "only messages for whose properties this expression in SQL92 is true, `region = 'eu' AND amount > 100`; "
+        "the tag is the property `TAGS`",
+    ),
     Option("groupId", ("stream",), "", "publish progress as the offsets of this consumer group"),
     Option(
         "groupIdPrefix",
@@ -193,6 +202,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     push_down_filters: bool
     tags: frozenset[str] | None
+    sql: str | None
     group_id: str | None
 
     @property
@@ -206,8 +216,8 @@ class ReadOptions:
 
     @property
     def row_filter(self) -> RowFilter:
-        """The filter that the option `tags` makes."""
-        return RowFilter(tags=self.tags)
+        """The filter that the options `tags` and `sql` make."""
+        return RowFilter(tags=self.tags, sql=self.sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +361,7 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
         columns=selected_columns(given.text("columns"), given.boolean("includeHeaders", default=False)),
         push_down_filters=given.boolean("pushDownFilters", default=False),
         tags=_tags(given),
+        sql=_sql(given),
         group_id=_group_id(given, subscription),
     )
 
@@ -470,6 +481,16 @@ def _tags(given: _Given) -> frozenset[str] | None:
     if not tags:
         raise given.error("tags", "names no tag, expected 'a || b' or '*'")
     return tags
+
+
+def _sql(given: _Given) -> str | None:
+    text = given.text("sql")
+    if text is not None:
+        try:
+            SqlFilter.parse(text)
+        except SubscriptionParseFailed as error:
+            raise given.error("sql", error.remark) from None
+    return text
 
 
 def _group_id(given: _Given, subscription: Subscription) -> str | None:

@@ -77,7 +77,8 @@ class BatchPlanner:
     def _row_filter(self) -> RowFilter:
         tags, pushed = self._options.tags, self._pushed.tags
         both = tags if pushed is None else pushed if tags is None else tags & pushed
-        return RowFilter(self._pushed.timestamp.low, self._pushed.timestamp.high, both)
+        times, texts = self._pushed.timestamp, tuple(self._pushed.texts)
+        return RowFilter(times.low, times.high, both, texts, self._options.sql)
 
     # ---------------------------------------------------------------- tasks
 

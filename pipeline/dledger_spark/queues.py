@@ -10,6 +10,8 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from dledger_remoting.filters.limits import MAX_EXPRESSION_CHARS
+
 from .batches import BatchCollector, replica_reader
 from .entries import Span
 from .errors import CorruptDataError, DataLossError
@@ -35,8 +37,6 @@ _TOPIC_NOT_EXIST: Final = 17
 _GONE: Final = frozenset({_NOT_FOUND, _OFFSET_MOVED, _TOPIC_NOT_EXIST})
 """The node has applied what the plan knew of: what is not there is not there any more."""
 _SUBSCRIPTION: Final = 4
-_MAX_EXPRESSION_CHARS: Final = 32_767
-"""Brokers refuse longer ones; `dledger_remoting.filters.tags` has the number, but is not on every executor."""
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
 _GATHERED_BYTES: Final = 1 << 20
@@ -105,7 +105,7 @@ def _expression(tags: frozenset[str] | None) -> str:
     if tags is None or not all(map(_can_be_asked_for, tags)):
         return "*"
     expression = " || ".join(sorted(tags))
-    return expression if len(expression) <= _MAX_EXPRESSION_CHARS else "*"
+    return expression if len(expression) <= MAX_EXPRESSION_CHARS else "*"
 
 
 def _can_be_asked_for(tag: str) -> bool:

@@ -10,12 +10,13 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.properties import TAGS
 
 from .properties import BatchProperties
 from .records import BODY, HEAD, PIECES, PROPERTIES, Heads, Records, every, to_arrow
 from .uncommon import Hosts
-from .wanted import RowFilter, TopicRange
+from .wanted import RowFilter, TextCondition, TopicRange
 
 QUEUE_ID: Final = 12
 QUEUE_OFFSET: Final = 20
@@ -102,6 +103,7 @@ class RowSelector:
 
     def __init__(self, topics: Sequence[TopicRange], row_filter: RowFilter) -> None:
         self._filter = row_filter
+        self._sql = None if row_filter.sql is None else SqlFilter.parse(row_filter.sql)
         # One slot for each queue id up to a topic's largest wanted one, and one behind them for all larger ids. What a
         # slot does not want has an empty range; topics that are not wanted at all have one such slot.
         firsts, ends, positions = array("q"), array("q"), array("q")
@@ -129,10 +131,12 @@ class RowSelector:
             *self._filter_conditions(rows),
         ]
         wanted = reduce(pc.and_, conditions)
-        found = pc.indices_nonzero(wanted)
+        found = pc.indices_nonzero(wanted).cast(pa.int32())
+        if self._sql is not None and len(found):
+            found = _matching(records, found, self._sql)
         if not len(found):
             return None
-        chosen = rows if len(found) == rows.count else Rows(records, found.cast(pa.int32()))
+        chosen = rows if len(found) == rows.count else Rows(records, found)
         chosen.check_bodies()
         return chosen
 
@@ -146,4 +150,27 @@ class RowSelector:
         if wanted.tags is not None:
             tags = BatchProperties(rows.properties()).get(TAGS)
             conditions.append(pc.is_in(tags, pa.array(sorted(wanted.tags), pa.string())))
+        if wanted.texts:
+            properties = BatchProperties(rows.properties())
+            conditions += [_holds(condition, properties.get(condition.name)) for condition in wanted.texts]
         return conditions
+
+
+def _holds(condition: TextCondition, texts: pa.Array) -> pa.Array:
+    """Whether a condition holds for each text; null where it does not say, for want of a text."""
+    if condition.kind == "is null":
+        return pc.is_valid(texts) if condition.negated else pc.is_null(texts)
+    if condition.kind == "in":
+        among = pc.is_in(texts, pa.array(condition.texts, pa.string()))
+        found = pc.if_else(pc.is_valid(texts), among, pa.scalar(None, pa.bool_()))
+    else:
+        search = {"starts with": pc.starts_with, "ends with": pc.ends_with, "contains": pc.match_substring}
+        found = search[condition.kind](texts, condition.texts[0])
+    return pc.invert(found) if condition.negated else found
+
+
+def _matching(records: Records, numbers: pa.Array, wanted: SqlFilter) -> pa.Array:
+    """Those of some rows whose properties match."""
+    properties = Rows(records, numbers).properties().to_pylist()
+    keep = map(wanted.matches_text, properties)
+    return pc.filter(numbers, pa.array(keep, pa.bool_()))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+TextKind: TypeAlias = Literal["in", "is null", "starts with", "ends with", "contains"]
 
 
 @dataclass(slots=True)
@@ -18,13 +21,29 @@ class TopicRange:
     first_position: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TextCondition:
+    """A condition on one property of a record, as SQL means it: of a record without it only `is null` holds.
+
+    `in` and `is null` have any number of `texts`, the others one.
+    """
+
+    name: str
+    kind: TextKind
+    texts: tuple[str, ...] = ()
+    negated: bool = False
+
+
 @dataclass(slots=True)
 class RowFilter:
     """What else a record must satisfy; None is no limit.
 
-    Its store time in ms lies in `[from_ms, to_ms)`, its tag is one of `tags`.
+    Its store time in ms lies in `[from_ms, to_ms)`, its tag is one of `tags`, each of `texts` and the expression `sql`
+    hold for its properties.
     """
 
     from_ms: int | None = None
     to_ms: int | None = None
     tags: frozenset[str] | None = None
+    texts: tuple[TextCondition, ...] = ()
+    sql: str | None = None

@@ -145,6 +145,10 @@ def test_pushed_filters_change_no_result(spark: SparkSession, cluster: LocalClus
         (col("offset") >= 5) & (col("offset") < 9) & (col("partition") == 65_536 + 2),
         (col("timestamp") > lit(time).cast("timestamp")) & col("topic").isin("orders", "nothing"),
         (col("tags") == "even") & (col("queue_id") < 2),
+        (col("tags") != "odd") & col("keys").startswith("k1") & ~col("keys").endswith("7"),
+        col("tags").isNull() & col("keys").contains("9") & ~col("keys").isin("k9", "k19"),
+        ~col("tags").isin("odd", "other") | (col("keys") == "k1"),
+        col("keys").isNotNull() & ~(col("keys") == "k3") & (col("topic") == "orders"),
     ]
     for condition in conditions:
         counts = {
@@ -153,6 +157,46 @@ def test_pushed_filters_change_no_result(spark: SparkSession, cluster: LocalClus
         }
         assert len(counts) == 1, condition
         assert counts != {0}
+
+
+AS_SPARK_SAYS_IT = {
+    "number > 100 AND number <= 900": "cast(properties['number'] as int) between 101 and 900",
+    "number IS NULL": "properties['number'] is null",
+    "number <> 4 AND TAGS = 'even'": "cast(properties['number'] as int) <> 4 and tags = 'even'",
+    "TAGS IS NULL AND number IN ('1', '5', '4')": "tags is null and properties['number'] in ('1', '5', '4')",
+    "NOT (number BETWEEN 10 AND 2990)": "not cast(properties['number'] as int) between 10 and 2990",
+    "KEYS STARTSWITH 'k12' AND KEYS CONTAINS '4'": "keys like 'k12%' and keys like '%4%'",
+    "number = 1 OR TAGS = 'even'": "cast(properties['number'] as int) = 1 or tags = 'even'",
+    "nothing = 'x'": "properties['nothing'] = 'x'",
+}
+
+
+@pytest.mark.parametrize("expression", AS_SPARK_SAYS_IT)
+def test_an_expression_in_sql92_chooses_what_spark_would_choose_of_everything(
+    spark: SparkSession, cluster: LocalCluster, expression: str
+) -> None:
+    everything = read(spark, cluster, subscribe="orders,again")
+    expected = sorted(row.physical_offset for row in everything.where(AS_SPARK_SAYS_IT[expression]).collect())
+    assert bool(expected) is not expression.startswith("nothing")
+    for mode in ("segments", "queues"):
+        some = read(spark, cluster, subscribe="orders,again", mode=mode, sql=expression, columns="physical_offset")
+        assert sorted(row.physical_offset for row in some.collect()) == expected
+
+
+def test_tags_filters_that_are_pushed_and_an_expression_hold_together(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    options = {"tags": "even || odd", "sql": "number > 1500", "pushDownFilters": "true"}
+    some = read(spark, cluster, subscribe="orders", **options).where("keys like 'k20%' and offset >= 0")
+    expected = [
+        f"k{number}" for number in range(1501, ORDERS) if number % 2 == 0 and number % 3 and 2000 <= number < 2100
+    ]
+    assert sorted(row["keys"] for row in some.collect()) == expected
+
+
+def test_an_expression_with_a_fault_is_told_with_its_place(spark: SparkSession, cluster: LocalCluster) -> None:
+    with pytest.raises(Exception, match="line 1, column 9"):
+        read(spark, cluster, subscribe="orders", sql="number >").collect()
 
 
 def test_one_frame_may_be_filtered_in_several_ways(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -10,12 +10,17 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
     Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
 )
 
 from dledger_spark.filters import PushedFilters
+from dledger_spark.wanted import TextCondition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,6 +38,9 @@ def test_what_cannot_be_taken_stays_with_spark() -> None:
         EqualTo(("headers",), [{"key": "a", "value": b"b"}]),
         EqualTo(("properties", "a"), "b"),
         GreaterThan(("tags",), "a"),
+        In(("keys",), ("a", None)),
+        Not(GreaterThan(("tags",), "a")),
+        StringStartsWith(("topic",), "a"),
         EqualTo(("timestamp",), datetime(2020, 1, 1)),  # noqa: DTZ001 (a time without zone is what is refused)
     ]
     assert pushed(*left)[1] == left
@@ -89,3 +97,24 @@ def test_times_between_milliseconds_are_compared_exactly(kind: type[Filter], mic
     assert not left
     expected = [ms for ms in range(6) if OPERATORS[kind](EPOCH + timedelta(milliseconds=ms), limit)]
     assert [ms for ms in range(6) if ms in taken.timestamp] == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "kind", "texts"),
+    [
+        (EqualTo(("keys",), "a"), "in", ("a",)),
+        (In(("keys",), ("a", "b")), "in", ("a", "b")),
+        (IsNull(("keys",)), "is null", ()),
+        (StringStartsWith(("keys",), "a"), "starts with", ("a",)),
+        (StringEndsWith(("keys",), "a"), "ends with", ("a",)),
+        (StringContains(("keys",), "a"), "contains", ("a",)),
+    ],
+)
+def test_conditions_on_keys_and_tags_are_taken(one: Filter, kind: str, texts: tuple[str, ...]) -> None:
+    for negated, asked in ((False, one), (True, Not(one))):
+        taken, left = pushed(asked)
+        assert not left
+        (condition,) = taken.texts
+        assert condition == TextCondition("KEYS", kind, texts, negated)  # type: ignore[arg-type]
+    assert pushed(IsNotNull(("tags",)))[0].texts == [TextCondition("TAGS", "is null", (), negated=True)]
+    assert pushed(Not(EqualTo(("tags",), "a")))[0].texts == [TextCondition("TAGS", "in", ("a",), negated=True)]

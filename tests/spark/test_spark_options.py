@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dledger_remoting import topics
+from dledger_remoting.pop import Retry, pop_retry_topic
 from dledger_spark.errors import OptionError
 from dledger_spark.offsets import EARLIEST, LATEST, Queue, QueueNumbers, from_json, to_json
 from dledger_spark.options import OPTIONS, options_table, read_options, write_options
@@ -62,6 +63,9 @@ def test_names_and_words_are_read_in_any_case() -> None:
         (BASE | {"columns": "value,nothing"}, "columns", "log_index"),
         (BASE | {"columns": "value", "includeHeaders": "true"}, "columns", "includeHeaders"),
         (BASE | {"tags": "||"}, "tags", "names no tag"),
+        (BASE | {"sql": "amount >"}, "sql", "line 1, column 9"),
+        (BASE | {"sql": ""}, "sql", "line 1, column 1"),
+        ({"namesrv": "a:1", "subscribe": "rmq_sys_REVIVE_LOG_DefaultCluster"}, "subscribe", "brokers' own"),
         ({"namesrv": "a:1", "subscribePattern": "("}, "subscribePattern", "regular expression"),
         ({"namesrv": "a:1", "assign": '{"t":[-1]}'}, "assign", "queue id"),
         ({"namesrv": "a:1", "assign": "[]"}, "assign", "JSON"),
@@ -169,6 +173,16 @@ def test_the_table_lists_every_option() -> None:
     assert all(f"| `{option.name}` |" in table for option in OPTIONS)
 
 
+def test_retries_and_dead_letters_are_read_by_their_names() -> None:
+    for name in ("%RETRY%g", "%DLQ%g", pop_retry_topic("g", "orders", Retry.V1)):
+        assert read_options({"namesrv": "a:1", "subscribe": name}, "batch").subscription.topics == (name,)
+
+
+def test_streams_filter_by_tags_and_in_sql_too() -> None:
+    wanted = read_options(BASE | {"tags": "a", "sql": "n > 1"}, "stream").row_filter
+    assert (wanted.tags, wanted.sql) == ({"a"}, "n > 1")
+
+
 @pytest.mark.parametrize(("name", "table"), [("options", options_table()), ("columns", columns_table())])
 def test_the_guide_has_the_tables_of_the_code(name: str, table: str) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text()
@@ -184,6 +198,8 @@ def test_the_services_own_topics_are_those_of_the_brokers() -> None:
         assert is_left_out(name) or not topics.is_system_topic(name), name
     assert is_left_out("%RETRY%g")
     assert is_left_out("%DLQ%g")
+    assert all(is_left_out(pop_retry_topic("g", "orders", retry)) for retry in (Retry.V1, Retry.V2))
+    assert is_left_out("rmq_sys_REVIVE_LOG_DefaultCluster")
     assert not any(map(is_left_out, ("orders", "RMQ_SYS", "my_rmq_sys_x", "TRANS_CHECK_MAX_TIME_TOPIC2")))
 
 

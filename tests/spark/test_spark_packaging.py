@@ -19,7 +19,7 @@ from dledger_spark.package import main, write_package
 from dledger_spark.source import DledgerDataSource
 from dledger_spark.wire import Connection, WireError
 
-EXECUTOR_MODULES = ["batch", "reading", "segments", "queues", "planning", "options", "source"]
+EXECUTOR_MODULES = ["batch", "reading", "segments", "queues", "planning", "options", "source", "rows"]
 
 ON_A_BARE_EXECUTOR = """
 import sys
@@ -39,6 +39,8 @@ for name in sys.argv[2:]:
 from dledger_spark.uncommon import decompressed
 import zlib
 assert decompressed(zlib.compress(b"body"), 0x301, "t") == b"body"
+from dledger_remoting.filters.sql92 import SqlFilter
+assert SqlFilter.parse("a > 1").matches_text(b"a\\x012\\x02")
 """
 
 
