@@ -15,7 +15,9 @@ from .headers_admin import (
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
     GroupHeader,
+    ProducerGroupHeader,
     TopicHeader,
+    TopicOfGroupHeader,
 )
 from .headers_consume import (
     ConsumerGroupHeader,
@@ -99,6 +101,7 @@ __all__ = [
     "PinHeader",
     "PinNameHeader",
     "PinResponseHeader",
+    "ProducerGroupHeader",
     "PullMessageHeader",
     "PullResponseHeader",
     "PushReplyHeader",
@@ -125,6 +128,7 @@ __all__ = [
     "TimestampResponseHeader",
     "TopicHeader",
     "TopicInClusterHeader",
+    "TopicOfGroupHeader",
     "UnregisterClientHeader",
     "UpdateConsumerOffsetHeader",
     "ViewMessageHeader",

@@ -1,4 +1,6 @@
-"""Headers of administration at a broker: codes 17, 200, 207, 215, 351, 352 and those that name one topic or group."""
+"""Headers of administration at a broker: codes 17, 200, 204, 207, 215, 303, 351, 352 and those that name one
+topic or group.
+"""
 
 from __future__ import annotations
 
@@ -45,3 +47,16 @@ class DeleteSubscriptionGroupHeader(msgspec.Struct, frozen=True, gc=False, renam
 
     group_name: str
     clean_offset: bool | None = None
+
+
+class ProducerGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Who is connected of a producer group (204)."""
+
+    producer_group: str
+
+
+class TopicOfGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How far a group is in a topic, in time (303); what it subscribes to of it (345)."""
+
+    topic: str
+    group: str

@@ -20,6 +20,7 @@ from tests.recorded.areas import (
     replies,
     retries,
     sending,
+    statistics,
     topics,
     transactions,
 )
@@ -44,6 +45,7 @@ AREAS = (
     pop,
     replies,
     assignments,
+    statistics,
 )
 
 

@@ -194,6 +194,11 @@ class LocalClients:
         local = self._locals.get(client_id)
         return None if local is None else local.channel
 
+    def seen(self) -> Iterator[tuple[ClientRow, float]]:
+        """Each client with the time of its last heartbeat, by client id."""
+        for client_id, local in sorted(self._locals.items()):
+            yield self.index.rows[client_id], local.seen
+
     def _forget(self, client_id: str) -> None:
         local = self._locals.pop(client_id, None)
         if local is not None:
@@ -281,6 +286,23 @@ class MergedClients:
         for node_id, table in self._tables.items():
             for client_id in table.producers(group):
                 yield node_id, client_id
+
+    def producer_rows(self, group: str) -> list[ClientRow]:
+        """What is known of each client of a producer group, by the first of the nodes that have it, by client id."""
+        found: dict[str, ClientRow] = {}
+        for node_id, client_id in self.producers(group):
+            found.setdefault(client_id, self._tables[node_id].rows[client_id])
+        return [found[client_id] for client_id in sorted(found)]
+
+    def consumer_groups_of(self, topic: str) -> set[str]:
+        """The consumer groups of which a member subscribes to a topic."""
+        return {
+            consumer.group_name
+            for table in self._tables.values()
+            for row in table.rows.values()
+            for consumer in row.consumers
+            if any(entry.topic == topic for entry in consumer.subscription_data_set)
+        }
 
     def consumers(self, group: str) -> Iterator[ConsumerData]:
         """What the members of a group say of it; a client that heartbeats to several nodes comes several times."""

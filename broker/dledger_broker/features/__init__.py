@@ -27,6 +27,7 @@ from dledger_broker.features import (
     retries,
     runtime,
     sending,
+    statistics,
     topics,
     transactions,
 )
@@ -52,6 +53,7 @@ FEATURES: Final = (
     ranges.FEATURE,
     retention.FEATURE,
     group_settings.FEATURE,
+    statistics.FEATURE,
     runtime.FEATURE,
 )
 

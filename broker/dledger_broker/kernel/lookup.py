@@ -85,6 +85,21 @@ class Lookup:
                     raise
         return -1
 
+    async def latest_store_time(self, queue: QueueState) -> int:
+        """Store time, ms, of the newest message of a queue; -1 for none."""
+        return await self.store_time_at(queue, queue.max_offset - 1)
+
+    async def store_time_at(self, queue: QueueState, offset: int) -> int:
+        """Store time, ms, of the message at an offset; -1 if the queue has none there, or none any more."""
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        try:
+            return await self._stored_at(queue, offset)
+        except (TrimmedError, CorruptionError):
+            if not _is_gone(queue, offset):
+                raise
+            return -1
+
     async def _first_stored_at(self, queue: QueueState, low: int, high: int, wanted_ms: int) -> int:
         """The first of the offsets from `low` on whose message was stored at or after a time, `high` if none was."""
         while low < high:

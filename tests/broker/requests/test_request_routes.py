@@ -27,6 +27,12 @@ READS = {
     RequestCode.PEEK_MESSAGE,
     RequestCode.POLLING_INFO,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_TOPIC_STATS_INFO,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.GET_TOPICS_OF_GROUP,
 }
 REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 """They are handed on to a client, and nothing of them is stored."""
@@ -39,6 +45,10 @@ OWN_ANSWERS = {
     RequestCode.READ_PLAN,
     RequestCode.READ_RANGE,
     RequestCode.POP_ROLLBACK,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
 }
 HELD = {
     RequestCode.PULL_MESSAGE,

@@ -1,4 +1,4 @@
-"""Requests about consumer groups' configuration: 200, 201, 207, 352. All on the leader, all replicated."""
+"""Requests about consumer groups' configuration: 200, 201, 207, 225, 352. All on the leader, all replicated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from dledger.errors import LogError
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.topics.configuration import MAX_QUEUES, check_attributes, data_version
+from dledger_broker.features.topics.configuration import (
+    MAX_QUEUES,
+    check_attributes,
+    data_version,
+    outcome_of_all,
+)
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
@@ -31,6 +37,12 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
     data_version: DataVersion = DataVersion()
 
 
+class GroupConfigList(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of 225."""
+
+    group_config_list: list[SubscriptionGroupConfig] = []
+
+
 class GroupRequests(Part):
     """Creates, changes, deletes and lists consumer groups. `checks` are what other features ask of settings; each
     raises `RemotingError` for those that it refuses.
@@ -48,6 +60,7 @@ class GroupRequests(Part):
         """See `Part.routes`."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(self.put_group, Needs.LEADER, CHANGES),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP_LIST: Route(self.put_groups, Needs.LEADER, CHANGES),
             RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(self.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(self.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(self.delete_group, Needs.LEADER, CHANGES),
@@ -55,7 +68,30 @@ class GroupRequests(Part):
 
     def put_group(self, request: Request) -> None:
         """200: create or change a consumer group."""
-        config = decode_body(SubscriptionGroupConfig, request.body)
+        config = self._checked(decode_body(SubscriptionGroupConfig, request.body))
+        self.proposals.put_group(config, self._finish(request))
+
+    def put_groups(self, request: Request) -> None:
+        """225: create or change several groups, none if one is refused; of one that is named twice the last form
+        counts.
+        """
+        configs = decode_body(GroupConfigList, request.body).group_config_list
+        if not configs:
+            raise InvalidParameter("groupConfigList is empty: name at least one group")
+        configs = list({one.group_name: self._checked(one) for one in configs}.values())
+        done = self._finish(request)
+        outcomes: list[LogError | None] = []
+
+        def one_done(error: LogError | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == len(configs):
+                done(outcome_of_all(outcomes))
+
+        for config in configs:
+            self.proposals.put_group(config, one_done)
+
+    def _checked(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """The settings as they are stored. Raises `RemotingError` for what is refused."""
         validate_group(config.group_name)
         if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
             raise InvalidParameter(f"retryQueueNums {config.retry_queue_nums} is outside 0..{MAX_QUEUES}")
@@ -67,7 +103,7 @@ class GroupRequests(Part):
             config = msgspec.structs.replace(config, group_retry_policy=msgspec.UNSET)
         for check in self.checks:
             check(config)
-        self.proposals.put_group(config, self._finish(request))
+        return config
 
     def delete_group(self, request: Request) -> None:
         """207: delete a consumer group, there or not, with its offsets if asked."""

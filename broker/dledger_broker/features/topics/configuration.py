@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.kernel.topics import TopicTable
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.registration import DataVersion
@@ -88,3 +89,11 @@ def changed_attributes(known: dict[str, str], changes: Sequence[tuple[str, str |
     """Attributes after changes."""
     attributes = known | dict(changes)
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def outcome_of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
+    """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
+    errors = [error for error in outcomes if error is not None]
+    if not errors or (len(errors) == len(outcomes) and not any(isinstance(e, OutcomeUnknownError) for e in errors)):
+        return errors[0] if errors else None
+    return OutcomeUnknownError(f"some of the changes may have taken effect, others not: {errors[0]}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dledger.errors import LogError, OutcomeUnknownError
+from dledger.errors import LogError
 from dledger_broker.features.topics.configuration import (
     attribute_changes,
     changed_attributes,
@@ -14,6 +14,7 @@ from dledger_broker.features.topics.configuration import (
     check_storage,
     check_topic,
     data_version,
+    outcome_of_all,
     without_signs,
 )
 from dledger_broker.kernel.announcements import Announcements
@@ -105,7 +106,7 @@ class TopicRequests(Part):
         def one_done(error: LogError | None) -> None:
             outcomes.append(error)
             if len(outcomes) == len(configs):
-                done(_of_all(outcomes))
+                done(outcome_of_all(outcomes))
 
         for config in configs:
             self._machine.proposals.put_topic(config, one_done)
@@ -151,11 +152,3 @@ class TopicRequests(Part):
                 self._requests.fail(request, error)
 
         return done
-
-
-def _of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
-    """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
-    errors = [error for error in outcomes if error is not None]
-    if not errors or (len(errors) == len(outcomes) and not any(isinstance(e, OutcomeUnknownError) for e in errors)):
-        return errors[0] if errors else None
-    return OutcomeUnknownError(f"some of the changes may have taken effect, others not: {errors[0]}")

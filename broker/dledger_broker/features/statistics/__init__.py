@@ -1,0 +1,26 @@
+"""Statistics: what operators' tools ask a broker about its topics, their consumers and their producers.
+
+`topics.py` has what a topic's queues hold and who consumes them, `producers.py` who produces. Nothing here is
+replicated: it is looked up in the state, in tables of clients and in stored messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.features.statistics.producers import ProducerStatistics
+from dledger_broker.features.statistics.requests import Statistics
+from dledger_broker.features.statistics.topics import TopicStatistics
+from dledger_broker.kernel.parts import Context, Feature
+
+
+def _build(context: Context) -> Statistics:
+    gossip, requests = context.parts[Gossip], context.requests
+    config, machine, env, group = context.config, context.machine, context.env, context.group
+    topics = TopicStatistics(machine, env, group, gossip, requests, config)
+    producers = ProducerStatistics(env, group, gossip, requests)
+    return Statistics(topics, producers)
+
+
+FEATURE: Final = Feature(name="statistics", build=_build)

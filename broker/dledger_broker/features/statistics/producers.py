@@ -1,0 +1,59 @@
+"""Statistics of producers: who is connected of a group (204), or of all groups to one node (328)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dledger.environment import Environment
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.tables import ClientRow
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_remoting.bodies import encode_body
+from dledger_remoting.codes import LanguageCode
+from dledger_remoting.errors import ServerError
+from dledger_remoting.headers import ProducerGroupHeader, decode_ext
+from dledger_remoting.statistics import ClientConnection, ProducerConnection, ProducerInfo, ProducerTable
+
+
+class ProducerStatistics:
+    """Answers from what clients say of themselves."""
+
+    def __init__(self, env: Environment, group: Group, gossip: Gossip, requests: Requests) -> None:
+        self._env = env
+        self._group = group
+        self._gossip = gossip
+        self._requests = requests
+
+    def connections(self, request: Request) -> None:
+        """204: the clients of a producer group on all nodes."""
+        group = decode_ext(ProducerGroupHeader, request.ext).producer_group
+        self._gossip.when_complete(partial(self._answer_connections, request, group))
+
+    def _answer_connections(self, request: Request, group: str) -> None:
+        if not self._group.ready:  # since it began to wait for what the others tell the leader
+            self._requests.pass_on(request)
+            return
+        rows = self._gossip.merged.producer_rows(group)
+        if not rows:
+            request.fail(ServerError(f"the producer group[{group}] not exist"))
+            return
+        connections = [
+            ClientConnection(row.address, row.client_id, LanguageCode.from_wire(row.language).name, row.version)
+            for row in rows
+        ]
+        self._requests.respond(request, encode_body(ProducerConnection(connections)))
+
+    def all(self, request: Request) -> None:
+        """328: the producers that are connected to this node, with the times of their heartbeats."""
+        table: dict[str, list[ProducerInfo]] = {}
+        for row, seen in self._gossip.local.seen():
+            info = self._info(row, seen)
+            for group in row.producer_groups:
+                table.setdefault(group, []).append(info)
+        self._requests.respond(request, encode_body(ProducerTable(dict(sorted(table.items())))))
+
+    def _info(self, row: ClientRow, seen: float) -> ProducerInfo:
+        heard_ms = self._env.wall_ms() - int((self._env.now() - seen) * 1000)
+        language = LanguageCode.from_wire(row.language).name
+        return ProducerInfo(row.client_id, language, heard_ms, row.address, row.version)

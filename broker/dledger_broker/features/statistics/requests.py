@@ -1,0 +1,45 @@
+"""Routes of statistics, and of requests to clean at once, which have nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger_broker.features.statistics.producers import ProducerStatistics
+from dledger_broker.features.statistics.topics import TopicStatistics
+from dledger_broker.kernel.parts import Part
+from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
+from dledger_remoting.codes import RequestCode
+
+
+class Statistics(Part):
+    """Answers for the group on the leader, about connections of a node on that node."""
+
+    def __init__(self, topics: TopicStatistics, producers: ProducerStatistics) -> None:
+        self._topics = topics
+        self._producers = producers
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        topics, producers = self._topics, self._producers
+        cleaning = Route(clean_at_once, Needs.NOTHING, NO_EFFECT, forwarded=False)
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: Route(topics.ranges, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Route(topics.consumers, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: Route(topics.time_spans, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Route(topics.system_topics, Needs.LEADER, NO_EFFECT),
+            RequestCode.GET_TOPICS_OF_GROUP: Route(topics.topics_of_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: Route(producers.connections, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_ALL_PRODUCER_INFO: Route(producers.all, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning,
+            RequestCode.CLEAN_UNUSED_TOPIC: cleaning,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning,
+        }
+
+
+def clean_at_once(request: Request) -> None:
+    """306, 316, 329: done already. The leader looks every ten seconds what retention lets go, at any hour; files of
+    queues go with their log or topic.
+    """
+    request.respond()

@@ -1,0 +1,132 @@
+"""Statistics of topics: what their queues hold (202), who consumes them (300, 343) and how late (303); which are the
+system's (305).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger.environment import Environment, slept
+from dledger_broker.clients.gossip import Gossip
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.features.topics.system_topics import system_topics
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import QueueState, TopicState
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_remoting.bodies import TopicList, encode_body
+from dledger_remoting.errors import TopicNotExist
+from dledger_remoting.headers import GroupHeader, TopicHeader, TopicOfGroupHeader, decode_ext
+from dledger_remoting.statistics import (
+    ConsumeTimeSpans,
+    GroupList,
+    QueueRange,
+    QueueTimeSpan,
+    encode_topic_stats,
+)
+from dledger_remoting.topics import SYSTEM_TOPICS, MessageQueue, is_system_topic, require_readable
+
+QUEUES_A_TURN: Final = 256
+"""So many queues are looked at in one turn of the event loop: a topic may have 65,536."""
+
+
+class TopicStatistics:
+    """Answers on the leader; store times are read from stored messages, which may need the disk."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        env: Environment,
+        group: Group,
+        gossip: Gossip,
+        requests: Requests,
+        config: BrokerConfig,
+    ) -> None:
+        self._machine = machine
+        self._env = env
+        self._group = group
+        self._gossip = gossip
+        self._requests = requests
+        self._broker_group = config.broker_group
+        self._system_topics = SYSTEM_TOPICS | {topic.topic_name for topic in system_topics(config)}
+
+    def ranges(self, request: Request) -> None:
+        """202: the offsets of a topic's queues, and when something was stored there last."""
+        topic = self._topic(decode_ext(TopicHeader, request.ext).topic)
+        self._requests.spawn(request, self._ranges(request, topic))
+
+    async def _ranges(self, request: Request, topic: TopicState) -> None:
+        found = {}
+        for queue_id in range(topic.queue_count):
+            await self._pause_at(queue_id)
+            queue, range_ = topic.queues.get(queue_id), QueueRange(0, 0, 0)
+            if queue is not None:
+                stored_ms = max(0, await self._machine.lookup.latest_store_time(queue))
+                range_ = QueueRange(stored_ms, queue.max_offset, queue.min_offset)
+            found[MessageQueue(self._broker_group, queue_id, topic.config.topic_name)] = range_
+        self._requests.respond(request, encode_topic_stats(found, 0.0))
+
+    def time_spans(self, request: Request) -> None:
+        """303: when what a group has consumed of a topic was stored, queue by queue."""
+        header = decode_ext(TopicOfGroupHeader, request.ext)
+        require_readable(header.topic)
+        topic = self._topic(header.topic)
+        self._requests.spawn(request, self._time_spans(request, topic, header.group))
+
+    async def _time_spans(self, request: Request, topic: TopicState, group: str) -> None:
+        committed = dict(self._machine.state.table(OFFSETS).of(group, topic.config.topic_name))
+        spans = []
+        for queue_id in range(topic.queue_count):
+            await self._pause_at(queue_id)
+            name = MessageQueue(self._broker_group, queue_id, topic.config.topic_name)
+            queue = topic.queues.get(queue_id)
+            if queue is None:
+                spans.append(QueueTimeSpan(-1, 0, -1, name, -1))
+            else:
+                spans.append(await self._time_span(queue, name, committed.get(queue_id, 0)))
+        self._requests.respond(request, encode_body(ConsumeTimeSpans(spans)))
+
+    async def _time_span(self, queue: QueueState, name: MessageQueue, consumed: int) -> QueueTimeSpan:
+        lookup = self._machine.lookup
+        first_ms = await lookup.earliest_store_time(queue)
+        last_ms = await lookup.latest_store_time(queue)
+        consumed_ms = first_ms if consumed <= 0 else await lookup.store_time_at(queue, consumed - 1)
+        waits_ms = await lookup.store_time_at(queue, consumed)
+        delay_ms = max(0, self._env.wall_ms() - waits_ms) if waits_ms >= 0 else 0
+        return QueueTimeSpan(consumed_ms, delay_ms, last_ms, name, first_ms)
+
+    def consumers(self, request: Request) -> None:
+        """300: the groups with members that subscribe to a topic, or with offsets on it."""
+        topic = decode_ext(TopicHeader, request.ext).topic
+
+        def complete() -> None:
+            if not self._group.ready:  # since it began to wait for what the others tell the leader
+                self._requests.pass_on(request)
+                return
+            committed = {group for group, name in self._machine.state.table(OFFSETS).pairs() if name == topic}
+            groups = committed | self._gossip.merged.consumer_groups_of(topic)
+            self._requests.respond(request, encode_body(GroupList(sorted(groups))))
+
+        self._gossip.when_complete(complete)
+
+    def topics_of_group(self, request: Request) -> None:
+        """343: the topics on which a group has offsets."""
+        group = decode_ext(GroupHeader, request.ext).group
+        topics = sorted(topic for name, topic in self._machine.state.table(OFFSETS).pairs() if name == group)
+        self._requests.respond(request, encode_body(TopicList(topics)))
+
+    def system_topics(self, request: Request) -> None:
+        """305: the topics that belong to the system, those that this broker has not got included."""
+        own = {name for name in self._machine.state.topics if is_system_topic(name)}
+        self._requests.respond(request, encode_body(TopicList(sorted(self._system_topics | own))))
+
+    def _topic(self, name: str) -> TopicState:
+        topic = self._machine.state.topics.get(name)
+        if topic is None:
+            raise TopicNotExist(f"topic[{name}] not exist")
+        return topic
+
+    async def _pause_at(self, queue_id: int) -> None:
+        if queue_id and queue_id % QUEUES_A_TURN == 0:
+            await slept(self._env, 0)
