@@ -190,7 +190,9 @@ class ClientCore:
                 group.doubt(address)
                 if error.outcome == "unknown" and not idempotent:
                     raise
-                last, by_leader = error, None
+                last = error
+                if not (isinstance(error, RequestTimeoutError) and attempt_deadline == deadline):
+                    by_leader = None  # else it had what was left of the time: that says nothing new of the leader
                 unknown = unknown or error.outcome == "unknown"
                 if self.loop.time() >= deadline:
                     raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
