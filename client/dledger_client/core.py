@@ -55,6 +55,9 @@ HEARTBEAT_SECONDS: Final = 30.0
 ATTEMPT_SECONDS: Final = 3.0
 """How long one node has to answer an ordinary request before it is taken for dead."""
 
+LAST_ATTEMPT_S: Final = 0.05
+"""With less time left no other attempt is begun: cut off, it would make a refusal an unknown outcome."""
+
 FORMER_LEADER_SECONDS: Final = 0.5
 """How long requests under way to a former leader still have for their answer once a successor is known."""
 
@@ -182,6 +185,8 @@ class ClientCore:
             try:
                 address = await group.target(deadline)
             except TimeoutError:
+                raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
+            if last is not None and self.loop.time() + LAST_ATTEMPT_S >= deadline:
                 raise _unsure(self._out_of_time(group, last, by_leader), unknown=unknown) from last
             attempt_deadline = min(deadline, self.loop.time() + ATTEMPT_SECONDS)
             try:

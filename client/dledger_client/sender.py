@@ -39,7 +39,7 @@ from dledger_remoting.errors import (
 )
 from dledger_remoting.headers import SendMessageResponseHeader, decode_ext
 
-from .core import ClientCore, busy_pause_seconds
+from .core import LAST_ATTEMPT_S, ClientCore, busy_pause_seconds
 from .errors import (
     ClientError,
     ConnectError,
@@ -55,9 +55,6 @@ from .leaders import BrokerGroup
 from .messages import MessageQueue
 from .routes import TopicRoute
 from .wire import Outgoing, send_frame
-
-LAST_ATTEMPT_S: Final = 0.05
-"""With less time left no other attempt is begun: cut off, it would make a refusal an unknown outcome."""
 
 STORED_CODES: Final = frozenset(
     {

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
+from dledger_client.connection import Connection
 from dledger_remoting.batch import decode_batch
 from dledger_remoting.bodies import ConsumerList, TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -74,6 +75,16 @@ class HandClock:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline
+            await asyncio.sleep(0)
+
+    async def run_between_attempts(self, call: asyncio.Task[object], links: Sequence[Connection]) -> None:
+        """Move the clock until a call is done, but not while a request is under way over one of the connections.
+
+        A request under way when the call's deadline passes is of unknown outcome, and its time-out the last word.
+        """
+        while not call.done():
+            await self.until(lambda: call.done() or not any(link.pending for link in links))
+            self.advance(0.01)
             await asyncio.sleep(0)
 
 

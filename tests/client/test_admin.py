@@ -181,24 +181,15 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
 REFUSED_FOR_ITS_DISK = r"broker-a refused it until the deadline: .*n0's disk is full"
 
 
-async def pass_time_between_attempts(clock, call, pool):
-    """Move the clock until a call is done, but not while a request is under way: its outcome would be unknown."""
-    while not call.done():
-        await clock.until(lambda: call.done() or not any(link.pending for link in pool.connections()))
-        clock.advance(0.01)
-        await asyncio.sleep(0)
-
-
 async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nobody_leads():
     async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
         leader, follower, _ = cluster.group.nodes
         pool = admin._opened.core.pool
-        for node in cluster.group.nodes:
-            await pool.get(node.address, math.inf)
+        links = [await pool.get(node.address, math.inf) for node in cluster.group.nodes]
         leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda command: make_response(command, 14, "n0's disk is full")
         with HandClock() as clock:
             creating = asyncio.create_task(admin.create_topic("orders"))
-            await pass_time_between_attempts(clock, creating, pool)
+            await clock.run_between_attempts(creating, links)
             with pytest.raises(DeadlineError, match=REFUSED_FOR_ITS_DISK) as late:
                 await creating
     assert "leader" not in str(late.value)
@@ -209,8 +200,7 @@ async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nob
 async def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_the_leader_refused():
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.namesrv, timeout=2) as admin:
         leader = cluster.group.nodes[0]
-        pool = admin._opened.core.pool
-        await pool.get(leader.address, math.inf)
+        link = await admin._opened.core.pool.get(leader.address, math.inf)
         with HandClock() as clock:
 
             def full_then_silent(command):
@@ -221,7 +211,7 @@ async def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_the_leader
 
             leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = full_then_silent
             creating = asyncio.create_task(admin.create_topic("orders"))
-            await pass_time_between_attempts(clock, creating, pool)
+            await clock.run_between_attempts(creating, [link])
             with pytest.raises(DeadlineError, match=REFUSED_FOR_ITS_DISK) as late:
                 await creating
     assert late.value.outcome == "unknown"
@@ -327,13 +317,17 @@ def test_a_group_that_was_moved_beyond_the_end_is_not_behind():
 
 
 async def test_a_reset_moves_nothing_before_it_knows_where_to():
-    async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+    async with (
+        fake_cluster(groups=2) as cluster,
+        Admin(cluster.namesrv) as admin,
+        Admin(cluster.namesrv, timeout=0.5) as impatient,
+    ):
         await admin.reset_offsets("CG", "T", "first")
         cluster.groups[0].queues["T", 0].append(None)
         await cluster.groups[1].nodes[0].kill()
         cluster.groups[1].leader = None
         with pytest.raises(DeadlineError):
-            await admin.reset_offsets("CG", "T", "last")
+            await impatient.reset_offsets("CG", "T", "last")
     assert cluster.groups[0].offsets["CG", "T", 0] == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import zlib
 
 import pytest
@@ -421,9 +422,13 @@ async def test_a_broker_group_that_nobody_knows_is_said_at_once():
 async def test_a_full_disk_is_what_the_error_says_whoever_was_asked_afterwards():
     async with fake_cluster() as cluster, Producer(cluster.namesrv, timeout=0.5) as producer:
         leader, follower, _ = cluster.group.nodes
+        links = [await producer._core.pool.get(node.address, math.inf) for node in cluster.group.nodes]
         leader.on[RequestCode.SEND_MESSAGE_V2] = lambda command: make_response(command, 14, "the disk is full")
-        with pytest.raises(SendError, match="the disk is full") as failure:
-            await producer.send("T", b"x")
+        with HandClock() as clock:
+            sending = asyncio.create_task(producer.send("T", b"x"))
+            await clock.run_between_attempts(sending, links)
+            with pytest.raises(SendError, match="the disk is full") as failure:
+                await sending
     assert failure.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert RequestCode.SEND_MESSAGE_V2 in follower.codes()
 
