@@ -19,7 +19,7 @@ from stock_clients import StockClient, StockClientError
 from stories import PATIENCE_SECONDS
 from wiretap import Exchange, Wiretap
 
-from dledger_client import NoRouteError, ReceivedMessage
+from dledger_client import NoRouteError, ReceivedMessage, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_remoting.batch import split_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -390,6 +390,32 @@ def assigned_queues_are_pulled(row: Row) -> None:
             close(row, member, f"member-{number}")
         assert row.tap.exchanges(RequestCode.QUERY_ASSIGNMENT)
         assert not row.tap.exchanges(RequestCode.POP_MESSAGE)
+
+
+def an_expression_in_sql_filters(row: Row, *, is_popped: bool) -> None:
+    """A member gets what its expression is true of, and nothing else; with `is_popped` it pops."""
+    wanted = {str(number) for number in range(24) if number % 2 and 4 <= number <= 20}
+    create_topic(row.cluster, row.topic)
+    if is_popped:
+        let_group_pop(row)
+    with row.told(), SyncProducer(row.cluster.namesrv) as producer:
+        member = row.client()
+        asked = {"group": row.group, "topic": row.topic, "sql": "amount BETWEEN 4 AND 20 AND TAGS = 'odd'"}
+        member.call("push", name="member", assigned=is_popped, **asked)
+        for number in range(24):
+            if number == 12:
+                row.kill()
+            tag = "odd" if number % 2 else "even"
+            producer.send(row.topic, b"%d" % number, tags=tag, properties={"amount": str(number)})
+
+        assert wait_until(lambda: {*member.bodies("member")} >= wanted, RETRY_SECONDS), member.bodies("member")
+        close(row, member, "member")
+        assert {*member.bodies("member")} == wanted
+        code = RequestCode.POP_MESSAGE if is_popped else RequestCode.PULL_MESSAGE
+        asking = [one for one in row.tap.exchanges(code) if _topic(one) == row.topic]
+        assert asking
+        if is_popped:
+            assert {one.ext["expType"] for one in asking} == {"SQL92"}
 
 
 def let_group_pop(row: Row) -> None:

@@ -17,10 +17,12 @@ from cluster_checks import (
     create_topic,
     stored_messages,
 )
-from stock_clients import JAVA_CLIENTS, StockClientError
+from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClientError
+from wiretap import Wiretap
 
 from dledger_client.sync import SyncProducer
 from dledger_client.testing import LocalCluster
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.recalls import RecallHandle
 
 REBALANCE_SECONDS = 45.0
@@ -122,6 +124,24 @@ def test_a_push_consumer_gets_what_its_expression_in_sql_is_true_of(one_group, a
     client.wait_for(lambda: "awaited" in client.bodies("reader"), "the message that it waits for")
     client.call("close_push", name="reader")
     assert sorted(client.bodies("reader")) == ["3", "4", "5", "awaited"]
+
+
+@ONLY_JAVA
+def test_an_expression_in_sql_with_a_fault_is_told_before_anything_is_consumed(one_group, apache, topic):
+    client = apache(one_group.namesrv)
+    with pytest.raises(StockClientError, match="line 1, column 9: expected a property or a literal, found the end"):
+        client.call("push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount >")
+
+
+@pytest.mark.parametrize("program", [GO_CLIENT], indirect=True)
+def test_a_client_that_does_not_ask_beforehand_is_refused_its_pulls_by_an_expression_with_a_fault(
+    one_group, apache, topic
+):
+    with Wiretap(one_group) as tap:
+        client = apache(tap.namesrv)
+        client.call("push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount >")
+        client.wait_for(lambda: any(one.answer == 23 for one in tap.exchanges(RequestCode.PULL_MESSAGE)), "a refusal")
+        client.call("close_push", name="reader")
 
 
 def test_a_group_that_comes_back_goes_on_where_it_was(one_group, apache, topic):

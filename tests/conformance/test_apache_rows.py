@@ -59,6 +59,15 @@ def test_failed_messages_are_popped_again(row, request):
     rows.failed_messages_are_popped_again(row)
 
 
+def test_an_expression_in_sql_filters_what_is_pulled(row):
+    rows.an_expression_in_sql_filters(row, is_popped=False)
+
+
+def test_an_expression_in_sql_filters_what_is_popped(row, request):
+    skip_unless_brokers_may_assign(request)
+    rows.an_expression_in_sql_filters(row, is_popped=True)
+
+
 def test_assigned_queues_are_pulled(row, request):
     skip_unless_brokers_may_assign(request)
     rows.assigned_queues_are_pulled(row)
