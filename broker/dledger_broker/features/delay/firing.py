@@ -20,7 +20,7 @@ from dledger.errors import BusyError, LogFullError
 from dledger_broker.features.delay.commands import TimerRow
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.reading import Readable, RecordReads
-from dledger_broker.features.delay.records import Real, real_of, written_again
+from dledger_broker.features.delay.records import Real, written_again
 from dledger_broker.features.delay.row_units import FireUnit
 from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import TIMERS
@@ -55,7 +55,7 @@ class FireTimersInTime:
     """A leader's job; implements `dledger_broker.kernel.jobs.Job`.
 
     `fired` counts messages that were delivered by this node, `unreadable` those that were set aside, `without_topic`
-    those whose topic was gone, `unlike` rows that their records contradict.
+    those whose topic was gone.
     """
 
     name: Final = "timers"
@@ -70,7 +70,7 @@ class FireTimersInTime:
         share: LogShare,
         now_ms: Callable[[], int | None],
     ) -> None:
-        self.fired = self.unreadable = self.without_topic = self.unlike = 0
+        self.fired = self.unreadable = self.without_topic = 0
         self._machine = machine
         self._env = env
         self._index = index
@@ -124,21 +124,15 @@ class FireTimersInTime:
 
     def _fire(self, handle: JobHandle, rest: Sequence[TimerRow], read: Sequence[Readable]) -> None:
         unit = FireUnit()
-        for row, record in read:
+        for row, found in read:
             if not self._is_free(row):
                 continue
-            if record is None:
+            if found is None:
                 self.unreadable += 1
                 self._index.set_aside(row[1])
                 _logger.warning("event=timer_unreadable position=%d consequence='tried again later'", row[1])
                 continue
-            real = real_of(record)
-            if real is None or real.due_ms != row[0]:
-                self.unlike += 1
-                unit.cancelled.append(row)
-                _logger.error("event=timer_unlike_its_record position=%d due_ms=%d", row[1], row[0])
-                continue
-            self._take(unit, row, record, real)
+            self._take(unit, row, *found)
         if unit.is_empty:
             self._go_on(handle, rest)
             return

@@ -1,4 +1,10 @@
-"""Reads of records whose rows are due or are to be moved: from memory at once, from the disk beside the event loop."""
+"""Reads of records whose rows are due or are to be moved: from memory at once, from the disk beside the event loop.
+
+A record that is due at another time than its row says has rotted here, and nothing is done with it until it is healed:
+
+1. A bit of a waiting message's due time flips on the leader's disk; its body is whole, and so is the body's checksum.
+2. The leader moves or delivers it: what it writes stands in the log of every node, and nothing can heal that.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,12 @@ from typing import TypeAlias
 from dledger.errors import LogError
 from dledger.log import Log
 from dledger_broker.features.delay.commands import TimerRow
+from dledger_broker.features.delay.records import Real, real_of
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MessageRecord, decode_record
 
-Readable: TypeAlias = tuple[TimerRow, MessageRecord | None]
-"""A row, and its record; None if that cannot be read now."""
+Readable: TypeAlias = tuple[TimerRow, tuple[MessageRecord, Real] | None]
+"""A row, its record and where its message goes; None if that cannot be read now."""
 
 
 class RecordReads:
@@ -58,11 +65,14 @@ class RecordReads:
             task.cancel()
 
 
-def _record(data: bytes | None, row: TimerRow) -> MessageRecord | None:
+def _record(data: bytes | None, row: TimerRow) -> tuple[MessageRecord, Real] | None:
     if data is None:
         return None
     try:
         record = decode_record(data, verify_crc=True)
     except RecordError:
         return None
-    return record if record.physical_offset == row[1] else None
+    real = real_of(record)
+    if real is None or (real.due_ms, record.physical_offset) != row[:2]:
+        return None
+    return record, real

@@ -120,10 +120,11 @@ class Sweep:
 
     def _move(self, read: Sequence[Readable]) -> None:
         unit = MoveUnit()
-        for row, record in read:
+        for row, found in read:
             if not self._is_free(row):
                 continue
-            if record is not None:
+            if found is not None:
+                record, _ = found
                 unit.done.append(row)
                 unit.copies.append(written_again(record, record.topic, record.queue_id))
             elif self._progress.is_given_up(row, self._env.now()):
