@@ -16,6 +16,7 @@ SECONDS = 20.0
 SEEDS_TRIED = 20
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
+    "answer-of-another-client-taken": 17,
     "batch-torn": 2,
     "busy-commit-not-proposed-again": 2,
     "busy-for-ever": 6,
@@ -49,6 +50,7 @@ KNOWN_SEEDS = {
     "lone-leader-steps-down": 4,
     "lone-voter-commits-unsynced": 8,
     "lone-voter-waits-for-others": 2,
+    "lost-connection-taken-for-an-answer": 9,
     "lost-send-refused": 14,
     "made-good-too-early": 10,
     "mark-before-sync": 3,

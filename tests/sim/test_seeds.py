@@ -29,6 +29,7 @@ FRESH = {
     "retries": range(500, 510),
     "mixed": range(500, 512),
     "pops": range(500, 508),
+    "replies": range(500, 508),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -138,8 +139,16 @@ HAPPENINGS = {
     ),
     "locks": ("lock granted", "lock changed hands", "lock taken when a belief was over"),
     "retries": ("message sent back", "message sent back, or not", "message came again", "dead letter", "log trimmed"),
-    "mixed": ("message came again", "transaction committed", "delayed message delivered", "lock granted"),
+    "mixed": (
+        "message came again",
+        "transaction committed",
+        "delayed message delivered",
+        "lock granted",
+        "message popped",
+    ),
+    "replies": ("reply arrived", "replier told that it was heard", "reply refused with 1", "log trimmed"),
     "pops": (
+        "batch of popped messages acknowledged",
         "commit in a popped queue",
         "message popped",
         "popped message acknowledged",

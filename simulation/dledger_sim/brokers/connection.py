@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.requests import Buffer
-from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress
@@ -149,6 +149,17 @@ class SimConnection:
         asked_at, there_at = self._scheduler.now, self._reached(self._delay())
         code = None if command.flag & FLAG_ONEWAY else command.code
         self._life.environment.call_at(there_at, lambda: self._arrive(frame, opaque, code, asked_at))
+
+    def respond(self, command: RemotingCommand) -> None:
+        """Tell the node that what it has pushed was taken."""
+        frame = encode_command(make_response(command, ResponseCode.SUCCESS))
+        if self._open and self._life.node.name not in self._group.unreachable:
+            there_at = self._reached(self._delay())
+            self._life.environment.call_at(there_at, lambda: self._responded(frame))
+
+    def _responded(self, frame: bytes) -> None:
+        if not self._broker.is_deaf:
+            self._broker.on_frames(self, frame, split_frames(frame, len(frame))[0])
 
     def _reached(self, delay_s: float) -> float:
         """When the node reads what is sent now."""

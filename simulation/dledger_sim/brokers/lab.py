@@ -20,8 +20,9 @@ _BROKERS: Final = (
     BrokerScenario("delays", delays=True),
     BrokerScenario("locks", locks=True),
     BrokerScenario("retries", retries=True),
-    BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True),
+    BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True),
     BrokerScenario("pops", pops=True),
+    BrokerScenario("replies", replies=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -1,6 +1,8 @@
 """Judge of what consumers that pop were shown, and told.
 
-No message is shown twice to a group within its invisible time, and none after its acknowledgement was answered.
+No message is shown twice to a group within its invisible time, and none after its acknowledgement was answered. A
+queue that its topic has no more for a while ends what is popped there: the group goes on at what it had not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class PopJudge:
         message = (key, point.pop_time_ms, point.queue_offset)
         require(message in self._truth.taken, "a pop shows what it took", message=message)
         name = (key[0], operation)
-        before = self._shown.get(name)
+        before = None if name in self._truth.begun_anew else self._shown.get(name)
         if before is not None and before.pop_time_ms > point.pop_time_ms:
             self._counts["popped message shown late"] += 1
             return

@@ -69,6 +69,9 @@ class PopTruth:
         """Those that are acknowledged, likewise."""
         self.ack_asked: set[tuple[OffsetKey, int, int]] = set()
         """Those that a consumer asked to acknowledge."""
+        self.begun_anew: set[tuple[str, int]] = set()
+        """Messages that a group was shown, and gets again whatever it said of them, as (group, operation): their topic
+        had their queue no more for a while, and the group goes on there at what was open."""
         self._happened = happened
         self._topics = topics
         self._group_exists = group_exists
@@ -245,6 +248,9 @@ class PopTruth:
         """A topic has so many queues that can be read."""
         for key, queue in self._queues.items():
             if key[1] == topic and key[2] >= count and queue.deliveries:
+                stored = self._topics[topic].queues[key[2]]
+                again = range(queue.lowest_open, queue.next_offset)
+                self.begun_anew.update((key[0], stored[offset].operation) for offset in again)
                 queue.next_offset = queue.lowest_open
                 queue.deliveries.clear()
 

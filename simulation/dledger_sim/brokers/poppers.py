@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.filters.tags import tag_code
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic
+from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
 from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_sim.brokers.clients import Client
@@ -29,12 +30,22 @@ POLLS_S: Final = (0.0, 0.0, 0.5)
 ACK_SHARE: Final = 0.7
 HIDE_SHARE: Final = 0.15
 """Shares of messages that are acknowledged, and hidden anew; the others are left alone."""
+BATCH_SHARE: Final = 0.3
+"""Share of pops whose messages are acknowledged in one request, those that are."""
 TWICE_SHARE: Final = 0.1
 """Share of acknowledgements that are sent twice at once."""
 COMMIT_SHARE: Final = 0.1
 """Share of steps in which a consumer commits an offset, as one that pulls does: it means nothing."""
 LATE_S: Final = 25.0
 """A group that is whole again delivers again within so long after the invisible time: a new leader waits for 10."""
+
+
+class _Message(NamedTuple):
+    """A message that was popped: where, how it is acknowledged, and what it is."""
+
+    key: OffsetKey
+    point: CheckPoint
+    operation: int
 
 
 class Popper(Client):
@@ -94,17 +105,24 @@ class Popper(Client):
         workload, group = self.workload, self.workload.group
         starts = dict(row.split(" ")[1:] for row in answer.ext["startOffsetInfo"].split(";") if row.startswith("0 "))
         self._left = 1
+        together: list[_Message] | None = [] if self.random.random() < BATCH_SHARE else None
         for record in iter_records(answer.body, verify_crc=True):
             point = _point_of(record, starts, answer)
             key = (self.group_name, pop_retry_topic(self.group_name, topic, point.retry), point.queue_id)
             operation = operation_of(record.body)
             workload.pops.shown(key, point, operation, sent_at, group.scheduler.now, is_sure=not group.clocks_jumped)
-            self._handle(key, point, operation)
+            self._handle(_Message(key, point, operation), together)
+        if together:
+            self._acknowledge_all(topic, together)
         self._go_on()
 
-    def _handle(self, key: OffsetKey, point: CheckPoint, operation: int) -> None:
+    def _handle(self, message: _Message, together: list[_Message] | None) -> None:
+        """Decide what becomes of a message; those that are acknowledged `together` are only noted."""
+        key, point, operation = message
         chance = self.random.random()
-        if chance < ACK_SHARE:
+        if chance < ACK_SHARE and together is not None:
+            together.append(message)
+        elif chance < ACK_SHARE:
             self._acknowledge(key, point, operation)
             if self.random.random() < TWICE_SHARE:
                 self._acknowledge(key, point, operation)
@@ -122,6 +140,26 @@ class Popper(Client):
             self._go_on()
 
         if self.call(RequestCode.ACK_MESSAGE, _ack_ext(key, point), done):
+            self._left += 1
+
+    def _acknowledge_all(self, topic: str, messages: list[_Message]) -> None:
+        """In one request, which says of each delivery what is done with."""
+        deliveries: dict[tuple[OffsetKey, int], list[_Message]] = {}
+        for message in messages:
+            self.workload.truth.pops.ack_asked.add((message.key, message.point.pop_time_ms, message.point.queue_offset))
+            deliveries.setdefault((message.key, message.point.pop_time_ms), []).append(message)
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                for key, point, operation in messages:
+                    self.workload.pops.acknowledged(key, point, operation, self.workload.group.scheduler.now)
+                self.workload.counts["batch of popped messages acknowledged"] += 1
+            elif answer is not None:
+                self.workload.counts[f"batch of acknowledgements answered {answer.code}"] += 1
+            self._go_on()
+
+        body = encode_batch_ack("broker", [_batch_of(topic, one) for one in deliveries.values()])
+        if self.call(RequestCode.BATCH_ACK_MESSAGE, {}, done, body=body):
             self._left += 1
 
     def _hide(self, key: OffsetKey, point: CheckPoint, operation: int) -> None:
@@ -161,6 +199,13 @@ def _point_of(record: MessageRecord, starts: dict[str, str], answer: Answer) -> 
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
     )
+
+
+def _batch_of(topic: str, messages: list[_Message]) -> BatchAck:
+    """The row of messages of one delivery, which were popped of a topic."""
+    key, point, _ = messages[0]
+    bits = bits_of(point.start_offset, (message.point.queue_offset for message in messages))
+    return BatchAck(key[0], topic, point.retry, point.start_offset, key[2], point.pop_time_ms, bits)
 
 
 def _ack_ext(key: OffsetKey, point: CheckPoint) -> dict[str, str]:

@@ -37,6 +37,8 @@ CLIENTS: Final = (
     "lockers",
     "retriers",
     "poppers",
+    "requesters",
+    "repliers",
 )
 
 
@@ -45,10 +47,10 @@ class BrokerScenario:
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
-    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
-    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
-    `pops` consumers that pop. With `swarm` each seed has some of all other kinds of clients besides, and some
-    obstacles.
+    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members
+    of a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
+    `pops` consumers that pop, with `replies` producers that wait for replies, and those who send them. With `swarm`
+    each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class BrokerScenario:
         locks: bool = False,
         retries: bool = False,
         pops: bool = False,
+        replies: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -75,6 +78,7 @@ class BrokerScenario:
         self._locks = locks
         self._retries = retries
         self._pops = pops
+        self._replies = replies
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -112,6 +116,10 @@ class BrokerScenario:
             settings = replace(settings, producers=1, transactors=random.choice((2, 4, 8)))
         if self._pops:
             settings = replace(settings, producers=random.choice((1, 2)), poppers=random.choice((3, 6, 9)))
+        if self._replies:
+            settings = replace(
+                settings, producers=1, requesters=random.choice((1, 3, 6)), repliers=random.choice((2, 4))
+            )
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(

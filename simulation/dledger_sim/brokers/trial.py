@@ -28,6 +28,7 @@ from dledger_sim.brokers.poppers import GROUPS as POP_GROUPS
 from dledger_sim.brokers.poppers import Popper, check_come_again
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
+from dledger_sim.brokers.replies import Replier, Requester, check_replied
 from dledger_sim.brokers.restarts import Restarter
 from dledger_sim.brokers.retriers import Retrier
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
@@ -120,6 +121,8 @@ class BrokerTrial:
             *[Delayer] * settings.delayers,
             *[Retrier] * settings.retriers,
             *[Popper] * settings.poppers,
+            *[Requester] * settings.requesters,
+            *[Replier] * settings.repliers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))
@@ -141,6 +144,8 @@ class BrokerTrial:
         """See `Trial.judge`."""
         self._lockers.check_free(group)
         check_come_again(group, self.workload.truth.pops)
+        if self.workload.settings.requesters:
+            check_replied(group, self.workload)
         Judge(self.workload, group).judge()
         for broker in list(self._running):
             self._ended(broker)

@@ -20,6 +20,7 @@ from dledger_sim.brokers.message_bodies import encode_body, operation_of
 from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
+from dledger_sim.brokers.reply_judge import ReplyJudge
 from dledger_sim.brokers.service import BrokerSettings
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import SimGroup
@@ -62,6 +63,8 @@ class ClientSettings:
     poppers: int = 0
     lockers: int = 0
     retriers: int = 0
+    requesters: int = 0
+    repliers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -104,6 +107,7 @@ class Workload:
         self.questions = QuestionJudge(self.truth)
         self._pulls = PullJudge(self.truth)
         self.pops = PopJudge(self.truth.pops, self.counts)
+        self.replies = ReplyJudge(self.counts)
         self.decided: dict[int, int] = {}
         """What is to become of transactions, by operation: any producer of their group may be asked."""
         self.passing: list[str] = []

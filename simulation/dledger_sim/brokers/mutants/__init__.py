@@ -3,9 +3,10 @@
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
 SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `delays` those of delayed messages,
 `retries` those of messages that are sent back, `units` those of what the broker itself writes, `locks` those of queue
-locks, `halves` those of transactions, `pops` those of popped messages, `busy` those of what the log did not take,
-`incarnations` those of names that were given twice, `clocks` those of group time, `upgrades` those of nodes of
-different versions, `state` those of other state and of views; `apply` puts one into a real process.
+locks, `halves` those of transactions, `pops` those of popped messages, `replies` those of replies, `busy` those of
+what the log did not take, `incarnations` those of names that were given twice, `clocks` those of group time,
+`upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts one into a
+real process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dledger_sim.brokers.mutants import (
     polls,
     pops,
     repeats,
+    replies,
     requests,
     retries,
     state,
@@ -52,6 +54,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **delays.CATALOGUE,
     **retries.CATALOGUE,
     **pops.CATALOGUE,
+    **replies.CATALOGUE,
 }
 
 

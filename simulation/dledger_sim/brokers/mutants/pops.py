@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dledger.errors import LogError
-from dledger_broker.features.pop.changes import PopChanges
+from dledger_broker.features.pop import revival
+from dledger_broker.features.pop.acks import AckRequests
+from dledger_broker.features.pop.changes import AckDone, PopChanges
 from dledger_broker.features.pop.choosing import Choice, PopAsk
-from dledger_broker.features.pop.commands import Pop
+from dledger_broker.features.pop.commands import AckRow, Pop, PopQueueKey
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.table import PopTable
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.units import NewRecord
+from dledger_remoting.pop_bodies import BatchAck
 from dledger_sim.brokers.schedules import pops
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -73,4 +77,50 @@ CATALOGUE.add(
     "a commit does nothing in a queue that its group pops",
     (PopTable, "has_queue", lambda *_: False),
     schedule=pops.commit_in_a_popped_queue,
+)
+
+
+def _told_at_once(self: PopChanges, row: AckRow, done: AckDone) -> None:
+    _real_ack(self, row, lambda *_: None)
+    done(None, row.new_pop_time_ms)
+
+
+_real_ack = PopChanges.ack
+
+CATALOGUE.add(
+    "acknowledged-when-collected",
+    "what is popped is acknowledged when that is applied",
+    (PopChanges, "ack", _told_at_once),
+)
+
+
+def _all_of_the_delivery(self: AckRequests, ack: BatchAck) -> tuple[AckRow | None, int]:
+    row, unknown = _real_row_of(self, ack)
+    if row is None:
+        return row, unknown
+    delivery = self._changes.table.delivery(PopQueueKey(row.group, row.topic, row.queue_id), row.pop_time_ms)
+    return row._replace(bits=row.bits if delivery is None else delivery.open_bits), unknown
+
+
+_real_row_of = AckRequests._row_of  # noqa: SLF001 -- what a bug would change
+
+CATALOGUE.add(
+    "batch-acknowledges-its-delivery",
+    "a batch acknowledges the messages that it names: others of their delivery come again",
+    (AckRequests, "_row_of", _all_of_the_delivery),
+)
+
+
+def _all_but_one(self: revival._Unit, queue: PopQueue, delivery: Delivery, bit: int, copy: NewRecord) -> None:
+    _real_add(self, queue, delivery, bit, copy)
+    if len(self.copies) > 1:
+        self.copies.pop()
+
+
+_real_add = revival._Unit.add  # noqa: SLF001 -- what a bug would change
+
+CATALOGUE.add(
+    "one-copy-for-a-unit",
+    "each message that comes again has its copy in the unit that ends its delivery",
+    (revival._Unit, "add", _all_but_one),  # noqa: SLF001 -- what a bug would change
 )
