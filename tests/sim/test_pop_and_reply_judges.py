@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
@@ -29,8 +30,8 @@ class Pops:
     def __init__(self, *pop_times_ms: int, begun_anew: bool = False) -> None:
         taken = {(KEY, pop_time_ms, 3) for pop_time_ms in pop_times_ms}
         again = {("group", OPERATION)} if begun_anew else set()
-        truth = SimpleNamespace(taken=taken, acked=taken, is_gone=lambda *_: False, begun_anew=again)
-        self.judge = PopJudge(cast(PopTruth, truth), Counter())
+        self.truth = SimpleNamespace(taken=taken, acked=taken, is_gone=lambda *_: False, begun_anew=again)
+        self.judge = PopJudge(cast(PopTruth, self.truth), Counter())
 
     def shown(self, pop_time_ms: int, sent_at: float, now: float, *, is_sure: bool = True) -> None:
         self.judge.shown(KEY, point(pop_time_ms), OPERATION, sent_at, now, is_sure=is_sure)
@@ -61,6 +62,15 @@ def test_what_a_topic_gets_back_with_a_queue_is_begun_anew() -> None:
     pops.shown(1, 0.0, 1.0)
     pops.acknowledged(1, 2.0)
     pops.shown(2, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("begun_anew", [False, True])
+def test_what_is_answered_as_acknowledged_is_so_unless_its_queue_was_gone(begun_anew: bool) -> None:
+    pops = Pops(1, begun_anew=begun_anew)
+    pops.truth.acked = set()
+    pops.shown(1, 0.0, 1.0)
+    with nullcontext() if begun_anew else pytest.raises(Violation, match="answered as acknowledged is so"):
+        pops.acknowledged(1, 2.0)
 
 
 def test_a_pop_that_shows_what_it_did_not_take_is_found() -> None:

@@ -85,9 +85,10 @@ class PopJudge:
     def acknowledged(self, key: OffsetKey, point: CheckPoint, operation: int, now: float) -> None:
         """A consumer was told that a message is acknowledged."""
         message = (key, point.pop_time_ms, point.queue_offset)
-        is_so = message in self._truth.acked or self._truth.is_gone(key, point.queue_offset)
-        require(is_so, "what is answered as acknowledged is so", message=message)
-        shown = self._shown[key[0], operation]
+        truth, name = self._truth, (key[0], operation)
+        has_ended = truth.is_gone(key, point.queue_offset) or name in truth.begun_anew
+        require(message in truth.acked or has_ended, "what is answered as acknowledged is so", message=message)
+        shown = self._shown[name]
         shown.acked_at = now if shown.acked_at is None else shown.acked_at
         self._counts["popped message acknowledged by its answer"] += 1
 
