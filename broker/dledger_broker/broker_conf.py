@@ -134,6 +134,7 @@ ALIASES: Final[Mapping[str, tuple[str, Callable[[str, ConfigValue], ConfigValue]
     "mappedFileSizeCommitLog": ("segment_bytes", _same),
     "autoCreateTopicEnable": ("auto_create_topic", _same),
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
+    "traceTopicEnable": ("trace_topic", _same),
     "enablePropertyFilter": ("property_filter", _same),
     "enableRetryTopicV2": ("pop_retry_topic_v2", _same),
     "defaultMessageRequestMode": ("default_request_mode", _request_mode),

@@ -63,6 +63,7 @@ class BrokerConfig:
     Topics and groups
       auto_create_topic          a send to an unknown topic creates it
       auto_create_group          a heartbeat or pull of an unknown consumer group creates it
+      trace_topic                there is a topic for the traces of clients, RMQ_SYS_TRACE_TOPIC
       property_filter            consumers may filter by what properties hold, with expressions in SQL92
       class_filters              code of this node's own that consumers may name as their filter, each as
                                  "module:function" under the name that they say; run in processes of their own
@@ -166,6 +167,7 @@ class BrokerConfig:
     reserve_bytes: int = 64 * MIB
 
     auto_create_topic: bool = True
+    trace_topic: bool = True
     auto_create_group: bool = True
     property_filter: bool = True
     class_filters: Mapping[str, str] = field(default_factory=dict)

@@ -428,7 +428,8 @@ class Admin:
     async def message_trace(
         self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY
     ) -> list[Trace]:
-        """What clients that write traces say of a message, by its `message_id`, the earliest first; maybe nothing.
+        """What clients that write traces say of a message, by its `message_id`: its sends, then the rest, the
+        earliest first; maybe nothing.
 
         `topic` is where they write them. Only the newest `max_messages` trace messages about it are looked at. What
         cannot be read in them is passed over. Raises what `messages_by_key` raises.

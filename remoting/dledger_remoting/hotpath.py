@@ -18,6 +18,8 @@ from .codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from .command import FLAG_ONEWAY, FLAG_RESPONSE
 from .frame import SerializeType
 from .integers import Int32, Int64
+from .properties import MSG_REGION, TRACE_ON
+from .traces import DEFAULT_REGION
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -146,6 +148,8 @@ _STORED_JSON: Final = (
     b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b"},"flag":1,'
     b'"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
 )
+_TRACE_SWITCH: Final = [(MSG_REGION.encode(), DEFAULT_REGION.encode()), (TRACE_ON.encode(), b"true")]
+_TRACE_SWITCH_JSON: Final = b"".join([b',"%b":"%b"' % field for field in _TRACE_SWITCH])
 _PULL_JSON: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
     b'"suggestWhichBrokerId":"%%d"},"flag":1,"language":"JAVA","opaque":%%d%%b,'
@@ -177,12 +181,14 @@ def send_response_frame(
     remark: str | None = None,
     serialize_type: int = SerializeType.JSON,
     recall_handle: bytes = b"",
+    *,
+    with_trace_switch: bool = False,
 ) -> bytes:
     """The frame that answers a stored message.
 
     `msg_id` is the offset message id in ASCII; `transaction_id` is the message's unique key as it stands in its
     properties, client text of any content, and `recall_handle` base64, both left out when empty; codes 10, 11 and 12
-    also mean "stored".
+    also mean "stored". `with_trace_switch`: the answer says that the send may be traced, see `Request.is_from_go`.
     """
     if serialize_type == SerializeType.ROCKETMQ:
         fields = [(b"msgId", msg_id), (b"queueId", b"%d" % queue_id), (b"queueOffset", b"%d" % queue_offset)]
@@ -190,6 +196,8 @@ def send_response_frame(
             fields.append((b"transactionId", transaction_id))
         if recall_handle:
             fields.append((b"recallHandle", recall_handle))
+        if with_trace_switch:
+            fields += _TRACE_SWITCH
         return _binary_frame(code, opaque, remark, fields, 0)
     if not transaction_id:
         extra = b""
@@ -199,6 +207,8 @@ def send_response_frame(
         extra = b',"transactionId":%b' % _escape(transaction_id.decode(errors="replace"))
     if recall_handle:
         extra += b',"recallHandle":"%b"' % recall_handle
+    if with_trace_switch:
+        extra += _TRACE_SWITCH_JSON
     note = b',"remark":%b' % _escape(remark) if remark else b""
     header = _SEND_JSON % (code, msg_id, queue_id, queue_offset, extra, opaque, note)
     size = len(header)

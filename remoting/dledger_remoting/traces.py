@@ -166,9 +166,10 @@ def decode_traces(body: bytes) -> TracesInBody:
 
 
 def traces_about(message_id: str, bodies: Iterable[bytes]) -> list[Trace]:
-    """The traces of one message in the bodies of trace messages, each once, the earliest first.
+    """The traces of one message in the bodies of trace messages, each once: its sends, then the rest by time.
 
-    Java's client writes one trace for a batch, with all ids in it, separated by commas.
+    Java's client writes one trace for a batch, with all ids in it, separated by commas. Go's tells when a send ended,
+    not when it began: the message may have been delivered before.
     """
     found = {
         trace: None
@@ -178,11 +179,12 @@ def traces_about(message_id: str, bodies: Iterable[bytes]) -> list[Trace]:
     }
     begun = {trace.request_id: trace.timestamp_ms for trace in found if isinstance(trace, DeliveryTrace)}
 
-    def moment(trace: Trace) -> tuple[int, bool]:
+    def moment(trace: Trace) -> tuple[bool, int, bool]:
         is_end = isinstance(trace, HandlingTrace)
-        if isinstance(trace, HandlingTrace) and not trace.timestamp_ms:
-            return begun.get(trace.request_id, 0) + trace.cost_ms, is_end
-        return trace.timestamp_ms, is_end
+        timestamp_ms = trace.timestamp_ms
+        if isinstance(trace, HandlingTrace) and not timestamp_ms:
+            timestamp_ms = begun.get(trace.request_id, 0) + trace.cost_ms
+        return not isinstance(trace, SendTrace), timestamp_ms, is_end
 
     return sorted(found, key=moment)
 

@@ -20,7 +20,7 @@ from dledger_client.testing import local_cluster_fixture
 
 HERE = Path(__file__).resolve().parent
 INSTALL_SECONDS = 180
-collect_ignore = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_clients.py", "test_apache_rows.py"]
+collect_ignore_glob = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_*.py"]
 
 MakeClient = Callable[[str], StockClient]
 

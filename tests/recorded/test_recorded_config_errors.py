@@ -125,6 +125,7 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"timerMaxDelaySec": "60", "timer_max_delay_s": "61"},
     {"autoCreateTopicEnable": "true", "auto_create_topic": "false"},
     {"autoCreateSubscriptionGroup": "true", "auto_create_group": "false"},
+    {"traceTopicEnable": "true", "trace_topic": "false"},
     {"enablePropertyFilter": "true", "property_filter": "false"},
     {"enableRetryTopicV2": "true", "pop_retry_topic_v2": "false"},
     {"defaultMessageRequestMode": '"POP"', "default_request_mode": '"pull"'},

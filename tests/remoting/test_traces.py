@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from dledger_remoting.traces import (
     SendTrace,
     decode_traces,
     encode_trace,
+    traces_about,
 )
 
 PUB = (
@@ -83,3 +85,12 @@ NUMBERS = st.integers(-(10**17), 10**17)
 @given(st.builds(SendTrace, NUMBERS, IDS, IDS, IDS, IDS, IDS, IDS, IDS, NUMBERS, NUMBERS, NUMBERS, IDS, st.booleans()))
 def test_what_is_written_is_read(trace):
     assert decode_traces(encode_trace(trace).encode()) == ([trace], 0)
+
+
+def test_what_a_producer_says_comes_first_whenever_it_wrote_it():
+    delivered = DeliveryTrace(17, "R", "CG", "RQ", "ID", 0, "")
+    handled = HandlingTrace("RQ", "ID", 3, True, "", 0)
+    late = msgspec.structs.replace(SENT, timestamp_ms=99)
+    bodies = ["".join(map(encode_trace, traces)).encode() for traces in ([handled], [delivered, late], [late])]
+    assert traces_about("ID", bodies) == [late, delivered, handled]
+    assert traces_about("I", bodies) == []

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
+from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -24,6 +25,7 @@ from dledger_remoting.hosts import HostAddress
 
 Buffer: TypeAlias = bytes | memoryview
 
+_FROM_GO: Final = b'"language":"GO"'
 MAX_REMARK_CHARS: Final = 1_024
 """As much of an error's text is told: it may repeat what a client sent, and an answer has to fit into a frame."""
 
@@ -134,6 +136,15 @@ class Request(msgspec.Struct, eq=False):
     def is_oneway(self) -> bool:
         """True if it must not be answered."""
         return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def is_from_go(self) -> bool:
+        """True if RocketMQ's Go client sent it: that traces a send only if the answer has TRACE_ON, which other clients
+        need not be told.
+        """
+        if self.command is not None:
+            return self.command.language == LanguageCode.GO
+        return _FROM_GO in self.header
 
     @property
     def took_a_detour(self) -> bool:

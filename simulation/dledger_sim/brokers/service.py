@@ -99,6 +99,7 @@ class SimBroker:
             broker_group="broker-a",
             node_id=name,
             data_dir=Path("unused"),
+            trace_topic=False,  # nobody traces here
             secret_file=Path("unused"),
             port=address.port,
             peers={peer: _peer_address(peer) for peer in sorted(life.node.config.peers) if peer != name},

@@ -43,6 +43,9 @@ type request struct {
 	Group     string   `json:"group"`
 	Broadcast bool     `json:"broadcast"`
 	Orderly   bool     `json:"orderly"`
+	Trace     bool     `json:"trace"`
+	Replies   string   `json:"replies"`
+	TimeoutMs int      `json:"timeout_ms"`
 	Level     int      `json:"level"`
 
 	Properties map[string]string `json:"properties"`
@@ -54,7 +57,10 @@ var (
 	said        sync.Mutex
 	streamsStop atomic.Bool
 	consumers   sync.Map
-	ready       = sync.OnceValues(startProducer)
+	ready       = sync.OnceValues(func() (rocketmq.Producer, error) { return startProducer("go-producers") })
+	traced      = sync.OnceValues(func() (rocketmq.Producer, error) {
+		return startProducer("go-tracers", producer.WithTrace(traces()), producer.WithInstanceName("tracers"))
+	})
 )
 
 func main() {
@@ -104,11 +110,21 @@ func call(wanted request) (any, error) {
 	case "transaction":
 		return transaction(wanted)
 	}
-	sender, err := ready()
+	begin := ready
+	if wanted.Trace {
+		begin = traced
+	}
+	sender, err := begin()
 	if err != nil {
 		return nil, err
 	}
 	switch wanted.Call {
+	case "request":
+		reply, err := sender.Request(background, time.Duration(wanted.TimeoutMs)*time.Millisecond, message(wanted))
+		if err != nil {
+			return nil, err
+		}
+		return string(reply.Body), nil
 	case "send":
 		return shown(sender.SendSync(background, message(wanted)))
 	case "send_async":
@@ -137,12 +153,17 @@ func call(wanted request) (any, error) {
 	return nil, fmt.Errorf("no such call: %s", wanted.Call)
 }
 
-func startProducer() (rocketmq.Producer, error) {
-	made, err := rocketmq.NewProducer(
+func traces() *primitive.TraceConfig {
+	return &primitive.TraceConfig{Access: primitive.Local, NamesrvAddrs: nameServer}
+}
+
+func startProducer(group string, more ...producer.Option) (rocketmq.Producer, error) {
+	options := append([]producer.Option{
 		producer.WithNameServer(nameServer),
-		producer.WithGroupName("go-producers"),
+		producer.WithGroupName(group),
 		producer.WithQueueSelector(producer.NewHashQueueSelector()),
-	)
+	}, more...)
+	made, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return nil, err
 	}
@@ -266,6 +287,21 @@ func outcome(body []byte) primitive.LocalTransactionState {
 	return primitive.RollbackMessageState
 }
 
+// Replies to a message with its own text behind some other.
+func reply(one *primitive.MessageExt, before string) error {
+	sender, err := ready()
+	if err != nil {
+		return err
+	}
+	answer, err := consumer.CreateReplyMessage(one, nil)
+	if err != nil {
+		return err
+	}
+	answer.Body = append([]byte(before), one.Body...) // what it is given it takes for properties
+	_, err = sender.SendSync(context.Background(), answer)
+	return err
+}
+
 // A push consumer that says what it receives; it fails for a body as often as `fails` says.
 func push(wanted request) error {
 	options := []consumer.Option{
@@ -279,6 +315,9 @@ func push(wanted request) error {
 	}
 	if wanted.Orderly {
 		options = append(options, consumer.WithConsumerOrder(true))
+	}
+	if wanted.Trace {
+		options = append(options, consumer.WithTrace(traces()))
 	}
 	made, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
@@ -313,6 +352,9 @@ func push(wanted request) error {
 
 					"reconsume_times": one.ReconsumeTimes,
 				})
+				if wanted.Replies != "" && reply(one, wanted.Replies) != nil {
+					result = consumer.ConsumeRetryLater
+				}
 				left[string(one.Body)]--
 				if left[string(one.Body)] >= 0 && wanted.Orderly {
 					result = consumer.SuspendCurrentQueueAMoment

@@ -31,6 +31,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.trace.TraceView;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -42,6 +43,7 @@ public class Driver {
     static final long RETRY_PAUSE_MS = 100;
     static String nameServer;
     static DefaultMQProducer producer;
+    static DefaultMQProducer tracer;
     static TransactionMQProducer transactions;
     static final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
     static volatile boolean streamsStop;
@@ -77,7 +79,9 @@ public class Driver {
         String topic = wanted.getString("topic");
         switch (wanted.getString("call")) {
             case "send":
-                return shown(ready().send(message(wanted)));
+                return shown((wanted.getBooleanValue("trace") ? traced() : ready()).send(message(wanted)));
+            case "view_trace":
+                return traces(wanted.getString("message_id"));
             case "send_async":
                 CompletableFuture<SendResult> result = new CompletableFuture<>();
                 ready().send(message(wanted), new SendCallback() {
@@ -183,6 +187,27 @@ public class Driver {
         return producer;
     }
 
+    static synchronized DefaultMQProducer traced() throws Exception {
+        if (tracer == null) {
+            DefaultMQProducer made = new DefaultMQProducer("java-tracers", null, true, null);
+            made.setNamesrvAddr(nameServer);
+            made.start();
+            tracer = made;
+        }
+        return tracer;
+    }
+
+    // What `mqadmin queryMsgTraceById` reads: for each trace its type, group and outcome.
+    static List<List<String>> traces(String messageId) throws Exception {
+        List<List<String>> found = new ArrayList<>();
+        for (MessageExt one : ready().queryMessage("RMQ_SYS_TRACE_TOPIC", messageId, 64, 0, Long.MAX_VALUE).getMessageList()) {
+            for (TraceView view : TraceView.decodeFromTraceTransData(messageId, one)) {
+                found.add(Arrays.asList(view.getMsgType(), view.getGroupName(), view.getStatus()));
+            }
+        }
+        return found;
+    }
+
     static synchronized TransactionMQProducer readyForTransactions(String group) throws Exception {
         if (transactions == null) {
             TransactionMQProducer made = new TransactionMQProducer(group);
@@ -284,7 +309,8 @@ public class Driver {
     // A push consumer that says what it receives; its listener fails for a body as often as `fails` says.
     static Object push(JSONObject wanted) throws Exception {
         String name = wanted.getString("name");
-        DefaultMQPushConsumer made = new DefaultMQPushConsumer(wanted.getString("group"));
+        DefaultMQPushConsumer made =
+            new DefaultMQPushConsumer(wanted.getString("group"), wanted.getBooleanValue("trace"), null);
         made.setNamesrvAddr(nameServer);
         made.setInstanceName(name);
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

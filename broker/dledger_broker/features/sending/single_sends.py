@@ -71,4 +71,5 @@ def _answer(send: SingleSend, place: Place, id_prefix: bytes) -> bytes:
         send.unique_key,
         serialize_type=send.request.serialize_type,
         recall_handle=send.recall_handle,
+        with_trace_switch=send.request.is_from_go,
     )

@@ -19,6 +19,7 @@ from dledger_broker.kernel.records import MessageParts, encode_run
 from dledger_broker.kernel.requests import Origin, Request
 from dledger_broker.views.units import UNIT
 from dledger_remoting.checksum import crc32
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import OutcomeUnknown
 from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_response_frame
 from dledger_remoting.record import (
@@ -30,6 +31,7 @@ from dledger_remoting.record import (
 
 _ONEWAY: Final = 2
 _JSON: Final = 0
+_SHORT_FORM: Final = int(RequestCode.SEND_MESSAGE_V2)
 
 _pack_head: Final = RECORD_HEAD.pack
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
@@ -144,7 +146,7 @@ class SendUnit:
                 ids = b""
             if request.flag & _ONEWAY:
                 self._oneway.append(origin)
-            elif sizes is not None or request.serialize_type != _JSON:
+            elif sizes is not None or request.code != _SHORT_FORM or request.serialize_type != _JSON:
                 answers.append(
                     send_response_frame(
                         request.opaque,
@@ -153,6 +155,7 @@ class SendUnit:
                         first_offset,
                         unique_key,
                         serialize_type=request.serialize_type,
+                        with_trace_switch=request.is_from_go,
                     )
                 )
             else:

@@ -13,6 +13,7 @@ from dledger_remoting.topics import (
     PERM_READ_WRITE,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    TRACE_TOPIC,
     TopicConfig,
     reply_topic,
 )
@@ -21,7 +22,10 @@ _DELAY_LEVELS = 18
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The topics, with RocketMQ's queue numbers. TBW102 lets clients create topics: it is there only if they may."""
+    """The topics, with RocketMQ's queue numbers. TBW102 lets clients create topics: it is there only if they may.
+
+    The topic of traces is the one that clients send to: they cannot make it, and Go's do not write a trace without it.
+    """
     topics = [
         _topic(SELF_TEST_TOPIC, 1),
         _topic(config.cluster, 16, PERM_READ_WRITE | PERM_INHERIT),
@@ -32,6 +36,8 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _topic(HALF_TOPIC, 1),
         _topic(OP_HALF_TOPIC, 1),
     ]
+    if config.trace_topic:
+        topics.append(_topic(TRACE_TOPIC, 1))
     if config.auto_create_topic:
         topics.append(auto_create_example(config))
     return topics

@@ -325,6 +325,7 @@ class IdempotentSends:
             unique_key,
             serialize_type=request.serialize_type,
             recall_handle=handle,
+            with_trace_switch=request.is_from_go,
         )
         request.origin.answer_frame(frame)
 
