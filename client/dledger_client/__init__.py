@@ -31,20 +31,30 @@ from .errors import (
     SilentServerError,
     WrongServerError,
 )
+from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
 from .messages import Message, MessageQueue, ReceivedMessage
+from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
 from .producer import Producer
 from .pull import PullConsumer
-from .rebalance import Strategy, allocate_average, allocate_consistent_hash
+from .rebalance import (
+    Strategy,
+    allocate_average,
+    allocate_by_config,
+    allocate_circle,
+    allocate_consistent_hash,
+)
 from .replies import Reply
 from .results import SendResult
 from .routes import TopicRoute
 from .simple import SimpleConsumer
 from .stalls import QueueStall
 from .subscriptions import ClassFilter, Filter, Sql
-from .sync import SyncAdmin, SyncConsumer, SyncProducer
+from .sync import SyncConsumer, SyncProducer
+from .sync_admin import SyncAdmin
+from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncCheck, SyncTransactionProducer
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
@@ -63,6 +73,7 @@ __all__ = [
     "Decision",
     "ExponentialRetryPolicy",
     "Filter",
+    "FlowReason",
     "GroupInUseError",
     "GroupMember",
     "GroupRetryPolicy",
@@ -76,6 +87,7 @@ __all__ = [
     "NotFoundError",
     "OpenTransaction",
     "OrderlyConsumer",
+    "Priority",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -98,6 +110,7 @@ __all__ = [
     "SyncCheck",
     "SyncConsumer",
     "SyncProducer",
+    "SyncPullConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
     "TopicConfig",
@@ -105,5 +118,7 @@ __all__ = [
     "TransactionProducer",
     "WrongServerError",
     "allocate_average",
+    "allocate_by_config",
+    "allocate_circle",
     "allocate_consistent_hash",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
@@ -20,11 +21,13 @@ from dledger_remoting.topics import is_retry_topic
 
 from .core import ClientCore
 from .fetcher import PullLimits, QueueFetcher
+from .flow import FlowControl
 from .leaders import BrokerGroup
 from .locks import QueueLocks
 from .membership import Membership
 from .messages import MessageQueue, ReceivedMessage, Settlement
 from .offsets import OffsetStore, QueueOffsets, StartFrom
+from .pauses import Pauses
 from .routes import TopicRoute
 from .subscriptions import Subscription
 
@@ -58,6 +61,7 @@ class Assignments:
         *,
         start_from: StartFrom,
         limits: PullLimits,
+        flow: FlowControl,
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
         with_locks: bool = False,
@@ -70,6 +74,8 @@ class Assignments:
         self._store = store
         self._start_from: StartFrom = start_from
         self._limits = limits
+        self._flow = flow
+        self._pauses = Pauses()
         self._on_messages = on_messages
         self._settle = settle
         self._fetchers: dict[MessageQueue, QueueFetcher] = {}
@@ -91,6 +97,19 @@ class Assignments:
     def may_work_on(self, fetcher: QueueFetcher) -> bool:
         """False while the lock of a queue is not held: another member may work on it."""
         return self._locks is None or self._locks.holds(fetcher.queue)
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues of `queues` that are paused."""
+        return frozenset(queue for queue in self._fetchers if queue in self._pauses)
+
+    def pause(self, queues: Iterable[MessageQueue] | None, *, paused: bool) -> list[QueueFetcher]:
+        """Read nothing more of these queues and hand out nothing of them, or go on; None: all that there are and will
+        be. Returns the fetchers of those that are read.
+        """
+        self._pauses.set(queues, paused=paused)
+        self._adjust()
+        return list(self._fetchers.values())
 
     def start(self) -> None:
         """Begin to follow routes, leaders and the group's membership."""
@@ -162,24 +181,34 @@ class Assignments:
             self._give_up(queue)
         for queue in sorted(wanted.queues - self.queues):
             self._take_over(queue, wait=not wanted.alone or queue in self._releasing)
+        self._adjust()
         return wanted.complete
+
+    def _adjust(self) -> None:
+        """Tell the fetchers of pauses, and of how many share their topic's limits."""
+        queues = Counter(queue.topic for queue in self._fetchers)
+        for queue, fetcher in self._fetchers.items():
+            fetcher.go_on(paused=queue in self._pauses, topic_queues=queues[queue.topic])
 
     def _take_over(self, queue: MessageQueue, *, wait: bool) -> None:
         logger.info("%s reads %s", self._core.client_id, queue)
         self._read(queue, lambda: self._find_start(queue, wait=wait))
 
     def _read(self, queue: MessageQueue, find_start: Callable[[], Awaitable[int]]) -> None:
-        self._fetchers[queue] = QueueFetcher(
+        fetcher = self._fetchers[queue] = QueueFetcher(
             self._core,
             self._consumer_group,
             queue,
             self._subscriptions[queue.topic],
             self._limits,
+            self._flow,
+            paused=queue in self._pauses,
             find_start=find_start,
             on_messages=self._on_messages,
             settle=self._settle,
             on_earlier=self._read_anew,
         )
+        fetcher.drained = self._locks is not None  # nobody waits for what comes once the lock is granted
 
     def _read_anew(self, fetcher: QueueFetcher, offset: int) -> None:
         """Read a topic that was made again. What was handed out of the one before counts no more, whatever becomes of

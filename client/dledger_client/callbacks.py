@@ -34,6 +34,14 @@ def check_strategy(strategy: CallbackT) -> CallbackT:
     return strategy
 
 
+def check_priority(priority: CallbackT) -> CallbackT:
+    """The function itself. Raises `InvalidArgumentError` if it is a coroutine function, or takes other arguments."""
+    _check_parameters("priority", priority, "priority(queue)", 1)
+    if _is_async(priority):
+        raise InvalidArgumentError(f"priority={priority!r} is a coroutine function: a plain one is expected")
+    return priority
+
+
 def _check_parameters(name: str, callback: Callable[..., object], expected: str, arguments: int) -> None:
     try:
         signature = inspect.signature(callback)

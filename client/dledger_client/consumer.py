@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +14,8 @@ import msgspec
 
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.heartbeat import HeartbeatData
-from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked
 from .assignments import Assignments
@@ -28,14 +24,17 @@ from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
 from .fetcher import PullLimits, QueueFetcher, being_cancelled
+from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
 from .membership import Membership, heartbeat_of
-from .messages import MessageQueue, ReceivedMessage, Settlement
+from .messages import MessageQueue, ReceivedMessage, Settlement, queues_in
 from .nameservers import parse_addresses
+from .namespaces import Namespace
+from .offers import Offers, Priority, priority_of
 from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
 from .rebalance import Strategy, StrategyName, strategy_named
 from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
-from .subscriptions import Filter, Subscription, filters_by_topic, subscription
+from .subscriptions import Filter, filters_by_topic, subscriptions_of
 from .takers import Taker, Takers
 from .tracing import DEFAULT_MAX_TRACES, tracer
 
@@ -54,6 +53,7 @@ class _Running(msgspec.Struct, frozen=True):
     core: ClientCore
     assignments: Assignments
     membership: Membership
+    offers: Offers
     retries: RetrySender
     stalls: StallWatch
 
@@ -80,10 +80,15 @@ class PushConsumer:
 
     `start_from` says where a group begins that has committed nothing: `"first"`, `"last"`, or a time in ms. `broadcast`
     lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
-    At most `max_outstanding` messages per queue are delivered or buffered beyond the offset to commit. A queue whose
-    messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see `stalled`.
-    `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`. `trace` and `max_traces` are those of
-    `Producer`: when work on each message began and how it ended.
+    A queue whose messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see
+    `stalled`. `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`. `trace` and `max_traces`
+    are those of `Producer`: when work on each message began and how it ended.
+
+    A queue is read ahead of the work on it up to `max_outstanding` messages, `max_outstanding_bytes` bytes of bodies
+    and `max_span` offsets, all queues of a topic together up to `max_topic_outstanding` and `max_topic_bytes`: see
+    `flow`. `strategy` shares the queues among the members, see `rebalance`. With `priority=True` messages of queues
+    with higher ids come first, those of others once these are drained; a function says another priority of a queue.
+    Names of topics and groups are those within `namespace`, if there is one; queues are named as brokers know them.
     """
 
     def __init__(
@@ -103,7 +108,13 @@ class PushConsumer:
         offset_file: Path | None = None,
         max_reconsume_times: int | None = None,
         pull_batch_size: int = 32,
-        max_outstanding: int = 1000,
+        max_outstanding: int = DEFAULT_OUTSTANDING,
+        max_outstanding_bytes: int = DEFAULT_OUTSTANDING_BYTES,
+        max_span: int | None = None,
+        max_topic_outstanding: int | None = None,
+        max_topic_bytes: int | None = None,
+        priority: bool | Priority = False,
+        namespace: str | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -112,7 +123,7 @@ class PushConsumer:
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size, max_outstanding=max_outstanding)
+        at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
         above_zero(start_timeout=start_timeout, warn_after=warn_after)
         if broadcast != (offset_file is not None):
@@ -120,9 +131,10 @@ class PushConsumer:
         if queue_locks and (broadcast or not orderly):
             raise InvalidArgumentError("queue_locks are for orderly consumers that share their queues")
         self._name_servers = parse_addresses(name_servers)
-        self._group = group
-        self._subscriptions = _parse_subscriptions(
-            group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
+        self._namespace = Namespace.named(namespace)
+        self._group = self._namespace.full(group)
+        self._subscriptions = subscriptions_of(
+            self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
         )
         self._handler = None if handler is None else check_handler(handler)
         self._concurrency = concurrency
@@ -133,7 +145,11 @@ class PushConsumer:
         self._strategy = None if broadcast else strategy_named(strategy)
         self._offset_file = offset_file
         self._max_reconsume_times = max_reconsume_times
-        self._limits = PullLimits(max_messages=pull_batch_size, max_outstanding=max_outstanding)
+        self._priority = priority_of(priority)
+        self._limits = PullLimits(max_messages=pull_batch_size, finds_end=self._priority is not None)
+        self._flow = FlowControl(
+            FlowLimits(max_outstanding, max_outstanding_bytes, max_span, max_topic_outstanding, max_topic_bytes).check()
+        )
         self._start_timeout = start_timeout
         self._close_timeout = close_timeout
         self._warn_after = warn_after
@@ -141,8 +157,6 @@ class PushConsumer:
         self._tracer = tracer(trace, max_traces)
 
         self._running: _Running | None = None
-        self._with_work: deque[QueueFetcher] = deque()
-        self._work_waiters: deque[asyncio.Future[None]] = deque()
         self._workers: list[asyncio.Task[None]] = []
         self._takers = Takers()
         self._ending: asyncio.Task[None] | None = None
@@ -172,6 +186,28 @@ class PushConsumer:
         """See `Producer.traces_dropped`."""
         return 0 if self._tracer is None else self._tracer.dropped
 
+    @property
+    def flow_stops(self) -> dict[FlowReason, int]:
+        """How often reading of a queue has stopped since the start because too much was unfinished, by the limit."""
+        return dict(self._flow.stops)
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues of `assignment` that are paused."""
+        return frozenset() if self._running is None else self._running.assignments.paused
+
+    def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Hand out nothing more of these queues and read no more of them until `resume`; None: of all, also of those
+        that come to this member later. What was handed out before is finished and committed as ever.
+        """
+        self._started().assignments.pause(None if queues is None else queues_in(queues), paused=True)
+
+    def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Go on with paused queues; None: with all."""
+        running = self._started()
+        for fetcher in running.assignments.pause(None if queues is None else queues_in(queues), paused=False):
+            running.offers.add(fetcher)
+
     async def start(self) -> None:
         """Join the group and begin to read. Topics and brokers need not be there yet.
 
@@ -181,7 +217,11 @@ class PushConsumer:
         if self._running is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
         core = ClientCore(
-            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._on_request
+            self._name_servers,
+            client_id=self._client_id,
+            heartbeat=self._heartbeat,
+            on_request=self._on_request,
+            namespace=self._namespace,
         )
         store: OffsetStore = BrokerOffsetStore(core, self._group)
         if self._offset_file is not None:
@@ -195,13 +235,15 @@ class PushConsumer:
             store,
             start_from=self._start_from,
             limits=self._limits,
+            flow=self._flow,
             on_messages=self._offer,
             settle=self._settle,
             with_locks=self._queue_locks,
         )
+        offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
         retries = RetrySender(core, self._group, self._max_reconsume_times)
         stalls = StallWatch(self._client_id, assignments.fetchers, self._warn_after)
-        self._running = _Running(core, assignments, membership, retries, stalls)
+        self._running = _Running(core, assignments, membership, offers, retries, stalls)
         await self._await_name_server(core)
         core.start()
         if self._tracer is not None:
@@ -235,7 +277,7 @@ class PushConsumer:
         if self._ending is None:
             running.assignments.stop_reading()
             self._ending = asyncio.create_task(self._end(running, caller), name="close consumer")
-            self._wake(len(self._work_waiters))
+            running.offers.close()
         if caller in self._workers:
             return
         try:
@@ -284,16 +326,17 @@ class PushConsumer:
         being closed.
         """
         at_least(1, max_messages=max_messages)
+        offers = self._started().offers
         messages: list[ReceivedMessage] = []
         try:
             async with asyncio.timeout(timeout):
-                first = await self._next_message()
+                first = await offers.next()
         except TimeoutError:
             return messages
         if first is None:
             raise ClientClosedError("the consumer is closed")
         messages.append(first)
-        while len(messages) < max_messages and (message := self._take()) is not None:
+        while len(messages) < max_messages and (message := offers.take()) is not None:
             messages.append(message)
         return messages
 
@@ -307,49 +350,16 @@ class PushConsumer:
         if left:
             raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(left)))} could not be committed yet")
 
-    def _take(self) -> ReceivedMessage | None:
-        """The next message of the queues in turn, None if there is none."""
-        while self._with_work:
-            fetcher = self._with_work.popleft()
-            if fetcher.revoked or not fetcher.buffer or not self._started().assignments.may_work_on(fetcher):
-                fetcher.listed = False
-                continue
-            message = fetcher.take()
-            fetcher.listed = bool(fetcher.buffer) and not self._orderly
-            if fetcher.listed:
-                self._with_work.append(fetcher)
-            return message if self._tracer is None else self._tracer.delivered(message, self._group)
-        return None
-
     async def _next_for(self, taker: Taker | None) -> ReceivedMessage:
         self._takers.begin_to_ask(taker)
         message = None
         try:
-            message = await self._next_message()
+            message = await self._started().offers.next()
         finally:
             self._takers.end_to_ask(taker, message)
         if message is None:
             raise StopAsyncIteration
         return message
-
-    async def _next_message(self) -> ReceivedMessage | None:
-        """The next message; None once the consumer is closed."""
-        loop = self._started().core.loop
-        while self._ending is None:
-            message = self._take()
-            if message is not None:
-                return message
-            waiter: asyncio.Future[None] = loop.create_future()
-            self._work_waiters.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter in self._work_waiters:
-                    self._work_waiters.remove(waiter)
-                elif self._with_work:
-                    self._wake(1)
-                raise
-        return None
 
     async def _end(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
@@ -373,23 +383,12 @@ class PushConsumer:
         except TimeoutError:
             logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
 
-    def _wake(self, count: int) -> None:
-        while count > 0 and self._work_waiters:
-            waiter = self._work_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
-
     def _offer(self, fetcher: QueueFetcher) -> None:
-        """A queue has messages to hand out, unless an orderly one has a message in work."""
-        is_held_up = self._orderly and (fetcher.in_work or fetcher.retrying)
-        if fetcher.buffer and not (fetcher.listed or is_held_up or fetcher.revoked):
-            fetcher.listed = True
-            self._with_work.append(fetcher)
-        self._wake(1 if self._orderly else len(fetcher.buffer))
+        self._started().offers.add(fetcher)
 
     async def _work(self, handler: Handler) -> None:
-        while (message := await self._next_message()) is not None:
+        offers = self._started().offers
+        while (message := await offers.next()) is not None:
             try:
                 await handler(message)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -455,19 +454,3 @@ class PushConsumer:
         if self._running is None:
             raise ClientClosedError("the consumer is not started: use 'async with PushConsumer(...)'")
         return self._running
-
-
-def _parse_subscriptions(group: str, filters: Mapping[str, Filter], *, with_retries: bool) -> dict[str, Subscription]:
-    version = time.time_ns() // 1_000_000
-    if not filters:
-        raise InvalidArgumentError("no topic given to subscribe to")
-    try:
-        validate_group(group)
-        for topic in filters:
-            validate_topic(topic)
-    except InvalidParameter as error:
-        raise InvalidArgumentError(error.remark) from error
-    parsed = {topic: subscription(topic, wanted, version) for topic, wanted in filters.items()}
-    if with_retries:
-        parsed[retry_topic(group)] = Subscription(retry_topic(group), SUBSCRIBE_ALL, version)
-    return parsed

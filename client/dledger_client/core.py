@@ -38,6 +38,7 @@ from .errors import (
 )
 from .leaders import BrokerGroup
 from .nameservers import NameServers, parse_addresses
+from .namespaces import Namespace
 from .routes import RouteTable, TopicRoute
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ class ClientCore:
     """Started and closed by the object that owns it. Belongs to one event loop.
 
     `heartbeat` makes the present heartbeat, None for a client that sends none. `on_request` gets requests of brokers
-    other than the notice of a new leader. `leader_listeners` are called when a group has found a leader.
+    other than the notice of a new leader. `leader_listeners` are called when a group has found a leader. Messages that
+    are received have their topic's name within `namespace`; all other names are those that brokers know.
     """
 
     def __init__(
@@ -95,10 +97,12 @@ class ClientCore:
         client_id: str | None = None,
         heartbeat: Callable[[], HeartbeatData] | None = None,
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
+        namespace: Namespace | None = None,
         poll_seconds: float = 30.0,
     ) -> None:
         addresses = parse_addresses(name_servers)
         self.client_id = client_id or new_client_id()
+        self.namespace = namespace or Namespace()
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(self._on_request, on_connected=self._on_connected, on_lost=self._on_lost)
         self.name_servers = NameServers(addresses, self.pool)

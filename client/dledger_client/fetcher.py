@@ -43,7 +43,9 @@ from dledger_remoting.record import iter_records
 
 from .core import ClientCore
 from .errors import ClientError
+from .flow import FlowControl, FlowReason
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
+from .namespaces import Namespace
 from .progress import QueueProgress
 from .subscriptions import Subscription
 
@@ -60,11 +62,13 @@ _MAX_REFUSED_PAUSE_SECONDS: Final = 16.0
 
 
 class PullLimits(msgspec.Struct, frozen=True):
-    """How much one pull may bring, how long it may wait, and how much may be buffered per queue."""
+    """How much one pull may bring, and how long it may wait. With `finds_end` only one that begins where the queue is
+    known to end waits, so that nobody else has to for long to hear of that.
+    """
 
     max_messages: int = 32
     suspend_seconds: float = 15.0
-    max_outstanding: int = 1000
+    finds_end: bool = False
 
 
 class Taken(NamedTuple):
@@ -75,11 +79,14 @@ class Taken(NamedTuple):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """What a pull brought: the answer's code, matching messages in order, and where the next pull begins."""
+    """What a pull brought: the answer's code, matching messages in order, where the next pull begins, and whether the
+    queue ends there.
+    """
 
     code: int
     messages: list[ReceivedMessage]
     next_offset: int
+    is_end: bool
 
 
 _PULL_CODES: Final = frozenset(
@@ -122,7 +129,7 @@ async def pull(
     response = await core.call(address, RequestCode.PULL_MESSAGE, encode_ext(header), deadline=deadline)
     if response.code not in _PULL_CODES:
         raise error_from_response(response.code, response.remark, response.ext)
-    return _pull_result(response, queue, offset, subscription.tags, settle)
+    return _pull_result(response, queue, offset, subscription.tags, settle, core.namespace)
 
 
 def _pull_result(
@@ -131,6 +138,7 @@ def _pull_result(
     offset: int,
     tags: TagFilter,
     settle: Callable[[ReceivedMessage, Settlement], None] | None,
+    namespace: Namespace,
 ) -> PullResult:
     """What an answer holds, up to the first message that cannot be read. Raises `BodyError` if that is at `offset`.
 
@@ -146,25 +154,26 @@ def _pull_result(
         if record.queue_offset < offset:
             continue
         try:
-            message = received_message(record, queue, settle)
+            message = received_message(record, queue, settle, namespace)
         except BodyError as error:
             if record.queue_offset == offset:
                 raise BodyError(f"the message at offset {offset} of {queue}: {error.remark}") from error
-            return PullResult(response.code, messages, record.queue_offset)
+            return PullResult(response.code, messages, record.queue_offset, is_end=False)
         if tags.matches_tag(message.tags):
             messages.append(message)
-    return PullResult(response.code, messages, next_offset)
+    return PullResult(response.code, messages, next_offset, is_end=next_offset >= header.max_offset)
 
 
 class QueueFetcher:
     """Keeps one queue's buffer filled while it belongs to this consumer.
 
-    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, `settle` when
-    the application has ended its work on one, `on_earlier` with an offset below those read so far: the topic was made
-    again, and this fetcher's time is over. The fields without underscore are the consumer's: `buffer`, `saved_offset`,
-    `in_work` (by offset, what is taken and not finished), `waiting_since` (when something was taken last, or came to an
-    empty buffer), `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that
-    are given back and not stored anywhere else yet).
+    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, or the queue
+    turns out to end here, `settle` when the application has ended its work on one, `on_earlier` with an offset below
+    those read so far: the topic was made again, and this fetcher's time is over. The fields without underscore are the
+    consumer's: `buffer`, `saved_offset`, `in_work` (by offset, what is taken and not finished), `waiting_since` (when
+    something was taken last, or came to an empty buffer), `listed` (the fetcher stands in the consumer's list of queues
+    with work), `retrying` (offsets that are given back and not stored anywhere else yet), `drained` (the queue is known
+    to end with what was read, or it cannot be read), `topic_queues` (how many of its topic the consumer reads).
     """
 
     def __init__(
@@ -174,7 +183,9 @@ class QueueFetcher:
         queue: MessageQueue,
         subscription: Subscription,
         limits: PullLimits,
+        flow: FlowControl,
         *,
+        paused: bool,
         find_start: Callable[[], Awaitable[int]],
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
@@ -189,10 +200,14 @@ class QueueFetcher:
         self.waiting_since = core.loop.time()
         self.listed = False
         self.retrying: set[int] = set()
+        self.paused = paused
+        self.drained = False
+        self.topic_queues = 1
         self._core = core
         self._consumer_group = consumer_group
         self._subscription = subscription
         self._limits = limits
+        self._flow = flow
         self._find_start = find_start
         self._on_messages = on_messages
         self._settle = partial(settle, self)
@@ -215,7 +230,23 @@ class QueueFetcher:
     @property
     def reading_stopped(self) -> bool:
         """True while so much is not finished that no more is read."""
-        return self.progress is not None and self.progress.span >= self._limits.max_outstanding
+        return self._stopped_by is not None
+
+    @property
+    def _stopped_by(self) -> FlowReason | None:
+        return None if self.progress is None else self._flow.reason(self.progress, self.topic_queues)
+
+    @property
+    def may_have_more(self) -> bool:
+        """True if the next message may be about to come, though none is here."""
+        return not (self.buffer or self.drained or self.paused or self.revoked or self.reading_stopped)
+
+    def go_on(self, *, paused: bool, topic_queues: int) -> None:
+        """The application pauses the queue, or lets it go on; or the share of its topic's limits has changed."""
+        if self.paused and not paused:
+            self.waiting_since = self._core.loop.time()
+        self.paused, self.topic_queues = paused, topic_queues
+        self._room.set()
 
     def take(self) -> ReceivedMessage:
         """Hand out the first message of the buffer, which must not be empty."""
@@ -272,11 +303,10 @@ class QueueFetcher:
             self.progress = QueueProgress(await self._start_offset())
         progress = self.progress
         while True:
-            while self.reading_stopped:
-                self._room.clear()
-                await self._room.wait()
+            await self._may_read()
             result = await self._pull_once(progress.next_offset)
             if result is None:
+                self._note_end(is_end=True)
                 continue
             if result.code == ResponseCode.PULL_OFFSET_MOVED:
                 logger.warning(
@@ -291,22 +321,41 @@ class QueueFetcher:
                 progress.advance(result.next_offset)
                 continue
             for message in result.messages:
-                progress.deliver(message.queue_offset)
+                progress.deliver(message.queue_offset, len(message.body))
             if not self.buffer:
                 self.waiting_since = self._core.loop.time()
             self.buffer.extend(result.messages)
             stuck = result.next_offset <= progress.next_offset
             progress.advance(result.next_offset)
+            self._note_end(is_end=result.is_end)
             if result.messages:
                 self._on_messages(self)
             elif stuck and result.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
                 await asyncio.sleep(MIN_PAUSE_SECONDS)
+
+    async def _may_read(self) -> None:
+        """Wait until there is room, and the queue is not paused."""
+        last: FlowReason | None = None
+        while (reason := self._stopped_by) is not None or self.paused:
+            if reason is not None and reason != last:
+                self._flow.stops[reason] += 1
+            last = reason
+            self._room.clear()
+            await self._room.wait()
+
+    def _note_end(self, *, is_end: bool) -> None:
+        """What is known of the queue's end has changed; who waits for it is told."""
+        if is_end and not self.drained and not self.buffer:
+            self.drained = True
+            self._on_messages(self)
+        self.drained = is_end
 
     async def _start_offset(self) -> int:
         while True:
             try:
                 return await self._find_start()
             except ClientError as error:
+                self._note_end(is_end=True)
                 logger.warning("%s: no offset to begin with yet: %s", self.queue, error)
                 await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
 
@@ -327,7 +376,7 @@ class QueueFetcher:
                 offset,
                 self._subscription,
                 max_messages=self._limits.max_messages,
-                suspend_seconds=self._limits.suspend_seconds,
+                suspend_seconds=self._suspend_seconds(),
                 settle=self._settle,
             )
         )
@@ -350,6 +399,9 @@ class QueueFetcher:
         self._failures = self._refusals = 0
         self._avoid = None
         return result
+
+    def _suspend_seconds(self) -> float:
+        return 0.0 if self._limits.finds_end and not self.drained else self._limits.suspend_seconds
 
     async def _on_refusal(self, error: RemotingError, address: str) -> None:
         if isinstance(error, ServiceNotAvailable | SystemBusy):

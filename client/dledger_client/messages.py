@@ -23,6 +23,9 @@ from dledger_remoting.record import MessageRecord, iter_records
 
 from .arguments import at_least, check
 from .errors import InvalidArgumentError, refusal
+from .namespaces import Namespace
+
+_NO_NAMESPACE = Namespace()
 
 
 class MessageQueue(NamedTuple):
@@ -86,8 +89,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     """A message as a consumer sees it; the body is decompressed.
 
     `topic` is the one that the message was sent to, also for one that comes back through the group's retry topic:
-    `queue` is where it was read. `message_id` is the unique key, or the offset message id if the producer made none.
-    U+0020 separates `keys`, no other white space does.
+    `queue` is where it was read, as brokers know it. `message_id` is the unique key, or the offset message id if the
+    producer made none. U+0020 separates `keys`, no other white space does.
     """
 
     topic: str
@@ -134,9 +137,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
 
 def received_message(
-    record: MessageRecord, queue: MessageQueue, settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+    record: MessageRecord,
+    queue: MessageQueue,
+    settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
+    namespace: Namespace = _NO_NAMESPACE,
 ) -> ReceivedMessage:
-    """The message in a record that was read from `queue`.
+    """The message in a record that was read from `queue`, with its topic's name within a namespace.
 
     Raises `dledger_remoting.errors.BodyError` if its body cannot be decompressed.
     """
@@ -144,7 +150,7 @@ def received_message(
     keys = properties.get(names.KEYS)
     offset_id = offset_message_id(record.store_host, record.physical_offset)
     return ReceivedMessage(
-        properties.get(names.RETRY_TOPIC) or record.topic,
+        namespace.plain(properties.get(names.RETRY_TOPIC) or record.topic),
         decompress(record.body, record.sys_flag),
         properties.get(names.TAGS),
         tuple(key for key in keys.split(" ") if key) if keys else (),

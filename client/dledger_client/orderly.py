@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +11,7 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from .arguments import checked
 from .consumer import Handler, PushConsumer
 from .messages import MessageQueue, ReceivedMessage
+from .offers import Priority
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
 from .subscriptions import Filter
@@ -31,8 +32,8 @@ class OrderlyConsumer:
 
     A queue that moves to another member is given up when its message in work is done and committed. If a member dies,
     its queues come to others within about a minute. A handler that runs for longer than a lock lasts without a broker
-    (30 s) may see its message handled by another member, too: delivery is at least once. `trace` and `max_traces` are
-    those of `Producer`.
+    (30 s) may see its message handled by another member, too: delivery is at least once. `priority` decides which
+    queue's message is next, see `PushConsumer`; `trace` and `max_traces` are those of `Producer`.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class OrderlyConsumer:
         start_from: StartFrom = "first",
         strategy: StrategyName | Strategy = "average",
         max_reconsume_times: int = 16,
+        priority: bool | Priority = False,
+        namespace: str | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -66,6 +69,8 @@ class OrderlyConsumer:
             start_from=start_from,
             strategy=strategy,
             max_reconsume_times=max_reconsume_times,
+            priority=priority,
+            namespace=namespace,
             start_timeout=start_timeout,
             close_timeout=close_timeout,
             warn_after=warn_after,
@@ -88,6 +93,19 @@ class OrderlyConsumer:
     def traces_dropped(self) -> int:
         """See `Producer.traces_dropped`."""
         return self._consumer.traces_dropped
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues of `assignment` that are paused."""
+        return self._consumer.paused
+
+    def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """See `PushConsumer.pause`; the locks are kept."""
+        self._consumer.pause(queues)
+
+    def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """See `PushConsumer.resume`."""
+        self._consumer.resume(queues)
 
     async def start(self) -> None:
         """Join the group and begin to read. Raises what `PushConsumer.start` raises."""

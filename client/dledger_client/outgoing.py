@@ -45,7 +45,7 @@ def validate_destination(topic: str) -> None:
 
 
 class OutgoingEncoder:
-    """Makes outgoing messages; `compress_over_bytes` None switches compression off."""
+    """Makes outgoing messages; `compress_over_bytes` None switches compression off, `instance_id` is the namespace."""
 
     def __init__(
         self,
@@ -53,10 +53,12 @@ class OutgoingEncoder:
         compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_batch_bytes: int = MAX_BATCH_BYTES,
+        instance_id: str | None = None,
     ) -> None:
         self._compress_over_bytes = compress_over_bytes
         self._max_message_bytes = max_message_bytes
         self._max_batch_bytes = min(max_batch_bytes, max_message_bytes)
+        self._marks = "" if instance_id is None else _property(names.INSTANCE_ID, instance_id)
         self._unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), secrets.randbits(32))
 
     def encode(self, topic: str, message: Message, *, idempotent: bool = False) -> Outgoing:
@@ -64,7 +66,7 @@ class OutgoingEncoder:
         now_ms = time.time_ns() // 1_000_000
         self._check_body(message.body)
         unique_key = self._unique_key(message, now_ms)
-        text = _property_text(unique_key, message)
+        text = self._marks + _property_text(unique_key, message)
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
             compressed, flag = compress(body)
@@ -97,7 +99,7 @@ class OutgoingEncoder:
                 continue
             self._check_body(message.body)
             unique_key = self._unique_key(message, now_ms)
-            text = _property_text(unique_key, message).encode()
+            text = (self._marks + _property_text(unique_key, message)).encode()
             part_size = _BATCH_MESSAGE_OVERHEAD_BYTES + len(message.body) + len(text)
             if part_size > self._max_message_bytes:
                 raise InvalidArgumentError(

@@ -21,10 +21,14 @@ from dledger_remoting.record import MessageRecord, iter_records
 
 from .errors import InvalidArgumentError
 from .messages import MessageQueue, ReceivedMessage, received_message
+from .namespaces import Namespace
 
 
-def popped_messages(response: RemotingCommand, group: str, topic: str, broker_group: str) -> list[ReceivedMessage]:
-    """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK.
+def popped_messages(
+    response: RemotingCommand, group: str, topic: str, broker_group: str, namespace: Namespace
+) -> list[ReceivedMessage]:
+    """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK; these two
+    names are full, those of the messages within a namespace.
 
     Their queue is that which they were read from: that of a retry topic for those that come again. Raises
     `RemotingError` if the answer cannot be read.
@@ -35,7 +39,8 @@ def popped_messages(response: RemotingCommand, group: str, topic: str, broker_gr
         text = parse_properties(record.properties).get(POP_CHECK_POINT)
         point = _point_in(header, record, broker_group) if text is None else parse_check_point(text)
         read_from = pop_retry_topic(group, topic, point.retry)
-        message = received_message(record, MessageQueue(read_from, broker_group, point.queue_id))
+        queue = MessageQueue(read_from, broker_group, point.queue_id)
+        message = received_message(record, queue, namespace=namespace)
         properties = {**message.properties, POP_CHECK_POINT: point.text}
         found.append(msgspec.structs.replace(message, properties=properties))
     return found

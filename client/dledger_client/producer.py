@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
-from zlib import crc32
 
 import msgspec
 
@@ -28,10 +27,11 @@ from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
 from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
+from .namespaces import Namespace
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult, results_in
-from .routes import TopicRoute
+from .routes import TopicRoute, queue_of_key
 from .sender import QueueChoice, Sender
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
@@ -67,6 +67,7 @@ class Producer:
 
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
     than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
+    Topics and `group` are names within `namespace`, if there is one; results have the names that brokers know.
 
     With `trace`, what became of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the one that `trace`
     names, for `Admin.message_trace`. That delays no send and fails none: at most `max_traces` traces wait, and those
@@ -87,10 +88,12 @@ class Producer:
         max_batch_bytes: int = MAX_BATCH_BYTES,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
+        namespace: str | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
+        self._namespace = Namespace.named(namespace)
         try:
             validate_group(group)
         except InvalidParameter as error:
@@ -100,7 +103,7 @@ class Producer:
         at_least(1, max_message_bytes=max_message_bytes, max_batch_bytes=max_batch_bytes)
         at_least(0, compress_over_bytes=compress_over_bytes)
         self._name_servers = parse_addresses(name_servers)
-        self._group = group
+        self._group = self._namespace.full(group)
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
@@ -110,6 +113,7 @@ class Producer:
             compress_over_bytes=compress_over_bytes,
             max_message_bytes=max_message_bytes,
             max_batch_bytes=max_batch_bytes,
+            instance_id=namespace,
         )
         self._tracer = tracer(trace, max_traces)
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
@@ -201,7 +205,7 @@ class Producer:
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            self._check_topic(topic)
+            topic = self._destination(topic)
             opted_in = self._idempotent if idempotent is None else idempotent
             given = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
             message = message_of(body, given)
@@ -232,7 +236,7 @@ class Producer:
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            self._check_topic(topic)
+            topic = self._destination(topic)
             opted_in = self._idempotent if idempotent is None else idempotent
             parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=opted_in)
             if len(parts) == 1:
@@ -264,6 +268,7 @@ class Producer:
                 said = RecallHandle.decode(handle)
             except IllegalOperation as error:
                 raise InvalidArgumentError(error.remark) from error
+            topic = self._namespace.full(topic)
             await sender.route(topic, deadline)
             header = RecallMessageHeader(topic, handle, self._group)
             group = core.routes.group(said.broker_group)
@@ -289,7 +294,7 @@ class Producer:
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            self._check_topic(topic)
+            topic = self._destination(topic)
             outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
             core, sender = self._started()
             try:
@@ -369,7 +374,7 @@ class Producer:
         self, topic: str, message: Message, marks: str, sys_flag: int, deadline: float
     ) -> SendResult:
         """Send a message with properties that the application does not set by itself."""
-        self._check_topic(topic)
+        topic = self._destination(topic)
         sent = self._encoder.encode(topic, message)
         marked = msgspec.structs.replace(sent, properties=marks + sent.properties, sys_flag=sent.sys_flag | sys_flag)
         return (await self._send(marked, self._choice(None), deadline))[0]
@@ -388,7 +393,7 @@ class Producer:
         """
         deadline = self._deadline(timeout)
         _, sender = self._started()
-        return (await sender.route(topic, deadline)).all_writable
+        return (await sender.route(self._namespace.full(topic), deadline)).all_writable
 
     def _trace(self, trace: Trace) -> None:
         if self._tracer is not None:
@@ -470,10 +475,13 @@ class Producer:
             raise ClientClosedError("the producer is closed")
         return core.loop.time() + (self._timeout if timeout is None else timeout)
 
-    def _check_topic(self, topic: str) -> None:
+    def _destination(self, topic: str) -> str:
+        """The topic as brokers know it. Raises `InvalidArgumentError` if clients may not send to it."""
         core, _ = self._started()
+        topic = self._namespace.full(topic)
         if core.routes.cached(topic) is None:
             validate_destination(topic)
+        return topic
 
     def _started(self) -> tuple[ClientCore, Sender]:
         if self._core is None or self._sender is None:
@@ -482,12 +490,6 @@ class Producer:
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._client_id, producer_data_set=[ProducerData(self._group)])
-
-
-def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
-    """The queue of an ordering key: the same in every process, as long as the topic's queues stay the same."""
-    queues = route.all_writable
-    return queues[crc32(ordering_key.encode()) % len(queues)]
 
 
 def _queue_of(result: SendResult) -> MessageQueue:

@@ -12,12 +12,14 @@ class QueueProgress:
     the next pull begins with: after a restart nothing is skipped.
     """
 
-    __slots__ = ("_delivered", "_unacknowledged", "next_offset")
+    __slots__ = ("_delivered", "_unacknowledged", "next_offset", "outstanding_bytes")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         self._delivered: deque[int] = deque()
-        self._unacknowledged: set[int] = set()
+        self._unacknowledged: dict[int, int] = {}
+        """Sizes by offset."""
+        self.outstanding_bytes = 0
 
     @property
     def outstanding(self) -> int:
@@ -30,14 +32,20 @@ class QueueProgress:
         return len(self._delivered)
 
     @property
+    def offset_span(self) -> int:
+        """How many offsets lie between the committable one and the newest delivered one, matching or not."""
+        return self._delivered[-1] - self._delivered[0] if self._delivered else 0
+
+    @property
     def committable(self) -> int:
         """The offset to commit now."""
         return self._delivered[0] if self._delivered else self.next_offset
 
-    def deliver(self, offset: int) -> None:
-        """A message was handed out. Offsets rise from call to call."""
+    def deliver(self, offset: int, size_bytes: int = 0) -> None:
+        """A message of this size was handed out. Offsets rise from call to call."""
         self._delivered.append(offset)
-        self._unacknowledged.add(offset)
+        self._unacknowledged[offset] = size_bytes
+        self.outstanding_bytes += size_bytes
 
     def advance(self, next_offset: int) -> None:
         """A pull has covered everything below `next_offset`, whether it matched or not."""
@@ -46,14 +54,14 @@ class QueueProgress:
     def withdraw(self, offset: int) -> None:
         """Take back the deliveries from `offset` on: nobody has seen these messages."""
         while self._delivered and self._delivered[-1] >= offset:
-            self._unacknowledged.discard(self._delivered.pop())
+            self.outstanding_bytes -= self._unacknowledged.pop(self._delivered.pop(), 0)
         self.next_offset = offset
 
     def acknowledge(self, offset: int) -> bool:
         """A message is done with. False if it was not outstanding: acknowledged before, or never delivered."""
         if offset not in self._unacknowledged:
             return False
-        self._unacknowledged.remove(offset)
+        self.outstanding_bytes -= self._unacknowledged.pop(offset)
         while self._delivered and self._delivered[0] not in self._unacknowledged:
             self._delivered.popleft()
         return True

@@ -26,7 +26,9 @@ from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgume
 from .fetcher import MIN_PAUSE_SECONDS, pull
 from .messages import MessageQueue, ReceivedMessage, queues_in
 from .nameservers import parse_addresses
+from .namespaces import Namespace
 from .offsets import QueueOffsets
+from .pauses import Pauses
 from .subscriptions import Filter, subscription
 
 logger = logging.getLogger(__name__)
@@ -52,9 +54,10 @@ class PullConsumer:
             messages = await consumer.poll(100, timeout=1.0)
 
     A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `filter`
-    is for all queues: tags (`"a || b"`), `Sql("amount > 100")` or a `ClassFilter`. What fails is repeated until
-    `timeout` seconds are over, then it raises `ClientError`: an offset request waits so long, and a queue may be
-    unreadable for so long before `poll` says so.
+    is for all queues: tags (`"a || b"`), `Sql("amount > 100")` or a `ClassFilter`. `group` and topics are names within
+    `namespace`, if there is one; queues have the names that brokers know. What fails is repeated until `timeout`
+    seconds are over, then it raises `ClientError`: an offset request waits so long, and a queue may be unreadable for
+    so long before `poll` says so.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class PullConsumer:
         *,
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        namespace: str | None = None,
         client_id: str | None = None,
     ) -> None:
         above_zero(timeout=timeout)
@@ -72,7 +76,8 @@ class PullConsumer:
         except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
-        self._group = group
+        self._namespace = Namespace.named(namespace)
+        self._group = self._namespace.full(group)
         self._subscription = subscription("", filter, 0)
         self._timeout = timeout
         self._client_id = client_id
@@ -81,12 +86,13 @@ class PullConsumer:
         self._failing_since: dict[MessageQueue, float] = {}
         self._pulls: dict[MessageQueue, _Pull] = {}
         self._turn = 0
+        self._pauses = Pauses()
 
     async def start(self) -> None:
         """Begin to keep routes up to date."""
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
-        self._core = ClientCore(self._name_servers, client_id=self._client_id)
+        self._core = ClientCore(self._name_servers, client_id=self._client_id, namespace=self._namespace)
         self._core.start()
 
     async def close(self) -> None:
@@ -113,7 +119,7 @@ class PullConsumer:
         Raises `NoRouteError`.
         """
         core = self._started()
-        return (await core.routes.get(topic, self._deadline())).all_readable
+        return (await core.routes.get(self._namespace.full(topic), self._deadline())).all_readable
 
     async def assign(self, queues: Iterable[tuple[str, str, int]]) -> None:
         """Read exactly these queues, given as (topic, broker group, queue id), from their committed offsets on.
@@ -147,6 +153,19 @@ class PullConsumer:
         """The offset that is read next in each assigned queue."""
         return dict(self._positions)
 
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The assigned queues that are paused."""
+        return frozenset(queue for queue in self._positions if queue in self._pauses)
+
+    def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Have `poll` leave these queues out until `resume`; None: all, also those that are assigned later."""
+        self._pauses.set(None if queues is None else queues_in(queues), paused=True)
+
+    def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Have `poll` read paused queues again from where they are; None: all."""
+        self._pauses.set(None if queues is None else queues_in(queues), paused=False)
+
     def seek(self, queue: tuple[str, str, int], offset: int) -> None:
         """Read a queue from `offset` on; outside it, the next poll begins at the first message."""
         self._move(self._assigned(queue), offset)
@@ -173,10 +192,10 @@ class PullConsumer:
         """Up to `max_messages` messages of the assigned queues, those of one queue in order.
 
         Returns as soon as some have come, and an empty list if none come within `timeout` seconds, or up to 5 s later
-        if a node does not answer at all. All queues are asked at the same time. Messages that do not fit are read again
-        by the next poll, which also goes on waiting for the queues that have not answered. Raises `ClientError` if no
-        other queue has brought messages and one is refused for good or has not been readable for the consumer's
-        `timeout`; then or with a later poll, reading goes on where it stopped.
+        if a node does not answer at all. All queues but those that are paused are asked at the same time. Messages that
+        do not fit are read again by the next poll, which also goes on waiting for the queues that have not answered.
+        Raises `ClientError` if no other queue has brought messages and one is refused for good or has not been readable
+        for the consumer's `timeout`; then or with a later poll, reading goes on where it stopped.
         """
         at_least(1, max_messages=max_messages)
         core = self._started()
@@ -184,9 +203,11 @@ class PullConsumer:
             raise InvalidArgumentError("no queue is assigned")
         self._turn = (self._turn + 1) % len(self._positions)
         deadline = core.loop.time() + timeout
-        silent = set(self._positions)
+        silent = set(self._positions) - self.paused
         messages: list[ReceivedMessage] = []
-        while silent and not messages:
+        if not silent:
+            await asyncio.sleep(max(timeout, 0.0))
+        while (silent := silent - self.paused) and not messages:
             asked = self._begin_pulls(max_messages, deadline)
             ended = await self._first_to_end(asked, deadline)
             for queue, one in ended.items():
@@ -200,13 +221,17 @@ class PullConsumer:
                     one.task.result()  # raises what made it fail
         return messages
 
-    async def commit(self) -> None:
-        """Commit the positions of all assigned queues for the group."""
+    async def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """Commit the positions of these queues for the group; of all assigned ones by default."""
         offsets = QueueOffsets(self._started())
         deadline = self._deadline()
         await asyncio.gather(
-            *(offsets.commit(self._group, queue, offset, deadline) for queue, offset in self._positions.items())
+            *(offsets.commit(self._group, queue, self._positions[queue], deadline) for queue in self._chosen(queues))
         )
+
+    async def committed(self, queue: tuple[str, str, int]) -> int | None:
+        """What the group has committed for a queue, whoever of it has; None if nothing."""
+        return await QueueOffsets(self._started()).committed(self._group, MessageQueue(*queue), self._deadline())
 
     def _begin_pulls(self, max_messages: int, deadline: float) -> dict[MessageQueue, _Pull]:
         """The pulls of all queues, in turn; those of an earlier poll that are still under way are left so.
@@ -216,10 +241,10 @@ class PullConsumer:
         """
         queues = list(self._positions)
         for queue in queues[self._turn :] + queues[: self._turn]:
-            if queue not in self._pulls:
+            if queue not in self._pulls and queue not in self._pauses:
                 task = asyncio.create_task(self._pull(queue, max_messages, deadline), name=f"pull {queue}")
                 self._pulls[queue] = _Pull(task, deadline)
-        return dict(self._pulls)
+        return {queue: one for queue, one in self._pulls.items() if queue not in self._pauses}
 
     async def _first_to_end(self, asked: dict[MessageQueue, _Pull], deadline: float) -> dict[MessageQueue, _Pull]:
         """The pulls that have ended, as soon as one has. At `deadline` those that may wait longer are given up."""

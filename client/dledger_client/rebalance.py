@@ -1,27 +1,36 @@
 """Strategies that share the queues of a topic among the members of a consumer group.
 
-Every member computes the same shares from the same sorted lists, so that no coordinator is needed. Members of other
-RocketMQ clients take part if they use the same strategy; `average` is theirs too.
+Every member computes the same shares from the same sorted lists, so that no coordinator is needed. The results are
+those of RocketMQ's Java clients, whose members may be in the same group if they use the same strategy:
+
+| here | of Java | shares |
+|---|---|---|
+| `"average"` | `AllocateMessageQueueAveragely` | contiguous, the first members have one more; the default |
+| `"circle"` | `AllocateMessageQueueAveragelyByCircle` | one queue after the other to one member after the other |
+| `"consistent-hash"` | `AllocateMessageQueueConsistentHash` | by a hash ring: who comes or goes moves few queues |
+| `allocate_by_config(queues)` | `AllocateMessageQueueByConfig` | what each member is told, whoever else there is |
 """
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import md5
 from typing import Final, Literal, TypeAlias
 
+from dledger_remoting.topics import is_retry_topic
+
 from .callbacks import check_strategy
-from .messages import MessageQueue
+from .messages import MessageQueue, queues_in
 
 Strategy: TypeAlias = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
 """(own client id, all client ids, all queues) to the own queues."""
 
-StrategyName: TypeAlias = Literal["average", "consistent-hash"]
+StrategyName: TypeAlias = Literal["average", "circle", "consistent-hash"]
 
-VIRTUAL_NODES: Final = 64
-"""Points per member on the hash ring; more of them even out the shares."""
+VIRTUAL_NODES: Final = 10
+"""Points per member on the hash ring."""
 
 
 def allocate_average(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -35,6 +44,14 @@ def allocate_average(client_id: str, client_ids: Sequence[str], queues: Sequence
     return ordered[start : start + share + (index < extra)]
 
 
+def allocate_circle(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    """Queues dealt like cards: those of one broker group, or with the lowest ids, do not all go to one member."""
+    members, ordered = sorted(set(client_ids)), sorted(queues)
+    if client_id not in members:
+        return []
+    return ordered[members.index(client_id) :: len(members)]
+
+
 def allocate_consistent_hash(
     client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
@@ -43,11 +60,30 @@ def allocate_consistent_hash(
     if client_id not in members:
         return []
     points, owners = _ring(members)
-    return [queue for queue in sorted(queues) if owners[bisect(points, _hash(str(queue))) % len(points)] == client_id]
+    return [
+        queue for queue in sorted(queues) if owners[bisect_left(points, _hash(_text(queue))) % len(points)] == client_id
+    ]
+
+
+def allocate_by_config(queues: Iterable[tuple[str, str, int]]) -> Strategy:
+    """A strategy by which a member reads the queues given, each (topic, broker group, queue id), and no others.
+
+    Who starts the members sees to it that together they read all. Retry topics, which nobody lists, are shared by
+    `allocate_average`. Raises `InvalidArgumentError` for what is no queue.
+    """
+    wanted = frozenset(queues_in(queues))
+
+    def allocate(client_id: str, client_ids: Sequence[str], known: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if known and is_retry_topic(known[0].topic):
+            return allocate_average(client_id, client_ids, known)
+        return [queue for queue in sorted(known) if queue in wanted]
+
+    return allocate
 
 
 STRATEGIES: Final[dict[StrategyName, Strategy]] = {
     "average": allocate_average,
+    "circle": allocate_circle,
     "consistent-hash": allocate_consistent_hash,
 }
 
@@ -59,10 +95,17 @@ def strategy_named(strategy: StrategyName | Strategy) -> Strategy:
 
 @lru_cache(maxsize=64)
 def _ring(members: tuple[str, ...]) -> tuple[list[int], list[str]]:
-    points = sorted((_hash(f"{member}#{copy}"), member) for member in members for copy in range(VIRTUAL_NODES))
-    return [point for point, _ in points], [member for _, member in points]
+    """Points in their order, and whose each is. Of two members with one point the later one has it."""
+    ring = {_hash(f"{member}-{copy}"): member for member in members for copy in range(VIRTUAL_NODES)}
+    points = sorted(ring)
+    return points, [ring[point] for point in points]
+
+
+def _text(queue: MessageQueue) -> str:
+    """What Java hashes of a queue."""
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_group}, queueId={queue.queue_id}]"
 
 
 def _hash(text: str) -> int:
-    """The same on every machine and in every process, unlike `hash`."""
-    return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:8], "big")
+    """The first 4 bytes of the MD5, as Java's `ConsistentHashRouter` takes them."""
+    return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4], "big")

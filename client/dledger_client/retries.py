@@ -109,7 +109,7 @@ class RetrySender:
             delay_level=_DEAD_LETTER if give_up else level,
             delay_time_millis=None if delay_s is None else ceil(delay_s * 1000),
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
-            origin_topic=message.topic,
+            origin_topic=self._core.namespace.full(message.topic),
             unit_mode=False,
             max_reconsume_times=self._max_reconsume_times,
         )
@@ -128,7 +128,7 @@ class RetrySender:
         deliveries = message.reconsume_times + 1
         properties = {
             **message.properties,
-            names.RETRY_TOPIC: message.topic,
+            names.RETRY_TOPIC: self._core.namespace.full(message.topic),
             names.ORIGIN_MESSAGE_ID: message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             names.RECONSUME_TIME: str(deliveries),
             names.DELAY: str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times),

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -310,3 +311,9 @@ class RouteTable:
             raise refusal(error_from_response(response.code, response.remark, response.ext))
         text = response.ext.get("version", "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else version
+
+
+def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
+    """The queue of an ordering key: the same in every process, as long as the topic's queues stay the same."""
+    queues = route.all_writable
+    return queues[crc32(ordering_key.encode()) % len(queues)]

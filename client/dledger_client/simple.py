@@ -29,6 +29,7 @@ from .core import ClientCore
 from .errors import ClientClosedError, InvalidArgumentError, refusal
 from .messages import ReceivedMessage
 from .nameservers import parse_addresses
+from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
 from .subscriptions import Filter, subscription
 from .tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
@@ -60,8 +61,9 @@ class SimpleConsumer:
     no order. `filter` is what of it is wanted: tags, `Sql` or a `ClassFilter`; all members have to have the same.
 
     A group that is new begins at the first message of each queue if `from_beginning`, else behind what is there. What
-    fails is repeated until `timeout` seconds are over, then it raises `ClientError`. `trace` and `max_traces` are those
-    of `Producer`: when each message was received, and acknowledged.
+    fails is repeated until `timeout` seconds are over, then it raises `ClientError`. `group` and `topic` are names
+    within `namespace`, if there is one. `trace` and `max_traces` are those of `Producer`: when each message was
+    received, and acknowledged.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class SimpleConsumer:
         invisible: float = DEFAULT_INVISIBLE_SECONDS,
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        namespace: str | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
@@ -85,9 +88,10 @@ class SimpleConsumer:
         except InvalidParameter as error:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
-        self._group = group
-        self._topic = topic
-        self._wanted = subscription(topic, filter, 0)
+        self._namespace = Namespace.named(namespace)
+        self._group = self._namespace.full(group)
+        self._topic = self._namespace.full(topic)
+        self._wanted = subscription(self._topic, filter, 0)
         self._invisible_ms = _invisible_ms(invisible)
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
@@ -100,7 +104,7 @@ class SimpleConsumer:
         """Begin to keep routes up to date."""
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
-        self._core = ClientCore(self._name_servers, client_id=self._client_id)
+        self._core = ClientCore(self._name_servers, client_id=self._client_id, namespace=self._namespace)
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)
@@ -223,7 +227,7 @@ class SimpleConsumer:
 
     def _messages_in(self, response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
         """The messages of an answer that this consumer wants. Raises `RemotingError`."""
-        found = popped_messages(response, self._group, self._topic, broker_group)
+        found = popped_messages(response, self._group, self._topic, broker_group, self._namespace)
         return [message for message in found if self._wanted.tags.matches_tag(message.tags)]
 
     def _trace_received(self, messages: Sequence[ReceivedMessage]) -> None:

@@ -1,7 +1,7 @@
 """Stalls of a consumer: queues that stand still because nobody asks for their messages, or finishes one.
 
-A message that is taken and never finished holds up what is committed, and, once `max_outstanding` messages lie behind
-it, the reading of its queue, for good. That is right, since nothing may be skipped, but it must not happen in silence.
+A message that is taken and never finished holds up what is committed, and, once a limit of `flow` is reached, the
+reading of its queue, for good. That is right, since nothing may be skipped, but it must not happen in silence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class QueueStall(msgspec.Struct, frozen=True):
 
     `"not finished"`: somebody took it and neither asked for the next one nor called `ack` or `retry`. `"not asked
     for"`: it waits, and nobody takes it. `taken` messages of the queue are in work, `waiting` ones are read ahead. With
-    `reading_stopped` there are `max_outstanding` of them, and no more are read until the oldest is finished.
+    `reading_stopped` these are as many as may be, and no more are read until the oldest is finished.
     """
 
     queue: MessageQueue
@@ -44,7 +44,7 @@ def stall_of(fetcher: QueueFetcher, now: float, after_seconds: float) -> QueueSt
     if fetcher.in_work:
         offset, oldest = min(fetcher.in_work.items(), key=lambda entry: entry[1].taken_at)
         since, reason = oldest.taken_at, "not finished"
-    elif fetcher.buffer:
+    elif fetcher.buffer and not fetcher.paused:
         offset, since, reason = fetcher.buffer[0].queue_offset, fetcher.waiting_since, "not asked for"
     else:
         return None

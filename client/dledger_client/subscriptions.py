@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from dledger_remoting.errors import SubscriptionParseFailed
+from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
 from dledger_remoting.filters.classes import class_name
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, EXPRESSION_TAG
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.heartbeat import SubscriptionData
+from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
 from .errors import InvalidArgumentError
+from .namespaces import Namespace
 
 
 class Sql(msgspec.Struct, frozen=True):
@@ -89,3 +92,26 @@ def subscription_data(wanted: Subscription) -> SubscriptionData:
         expression_type=wanted.expression_type,
         class_filter_mode=wanted.expression_type == EXPRESSION_CLASS,
     )
+
+
+def subscriptions_of(
+    namespace: Namespace, group: str, filters: Mapping[str, Filter], *, with_retries: bool
+) -> dict[str, Subscription]:
+    """What a group subscribes to, by topic, as brokers know both; its retry topic is in it `with_retries`.
+
+    Raises `InvalidArgumentError` with what is wrong.
+    """
+    version = time.time_ns() // 1_000_000
+    if not filters:
+        raise InvalidArgumentError("no topic given to subscribe to")
+    try:
+        validate_group(group)
+        for topic in filters:
+            validate_topic(topic)
+    except InvalidParameter as error:
+        raise InvalidArgumentError(error.remark) from error
+    full = {namespace.full(topic): wanted for topic, wanted in filters.items()}
+    parsed = {topic: subscription(topic, wanted, version) for topic, wanted in full.items()}
+    if with_retries:
+        parsed[retry_topic(group)] = Subscription(retry_topic(group), SUBSCRIBE_ALL, version)
+    return parsed

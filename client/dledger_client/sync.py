@@ -16,31 +16,18 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
-from dledger_remoting.headers_range import DEFAULT_LEASE_MS
-from dledger_remoting.range_reads import PinRow
-from dledger_remoting.route import BrokerData, ClusterInfo
-from dledger_remoting.topics import (
-    DEFAULT_TOPIC_QUEUES,
-    PERM_READ_WRITE,
-    TRACE_TOPIC,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
-from dledger_remoting.traces import Trace
-
-from .admin import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, Admin
 from .arguments import check
 from .blocking import Blocking, ClosedAfterUse, evaluate
 from .consumer import PushConsumer
 from .errors import ClientClosedError
-from .groups import GroupMember, QueueReader, QueueStatus
+from .flow import FlowReason
 from .messages import Message, MessageQueue, ReceivedMessage
+from .offers import Priority
 from .offsets import StartFrom
 from .producer import Producer
 from .rebalance import Strategy, StrategyName
 from .replies import Reply
 from .results import SendResult
-from .routes import TopicRoute
 from .stalls import QueueStall
 from .subscriptions import Filter
 
@@ -60,6 +47,7 @@ class ProducerOptions(TypedDict, total=False):
     max_batch_bytes: int
     max_in_flight: int
     max_in_flight_bytes: int
+    namespace: str | None
     client_id: str | None
     trace: bool | str
     max_traces: int
@@ -78,6 +66,12 @@ class ConsumerOptions(TypedDict, total=False):
     max_reconsume_times: int | None
     pull_batch_size: int
     max_outstanding: int
+    max_outstanding_bytes: int
+    max_span: int | None
+    max_topic_outstanding: int | None
+    max_topic_bytes: int | None
+    priority: bool | Priority
+    namespace: str | None
     start_timeout: float | None
     warn_after: float
     client_id: str | None
@@ -218,7 +212,8 @@ class SyncConsumer(ClosedAfterUse):
     nor the end of the `with` block finishes one: acknowledge the last before `break`. Several threads may iterate.
 
     The iteration takes up to 32 messages at a time from the event loop: all of them count as in work, and are delivered
-    to another member too if their queue moves to it. It ends when another thread calls `close`.
+    to another member too if their queue moves to it; with `priority` it takes one. It ends when another thread calls
+    `close`.
     """
 
     def __init__(
@@ -233,6 +228,7 @@ class SyncConsumer(ClosedAfterUse):
         check("auto_ack", auto_ack, bool)
         self._consumer = PushConsumer(name_servers, group, subscriptions, **options)
         self._auto_ack = auto_ack
+        self._prefetch = 1 if options.get("priority") else _PREFETCH
         self._received: deque[ReceivedMessage] = deque()
         self._receiving = threading.Lock()
         self._of_thread = threading.local()
@@ -271,7 +267,7 @@ class SyncConsumer(ClosedAfterUse):
 
     async def _read_ahead(self) -> None:
         """On the loop, so that what has been taken is there for the next call if this thread is interrupted."""
-        messages = await self._consumer.receive(_PREFETCH, timeout=1.0)
+        messages = await self._consumer.receive(self._prefetch, timeout=1.0)
         self._received.extend(self._for_any_thread(message) for message in messages)
 
     def _is_closed(self) -> bool:
@@ -293,6 +289,29 @@ class SyncConsumer(ClosedAfterUse):
         """See `Producer.traces_dropped`."""
         return self._consumer.traces_dropped
 
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """See `PushConsumer.assignment`."""
+        return self._blocking.run(evaluate(lambda: self._consumer.assignment))
+
+    @property
+    def flow_stops(self) -> dict[FlowReason, int]:
+        """See `PushConsumer.flow_stops`."""
+        return self._consumer.flow_stops
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """See `PushConsumer.paused`."""
+        return self._blocking.run(evaluate(lambda: self._consumer.paused))
+
+    def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """See `PushConsumer.pause`. What the iteration has taken ahead is still handed out."""
+        self._blocking.run(evaluate(lambda: self._consumer.pause(queues)))
+
+    def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
+        """See `PushConsumer.resume`."""
+        self._blocking.run(evaluate(lambda: self._consumer.resume(queues)))
+
     def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
         """See `PushConsumer.receive`: these messages must be acknowledged one by one."""
         messages = self._blocking.run(self._consumer.receive(max_messages, timeout))
@@ -311,156 +330,3 @@ class SyncConsumer(ClosedAfterUse):
         return msgspec.structs.replace(
             original, settle=lambda message, settlement: self._blocking.settle(message, settlement, original)
         )
-
-
-class SyncAdmin(ClosedAfterUse):
-    """A blocking `Admin`."""
-
-    def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
-        self._admin = Admin(name_servers, timeout=timeout)
-        self._blocking = Blocking("dledger admin", self._admin.start())
-
-    def close(self) -> None:
-        """See `Admin.close`."""
-        self._blocking.finish(self._admin.close())
-
-    def cluster_info(self) -> ClusterInfo:
-        """See `Admin.cluster_info`."""
-        return self._blocking.run(self._admin.cluster_info())
-
-    def broker_groups(self) -> dict[str, BrokerData]:
-        """See `Admin.broker_groups`."""
-        return self._blocking.run(self._admin.broker_groups())
-
-    def forget_group(self, name: str) -> None:
-        """See `Admin.forget_group`."""
-        self._blocking.run(self._admin.forget_group(name))
-
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        queues: int = DEFAULT_TOPIC_QUEUES,
-        perm: int = PERM_READ_WRITE,
-        broker_groups: Sequence[str] | None = None,
-        attributes: Mapping[str, str | None] | None = None,
-        order: bool = False,
-        filter_type: str = "SINGLE_TAG",
-        sys_flag: int = 0,
-    ) -> None:
-        """See `Admin.create_topic`."""
-        self._blocking.run(
-            self._admin.create_topic(
-                topic,
-                queues=queues,
-                perm=perm,
-                broker_groups=broker_groups,
-                attributes=attributes,
-                order=order,
-                filter_type=filter_type,
-                sys_flag=sys_flag,
-            )
-        )
-
-    def delete_topic(self, topic: str) -> None:
-        """See `Admin.delete_topic`."""
-        self._blocking.run(self._admin.delete_topic(topic))
-
-    def topics(self, *, include_system: bool = False) -> list[str]:
-        """See `Admin.topics`."""
-        return self._blocking.run(self._admin.topics(include_system=include_system))
-
-    def topic_route(self, topic: str) -> TopicRoute:
-        """See `Admin.topic_route`."""
-        return self._blocking.run(self._admin.topic_route(topic))
-
-    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """See `Admin.topic_config`."""
-        return self._blocking.run(self._admin.topic_config(topic))
-
-    def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """See `Admin.groups`."""
-        return self._blocking.run(self._admin.groups())
-
-    def create_group(self, config: SubscriptionGroupConfig) -> None:
-        """See `Admin.create_group`."""
-        self._blocking.run(self._admin.create_group(config))
-
-    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """See `Admin.delete_group`."""
-        self._blocking.run(self._admin.delete_group(group, clean_offsets=clean_offsets))
-
-    def members(self, group: str) -> list[GroupMember]:
-        """See `Admin.members`."""
-        return self._blocking.run(self._admin.members(group))
-
-    def readers(self, group: str) -> dict[MessageQueue, QueueReader]:
-        """See `Admin.readers`."""
-        return self._blocking.run(self._admin.readers(group))
-
-    def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
-        """See `Admin.progress`."""
-        return self._blocking.run(self._admin.progress(group, topic))
-
-    def offsets(self, group: str, topic: str) -> list[QueueStatus]:
-        """See `Admin.offsets`."""
-        return self._blocking.run(self._admin.offsets(group, topic))
-
-    def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
-        """See `Admin.set_offset`."""
-        self._blocking.run(self._admin.set_offset(group, queue, offset))
-
-    def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
-        """See `Admin.reset_offsets`."""
-        return self._blocking.run(self._admin.reset_offsets(group, topic, to))
-
-    def first_offset(self, queue: tuple[str, str, int]) -> int:
-        """See `Admin.first_offset`."""
-        return self._blocking.run(self._admin.first_offset(queue))
-
-    def end_offset(self, queue: tuple[str, str, int]) -> int:
-        """See `Admin.end_offset`."""
-        return self._blocking.run(self._admin.end_offset(queue))
-
-    def pins(self) -> dict[str, list[PinRow]]:
-        """See `Admin.pins`."""
-        return self._blocking.run(self._admin.pins())
-
-    def pin(
-        self, name: str, position: int, *, broker_group: str, lease_seconds: float = DEFAULT_LEASE_MS / 1000
-    ) -> int:
-        """See `Admin.pin`."""
-        return self._blocking.run(
-            self._admin.pin(name, position, broker_group=broker_group, lease_seconds=lease_seconds)
-        )
-
-    def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
-        """See `Admin.unpin`."""
-        self._blocking.run(self._admin.unpin(name, broker_groups=broker_groups))
-
-    def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
-        """See `Admin.message_by_id`."""
-        return self._blocking.run(self._admin.message_by_id(offset_message_id))
-
-    def messages_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        unique: bool = False,
-        begin_ms: int = 0,
-        end_ms: int = MAX_TIMESTAMP_MS,
-        max_messages: int = 32,
-    ) -> list[ReceivedMessage]:
-        """See `Admin.messages_by_key`."""
-        return self._blocking.run(
-            self._admin.messages_by_key(
-                topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
-            )
-        )
-
-    def message_trace(
-        self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY
-    ) -> list[Trace]:
-        """See `Admin.message_trace`."""
-        return self._blocking.run(self._admin.message_trace(message_id, topic=topic, max_messages=max_messages))

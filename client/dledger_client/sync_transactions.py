@@ -32,6 +32,7 @@ class SyncTransactionProducer(ClosedAfterUse):
         group: str,
         check: SyncCheck,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        namespace: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
@@ -41,7 +42,13 @@ class SyncTransactionProducer(ClosedAfterUse):
             return await asyncio.to_thread(check, transaction)
 
         self._producer = TransactionProducer(
-            name_servers, group=group, check=ask, timeout=timeout, trace=trace, max_traces=max_traces
+            name_servers,
+            group=group,
+            check=ask,
+            timeout=timeout,
+            namespace=namespace,
+            trace=trace,
+            max_traces=max_traces,
         )
         self._blocking = Blocking("dledger transactions", self._producer.start())
 

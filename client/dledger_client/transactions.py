@@ -34,6 +34,7 @@ from .arguments import checked
 from .connection import Connection
 from .errors import ClientError, InvalidArgumentError
 from .messages import Message
+from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
 from .tracing import DEFAULT_MAX_TRACES
@@ -100,11 +101,15 @@ class TransactionProducer:
         group: str,
         check: Check,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        namespace: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """`timeout`, in seconds, is the deadline of each call; `trace` and `max_traces` are those of `Producer`."""
-        self._group = group
+        """`timeout`, in seconds, is the deadline of each call; topics and `group` are names within `namespace`; `trace`
+        and `max_traces` are those of `Producer`.
+        """
+        self._namespace = Namespace.named(namespace)
+        self._group = self._namespace.full(group)
         self._check = check
         self._timeout = timeout
         self._checks: set[asyncio.Task[None]] = set()
@@ -114,6 +119,7 @@ class TransactionProducer:
             timeout=timeout,
             retry_unknown=False,
             compress_over_bytes=None,
+            namespace=namespace,
             trace=trace,
             max_traces=max_traces,
         )
@@ -192,7 +198,7 @@ class TransactionProducer:
             from_transaction_check=checked,
             msg_id=transaction.unique_key,
             transaction_id=transaction.unique_key,
-            topic=transaction.topic,
+            topic=self._namespace.full(transaction.topic),
         )
         ask = self._producer._ask_leader  # noqa: SLF001 - half of this class, for no application
         await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
@@ -210,7 +216,7 @@ class TransactionProducer:
             header = decode_ext(CheckTransactionHeader, command.ext)
             record = decode_record(command.body)
             transaction = OpenTransaction(
-                record.topic,
+                self._namespace.plain(record.topic),
                 record.body,
                 header.msg_id or "",
                 header.bname,

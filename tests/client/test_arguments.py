@@ -34,6 +34,7 @@ from dledger_client import (
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
+    SyncPullConsumer,
     SyncTransactionProducer,
     TransactionProducer,
 )
@@ -81,6 +82,7 @@ WRONG = {
     "Path | None": ["offsets.json", 5],
     "StartFrom": ["middle", None, 2.5, True, []],
     "StrategyName | Strategy": ["middle", None, 5, []],
+    "bool | Priority": ["middle", None, 5, []],
     "Handler | None": [5, "handler"],
     "Check": [None, 5, "check"],
     "SyncCheck": [None, 5, "check"],
@@ -126,6 +128,7 @@ BLOCKING = {
     SyncProducer: Producer,
     SyncTransactionProducer: TransactionProducer,
     SyncConsumer: PushConsumer,
+    SyncPullConsumer: PullConsumer,
     SyncAdmin: Admin,
 }
 CLASSES = [Producer, TransactionProducer, PushConsumer, PullConsumer, Admin, *BLOCKING]

@@ -10,6 +10,7 @@ from client_fakes import fake_cluster, until
 
 from dledger_client import PushConsumer, assignments, core, routes
 from dledger_client.core import ClientCore
+from dledger_client.offers import Offers
 from dledger_remoting.codes import RequestCode
 
 
@@ -94,7 +95,7 @@ async def test_a_handler_task_goes_on_after_an_error_outside_the_handler(monkeyp
 
     async with fake_cluster(topics={"T": 1}) as cluster:
         consumer = PushConsumer(cluster.namesrv, "CG", "T", handler=handler, concurrency=1)
-        failed = failing_once(monkeypatch, consumer, "_take")
+        failed = failing_once(monkeypatch, Offers, "take")
         async with consumer:
             await until(failed)
             cluster.group.store("T", 0, b"m", b"")

@@ -147,7 +147,7 @@ async def give_one_back_and_fail_at_the_next(cluster):
                 raise ZeroDivisionError
             assert message.queue_offset == 0
             message.retry()
-            await until(lambda: consumer._with_work)
+            await until(lambda: consumer._running.offers)
 
 
 async def test_a_handler_that_lets_a_cancellation_out_has_failed_like_any_other():

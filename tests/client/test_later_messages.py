@@ -16,8 +16,8 @@ from dledger_client import (
     RefusedError,
     SendError,
 )
-from dledger_client.producer import queue_of_key
 from dledger_client.retries import level_of
+from dledger_client.routes import queue_of_key
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import TIMER_DELAY_MS, TIMER_DELIVER_MS, parse_properties

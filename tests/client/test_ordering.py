@@ -7,7 +7,7 @@ import asyncio
 from client_fakes import CLOSE, fake_cluster
 
 from dledger_client import Message, Producer, SendError
-from dledger_client.producer import queue_of_key
+from dledger_client.routes import queue_of_key
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dledger_client import MessageQueue, allocate_average, allocate_consistent_hash
+from dledger_client import (
+    InvalidArgumentError,
+    MessageQueue,
+    allocate_average,
+    allocate_by_config,
+    allocate_circle,
+    allocate_consistent_hash,
+)
+from dledger_client.rebalance import STRATEGIES
+
+JAVA = json.loads((Path(__file__).parent / "java_strategies.json").read_text())
+"""Shares that the strategies of RocketMQ's Java client compute, 5.3.3 and 4.9.8 alike: places in the sorted queues."""
 
 members = st.lists(st.text("abc123@#", min_size=1, max_size=6), min_size=1, max_size=12, unique=True)
 queue_lists = st.integers(0, 40).map(lambda count: [MessageQueue("T", f"broker-{n % 3}", n // 3) for n in range(count)])
 
 
-@pytest.mark.parametrize("strategy", [allocate_average, allocate_consistent_hash])
+@pytest.mark.parametrize("strategy", [allocate_average, allocate_circle, allocate_consistent_hash])
 @given(members=members, queues=queue_lists, data=st.data())
 def test_every_queue_has_exactly_one_reader(strategy, members, queues, data):
     shares = [strategy(member, data.draw(st.permutations(members)), queues) for member in members]
     assert sorted(queue for share in shares for queue in share) == sorted(queues)
 
 
-@pytest.mark.parametrize("strategy", [allocate_average, allocate_consistent_hash])
+@pytest.mark.parametrize("strategy", [allocate_average, allocate_circle, allocate_consistent_hash])
 def test_a_client_that_is_not_a_member_gets_nothing(strategy):
     assert strategy("stranger", ["a", "b"], [MessageQueue("T", "broker-a", 0)]) == []
 
@@ -41,3 +55,37 @@ def test_with_consistent_hash_a_member_that_leaves_moves_only_its_own_queues(mem
     before = {queue: member for member in members for queue in allocate_consistent_hash(member, members, queues)}
     after = {queue: member for member in left for queue in allocate_consistent_hash(member, left, queues)}
     assert all(after[queue] == owner for queue, owner in before.items() if owner != gone and left)
+
+
+@pytest.mark.parametrize("case", JAVA, ids=lambda case: f"{case['strategy']}-{len(case['shares'])}")
+def test_shares_are_those_of_members_written_in_java(case):
+    queues = sorted(
+        MessageQueue(case["topic"], f"broker-{chr(ord('a') + group)}", queue_id)
+        for group in range(case["groups"])
+        for queue_id in range(case["queues"])
+    )
+    members = list(case["shares"])
+    for member, places in case["shares"].items():
+        assert STRATEGIES[case["strategy"]](member, members, queues) == [queues[place] for place in places]
+
+
+@given(members=members, queues=queue_lists)
+def test_in_a_circle_neighbours_go_to_different_members(members, queues):
+    owner = {queue: member for member in members for queue in allocate_circle(member, members, queues)}
+    ordered = sorted(queues)
+    for place, queue in enumerate(ordered):
+        assert owner[queue] == sorted(members)[place % len(members)]
+
+
+def test_by_configuration_a_member_reads_what_it_is_told_and_its_share_of_the_retries():
+    topic = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+    retries = [MessageQueue("%RETRY%CG", "broker-a", 0)]
+    told = allocate_by_config(iter([("T", "broker-a", 3), ("T", "broker-a", 1), ("T", "gone", 0)]))
+    assert told("a", ["a", "b"], topic) == [topic[1], topic[3]]
+    assert allocate_by_config([])("b", ["a", "b"], topic) == []
+    assert [told(member, ["a", "b"], retries) for member in "ab"] == [retries, []]
+
+
+def test_a_configuration_that_names_no_queues_is_refused():
+    with pytest.raises(InvalidArgumentError):
+        allocate_by_config([("T", "broker-a")])

@@ -93,7 +93,7 @@ def give_one_back_and_fail_at_the_next(cluster):
                 raise ZeroDivisionError
             assert message.queue_offset == 0
             message.retry()
-            while not consumer._consumer._with_work:
+            while not consumer._consumer._running.offers:
                 time.sleep(0.001)
 
 

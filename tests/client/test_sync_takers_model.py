@@ -91,7 +91,7 @@ class BlockingLife(RuleBasedStateMachine):
         while True:
             asyncio.run_coroutine_threadsafe(self.loop.until_idle(), self.loop).result(timeout=10)
             asking = [taker for taker in self.takers if not taker.answered.is_set()]
-            waiting = [one for one in self.consumer._consumer._work_waiters if not one.done()]
+            waiting = [one for one in self.consumer._consumer._running.offers._waiters if not one.done()]
             if not asking or waiting:
                 break
             assert time.monotonic() < deadline
@@ -136,7 +136,7 @@ class BlockingLife(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def receive(self, count):
-        if self.consumer._consumer._with_work:
+        if self.consumer._consumer._running.offers:
             self.received += self.consumer.receive(count)
             self.steady()
 
@@ -184,7 +184,7 @@ class BlockingLife(RuleBasedStateMachine):
         self.begin(auto_ack=False)
         for _ in range(20):
             self.on_loop(self.loop.advance(5))
-            while self.consumer._consumer._with_work:
+            while self.consumer._consumer._running.offers:
                 for message in self.consumer.receive(32):
                     self.model.finish(message)
                     message.ack()

@@ -216,7 +216,7 @@ def test_a_call_that_a_signal_has_cut_off_takes_no_message(threaded_cluster):  #
     before = signal.signal(signal.SIGUSR1, cut_off)
     try:
         with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
-            waiters = consumer._consumer._work_waiters
+            waiters = consumer._consumer._running.offers._waiters
             asks = threading.Semaphore(0)
 
             def interrupt():
@@ -242,7 +242,7 @@ def test_a_call_that_a_signal_has_cut_off_takes_no_message(threaded_cluster):  #
 def test_a_call_that_is_cut_off_while_it_is_handed_to_the_loop_takes_no_message(threaded_cluster, monkeypatch):  # noqa: F811
     """The handler of a signal raises when the task runs already, and its caller does not hold the future yet."""
     with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
-        waiters = consumer._consumer._work_waiters
+        waiters = consumer._consumer._running.offers._waiters
         hand_over = asyncio.run_coroutine_threadsafe
 
         def hand_over_and_raise(work, loop):
@@ -293,7 +293,7 @@ async def test_messages_that_nobody_asks_for_are_named(caplog):
         fill(cluster, 2)
         fill(cluster, 2, queue_id=1)
         async with PushConsumer(cluster.namesrv, "CG", "T", warn_after=5) as consumer:
-            await until(lambda: len(consumer._with_work) == 2)
+            await until(lambda: len(consumer._running.offers) == 2)
             with HandClock() as clock:
                 await advance(clock, 11)
                 await clock.until(lambda: lines(caplog))

@@ -322,7 +322,7 @@ class GroupLife(RuleBasedStateMachine):
         for new in asks:
             self.loop.do(order(new))
         self.settle()
-        if not member.consumer._with_work:
+        if not member.consumer._running.offers:
             self.send(copyable=True)
 
     def cut_off(self, taker):

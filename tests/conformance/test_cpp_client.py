@@ -6,7 +6,7 @@ import pytest
 import stories
 from cluster_checks import assert_offsets_unique_and_dense, bodies_of, create_topic, stored_messages
 
-from dledger_client.sync import SyncAdmin, SyncProducer
+from dledger_client import SyncAdmin, SyncProducer
 
 REBALANCE_SECONDS = 30.0
 RETRY_SECONDS = 40.0

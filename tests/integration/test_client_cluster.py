@@ -402,9 +402,31 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
         ("delayed", ["the dentist called: taken back", "stand up", "go home"]),
         ("retries", ["delivered a parcel at try 3"]),
         ("simple_consumer", ["first: took a job", "second: took a job, at try 2", "second: done"]),
+        ("broadcast", ["one: first", "two: first", "one: second"]),
+        ("strategies", ["even: of queue 0, of queue 2", "odd: of queue 1, of queue 3"]),
+        ("priorities", ["a fire", "a wish", "a question"]),
+        (
+            "flow_control",
+            [
+                *["10 images are in work, no more are read: True"] * 4,
+                "stopped by the limit of bytes: True",
+                "paused: example-images/broker-a/0",
+            ],
+        ),
+        (
+            "pull_consumer",
+            ["['reading 0', 'reading 1']", "committed: 2", "['reading 2', 'reading 3']", "['reading 3']"],
+        ),
+        (
+            "namespaces",
+            [
+                "north: a bill of north from example-bills, for brokers north%example-bills",
+                "south: a bill of south from example-bills, for brokers south%example-bills",
+            ],
+        ),
     ],
 )
-def test_the_examples_of_messages_for_later_tell_of_them(cluster: LocalCluster, name: str, expected: list[str]):
+def test_the_examples_of_ways_of_consuming_tell_of_them(cluster: LocalCluster, name: str, expected: list[str]):
     assert run_example(EXAMPLES[0].with_name(f"{name}.py"), cluster.namesrv).splitlines() == expected
 
 
