@@ -61,7 +61,8 @@ class Offers:
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(map(len, self._listed.values()))
+        """How many queues have something to hand out; one that was given up meanwhile has nothing."""
+        return sum(self._may_hand_out(fetcher) for listed in self._listed.values() for fetcher in listed)
 
     def add(self, fetcher: QueueFetcher) -> None:
         """A queue may have messages to hand out, or is known to have none; an orderly one with a message in work has
