@@ -38,7 +38,7 @@ from .errors import (
 )
 from .leaders import BrokerGroup
 from .nameservers import NameServers, parse_addresses
-from .namespaces import Namespace
+from .namespaces import NO_NAMESPACE, Namespace
 from .routes import RouteTable, TopicRoute
 
 logger = logging.getLogger(__name__)
@@ -97,12 +97,12 @@ class ClientCore:
         client_id: str | None = None,
         heartbeat: Callable[[], HeartbeatData] | None = None,
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
-        namespace: Namespace | None = None,
+        namespace: Namespace = NO_NAMESPACE,
         poll_seconds: float = 30.0,
     ) -> None:
         addresses = parse_addresses(name_servers)
         self.client_id = client_id or new_client_id()
-        self.namespace = namespace or Namespace()
+        self.namespace = namespace
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(self._on_request, on_connected=self._on_connected, on_lost=self._on_lost)
         self.name_servers = NameServers(addresses, self.pool)

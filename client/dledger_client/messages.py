@@ -23,9 +23,7 @@ from dledger_remoting.record import MessageRecord, iter_records
 
 from .arguments import at_least, check
 from .errors import InvalidArgumentError, refusal
-from .namespaces import Namespace
-
-_NO_NAMESPACE = Namespace()
+from .namespaces import NO_NAMESPACE, Namespace
 
 
 class MessageQueue(NamedTuple):
@@ -140,7 +138,7 @@ def received_message(
     record: MessageRecord,
     queue: MessageQueue,
     settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
-    namespace: Namespace = _NO_NAMESPACE,
+    namespace: Namespace = NO_NAMESPACE,
 ) -> ReceivedMessage:
     """The message in a record that was read from `queue`, with its topic's name within a namespace.
 

@@ -27,7 +27,7 @@ _PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """One namespace; without a `name`, that of those who use none, which changes no names."""
+    """One namespace; one without a `name` changes no names."""
 
     name: str | None = None
 
@@ -55,6 +55,10 @@ class Namespace(msgspec.Struct, frozen=True):
             return resource
         prefix, rest = _split(resource)
         return prefix + rest.removeprefix(self.name + SEPARATOR)
+
+
+NO_NAMESPACE: Final = Namespace()
+"""That of those who use none."""
 
 
 def _split(resource: str) -> tuple[str, str]:

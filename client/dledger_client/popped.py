@@ -21,11 +21,11 @@ from dledger_remoting.record import MessageRecord, iter_records
 
 from .errors import InvalidArgumentError
 from .messages import MessageQueue, ReceivedMessage, received_message
-from .namespaces import Namespace
+from .namespaces import NO_NAMESPACE, Namespace
 
 
 def popped_messages(
-    response: RemotingCommand, group: str, topic: str, broker_group: str, namespace: Namespace
+    response: RemotingCommand, group: str, topic: str, broker_group: str, namespace: Namespace = NO_NAMESPACE
 ) -> list[ReceivedMessage]:
     """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK; these two
     names are full, those of the messages within a namespace.
