@@ -1,4 +1,4 @@
-"""Headers of administration at a broker: codes 17, 200, 204, 207, 215, 303, 351, 352 and those that name one
+"""Headers of administration at a broker: codes 17, 200, 204, 207, 215, 303, 315, 317, 351, 352 and those that name one
 topic or group.
 """
 
@@ -60,3 +60,16 @@ class TopicOfGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     topic: str
     group: str
+
+
+class StatsHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What was counted under a name (315); the key is a topic, `topic@group`, or the cluster's name."""
+
+    stats_name: str
+    stats_key: str
+
+
+class GroupsConsumeStatsHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How far all groups are (317); of ordered topics only, if asked."""
+
+    is_order: bool = False

@@ -1,6 +1,7 @@
-"""Bodies that tell of a broker's topics and producers: 202, 204, 300, 303, 328.
+"""Bodies that tell of a broker's topics and producers, and of what was counted: 202, 204, 300, 303, 315, 328.
 
-RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody` and `ProducerTableInfo`.
+RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody`, `BrokerStatsData` and
+`ProducerTableInfo`.
 """
 
 from __future__ import annotations
@@ -95,3 +96,19 @@ class ProducerTable(msgspec.Struct, frozen=True):
     """Clients by producer group: the answer to 328."""
 
     data: dict[str, list[ProducerInfo]]
+
+
+class CountedSum(msgspec.Struct, frozen=True):
+    """What was counted in a time: the sum, how much of it a second, and how much each time that it was counted."""
+
+    avgpt: float = 0.0
+    sum: Int64 = 0
+    tps: float = 0.0
+
+
+class BrokerStats(msgspec.Struct, frozen=True, rename="camel"):
+    """What was counted in the last minute, hour and day, as far as samples reach: the answer to 315."""
+
+    stats_day: CountedSum = CountedSum()
+    stats_hour: CountedSum = CountedSum()
+    stats_minute: CountedSum = CountedSum()

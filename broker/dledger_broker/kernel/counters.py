@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Final
+
+from dledger_broker.kernel.deliveries import Deliveries
 
 _LIMIT: Final = "How often the limit of this name acted; see the configuration reference"
 
@@ -83,7 +85,10 @@ HELP: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class BrokerCounters:
-    """Numbers that only grow. Limits are counted each time they act, under the name of their configuration key."""
+    """Numbers that only grow. Limits are counted each time they act, under the name of their configuration key.
+
+    `delivered` has what consumers have got, group by group; it is no number of the exporter's.
+    """
 
     requests: int = 0
     messages_in: int = 0
@@ -130,6 +135,12 @@ class BrokerCounters:
     max_filter_depth: int = 0
     max_filter_operands: int = 0
     max_class_filter_waits: int = 0
+    delivered: Deliveries = field(default_factory=Deliveries)
+
+    def count_delivery(self, group: str, topic: str, messages: int, size: int) -> None:
+        """A consumer group has got messages of a topic, `size` bytes in all."""
+        self.messages_out += messages
+        self.delivered.count(group, topic, messages, size)
 
     def count_range_read(self, role: str, size: int) -> None:
         """A range read was answered by this node in the role of leader, follower or learner."""
@@ -151,4 +162,4 @@ class BrokerCounters:
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""
-        return asdict(self)
+        return {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), int)}

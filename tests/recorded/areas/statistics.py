@@ -13,6 +13,7 @@ PRODUCERS = {"producerGroup": "PG"}
 
 async def talk(record: Record) -> None:
     await told(record.broker("statistics"))
+    await counted(record.broker("what is counted"))
     await groups(record.broker("groups in lists"))
     await elsewhere(record.broker("statistics at a node that does not lead"))
 
@@ -46,6 +47,19 @@ async def told(broker: Broker) -> None:
         await broker.ask("cleaning", code)
 
 
+async def counted(broker: Broker) -> None:
+    broker.create_topic("T1", 1)
+    stored = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T1"}
+    await broker.ask("nothing is counted yet", 315, stored)
+    await broker.ask("nobody says what", 315)
+    await broker.ask("no group has consumed anything", 317, {"isOrder": "false"})
+    await broker.ask("a group", 200, body=b'{"groupName":"CG"}')
+    await broker.ask("a message", 310, send_ext("T1"), b"hello")
+    await broker.ask("a commit", 15, {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"})
+    await broker.ask("all groups", 317, {"isOrder": "false"})
+    await broker.ask("all groups, of ordered topics", 317, {"isOrder": "true"})
+
+
 async def groups(broker: Broker) -> None:
     def of(*names: str) -> bytes:
         return json.dumps({"groupConfigList": [{"groupName": name} for name in names]}).encode()
@@ -62,8 +76,8 @@ async def elsewhere(broker: Broker) -> None:
     broker.create_topic("T1", 1)
     await broker.follow()
     none = {"noForward": "true"}
-    for code in (202, 225, 300, 303, 305, 343):
+    for code in (202, 225, 300, 303, 305, 317, 343):
         await broker.ask("another one leads", code, {**TOPIC, **GROUP, **none})
     await broker.ask("another one leads", 204, {**PRODUCERS, **none})
-    for code in (306, 316, 328, 329):
-        await broker.ask("any node", code, none)
+    for code in (306, 315, 316, 328, 329):
+        await broker.ask("any node", code, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T1", **none})

@@ -15,23 +15,13 @@ from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.groups.requests import GroupRequests
-from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> ClientRequests:
     machine, env, group, config = context.machine, context.env, context.group, context.config
     gossip, readers = context.parts[Gossip], context.parts[Readers]
-    consumers = ConsumerRequests(
-        machine,
-        env,
-        group,
-        gossip,
-        readers,
-        context.requests,
-        config.broker_group,
-        context.parts[OffsetRequests].commits,
-    )
+    consumers = ConsumerRequests(env, group, gossip, readers, context.requests)
     groups = context.parts[GroupRequests].proposals
     members = GroupMembers(machine, env, group, config, context.parts[Channels], groups, gossip)
     return ClientRequests(env, group, gossip, members, consumers)

@@ -53,7 +53,6 @@ class ClientRequests(Part):
             RequestCode.UNREGISTER_CLIENT: Route(self.unregister, Needs.NOTHING, CHANGES, forwarded=False),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(consumers.client_ids, Needs.LEADER, NO_EFFECT),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_CONSUME_STATS: Route(consumers.progress, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING, NO_EFFECT, forwarded=False),
         }
 

@@ -265,7 +265,8 @@ class PopRequests(Part):
             return
         count = sum(len(each.records) for each in taken)
         self.popped += count
-        self._counters.messages_out += count
+        for each in taken:
+            self._counters.count_delivery(ask.group, each.row.topic, len(each.records), sum(map(len, each.records)))
         invisible_ms, is_ordered = command.invisible_ms, ask.is_ordered
         body = found_body(taken, ask.topic, self._config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered)
         ext = found_ext(taken, time_ms, invisible_ms, choice.rest, is_ordered=is_ordered)

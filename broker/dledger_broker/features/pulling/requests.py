@@ -295,7 +295,7 @@ class PullRequests(Part):
             self._counters.cold_reads += 1
             self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
         else:
-            self._answer(request, *self._chosen(fields, message_filter, result, pieces, asked))
+            self._answer(request, fields, *self._chosen(fields, message_filter, result, pieces, asked))
 
     async def _deliver_later(
         self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
@@ -310,7 +310,7 @@ class PullRequests(Part):
         matcher: Matcher | MessageFilter | None = message_filter
         if isinstance(message_filter, ClassFilter):
             matcher = await self._classes.judge(message_filter, result.message_count, pieces)
-        self._answer(request, *self._chosen(fields, matcher, result, pieces, asked))
+        self._answer(request, fields, *self._chosen(fields, matcher, result, pieces, asked))
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
         """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
@@ -337,14 +337,14 @@ class PullRequests(Part):
         max_messages = max(1, min(fields.max_msg_nums, MAX_MESSAGES))
         return choose(result, pieces, asked, matcher, max_messages, self._max_bytes(fields))
 
-    def _answer(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
+    def _answer(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
         if result.status is ReadStatus.FOUND:
-            self._answer_found(request, result, parts)
+            self._answer_found(request, fields, result, parts)
         else:
             self._answer_nothing(request, _CODES[result.status], result.next_begin, result)
 
-    def _answer_found(self, request: Request, result: GetResult, parts: list[bytes]) -> None:
-        self._counters.messages_out += result.message_count
+    def _answer_found(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
+        self._counters.count_delivery(fields.consumer_group, fields.topic, result.message_count, result.size)
         if request.is_oneway:
             request.origin.settle()
             return
@@ -413,7 +413,7 @@ class PullRequests(Part):
             chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)
             if chosen.status is not ReadStatus.FOUND:
                 return chosen
-            self._answer_found(pull.request, chosen, parts)
+            self._answer_found(pull.request, fields, chosen, parts)
             return None
         self._deliver(pull.request, fields, message_filter, result, offset)
         return None

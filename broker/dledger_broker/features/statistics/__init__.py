@@ -1,7 +1,8 @@
 """Statistics: what operators' tools ask a broker about its topics, their consumers and their producers.
 
-`topics.py` has what a topic's queues hold and who consumes them, `producers.py` who produces. Nothing here is
-replicated: it is looked up in the state, in tables of clients and in stored messages.
+`topics.py` has what a topic's queues hold and who consumes them, `progress.py` how far these are, `producers.py` who
+produces, `counting.py` what was stored and delivered in the last day. Nothing here is replicated: it is looked up in
+the state, in tables of clients and in stored messages, or counted since the node started.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.statistics.producers import ProducerStatistics
+from dledger_broker.features.statistics.progress import GroupProgress
 from dledger_broker.features.statistics.requests import Statistics
 from dledger_broker.features.statistics.topics import TopicStatistics
 from dledger_broker.kernel.parts import Context, Feature
@@ -18,9 +22,12 @@ from dledger_broker.kernel.parts import Context, Feature
 def _build(context: Context) -> Statistics:
     gossip, requests = context.parts[Gossip], context.requests
     config, machine, env, group = context.config, context.machine, context.env, context.group
-    topics = TopicStatistics(machine, env, group, gossip, requests, config)
+    commits = context.parts[OffsetRequests].commits
+    counting = Counting(machine, env, context.counters, config.cluster)
+    topics = TopicStatistics(machine, env, group, gossip, requests, counting, config)
+    progress = GroupProgress(machine, env, gossip, requests, commits, counting, config)
     producers = ProducerStatistics(env, group, gossip, requests)
-    return Statistics(topics, producers)
+    return Statistics(topics, producers, progress, counting)
 
 
 FEATURE: Final = Feature(name="statistics", build=_build)

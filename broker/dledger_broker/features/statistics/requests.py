@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.statistics.producers import ProducerStatistics
+from dledger_broker.features.statistics.progress import GroupProgress
 from dledger_broker.features.statistics.topics import TopicStatistics
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
@@ -15,14 +17,18 @@ from dledger_remoting.codes import RequestCode
 class Statistics(Part):
     """Answers for the group on the leader, about connections of a node on that node."""
 
-    def __init__(self, topics: TopicStatistics, producers: ProducerStatistics) -> None:
+    def __init__(
+        self, topics: TopicStatistics, producers: ProducerStatistics, progress: GroupProgress, counting: Counting
+    ) -> None:
         self._topics = topics
         self._producers = producers
+        self._progress = progress
+        self._counting = counting
 
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
-        topics, producers = self._topics, self._producers
+        topics, producers, progress = self._topics, self._producers, self._progress
         cleaning = Route(clean_at_once, Needs.NOTHING, NO_EFFECT, forwarded=False)
         return {
             RequestCode.GET_TOPIC_STATS_INFO: Route(topics.ranges, Needs.CONFIRMED_LEADER, NO_EFFECT),
@@ -32,10 +38,21 @@ class Statistics(Part):
             RequestCode.GET_TOPICS_OF_GROUP: Route(topics.topics_of_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: Route(producers.connections, Needs.CONFIRMED_LEADER, NO_EFFECT),
             RequestCode.GET_ALL_PRODUCER_INFO: Route(producers.all, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.GET_CONSUME_STATS: Route(progress.of_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.GET_BROKER_CONSUME_STATS: Route(progress.of_all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.VIEW_BROKER_STATS_DATA: Route(self._counting.answer, Needs.NOTHING, NO_EFFECT, forwarded=False),
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning,
             RequestCode.CLEAN_UNUSED_TOPIC: cleaning,
             RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning,
         }
+
+    def start(self) -> None:
+        """See `Part.start`."""
+        self._counting.start()
+
+    def stop(self) -> None:
+        """See `Part.stop`."""
+        self._counting.stop()
 
 
 def clean_at_once(request: Request) -> None:

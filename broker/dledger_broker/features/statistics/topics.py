@@ -10,6 +10,7 @@ from dledger.environment import Environment, slept
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -41,6 +42,7 @@ class TopicStatistics:
         group: Group,
         gossip: Gossip,
         requests: Requests,
+        counting: Counting,
         config: BrokerConfig,
     ) -> None:
         self._machine = machine
@@ -48,6 +50,7 @@ class TopicStatistics:
         self._group = group
         self._gossip = gossip
         self._requests = requests
+        self._counting = counting
         self._broker_group = config.broker_group
         self._system_topics = SYSTEM_TOPICS | {topic.topic_name for topic in system_topics(config)}
 
@@ -57,7 +60,7 @@ class TopicStatistics:
         self._requests.spawn(request, self._ranges(request, topic))
 
     async def _ranges(self, request: Request, topic: TopicState) -> None:
-        found = {}
+        found, put_tps = {}, self._counting.stored_per_second(topic.config.topic_name)
         for queue_id in range(topic.queue_count):
             await self._pause_at(queue_id)
             queue, range_ = topic.queues.get(queue_id), QueueRange(0, 0, 0)
@@ -65,7 +68,7 @@ class TopicStatistics:
                 stored_ms = max(0, await self._machine.lookup.latest_store_time(queue))
                 range_ = QueueRange(stored_ms, queue.max_offset, queue.min_offset)
             found[MessageQueue(self._broker_group, queue_id, topic.config.topic_name)] = range_
-        self._requests.respond(request, encode_topic_stats(found, 0.0))
+        self._requests.respond(request, encode_topic_stats(found, put_tps))
 
     def time_spans(self, request: Request) -> None:
         """303: when what a group has consumed of a topic was stored, queue by queue."""

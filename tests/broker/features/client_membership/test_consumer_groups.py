@@ -98,7 +98,7 @@ def test_progress_is_told_of_every_topic_in_which_the_group_has_offsets(grouped:
     for body in (b"1", b"2", b"3"):
         client.send_message("T1", body, queue_id=1)
     commit(client, "T1", 1, 2)
-    answer = client.call(RequestCode.GET_CONSUME_STATS, GROUP)
+    answer = client.call_from_disk(RequestCode.GET_CONSUME_STATS, GROUP)
     assert b'"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T1"}:{"brokerOffset":0' in answer.body
     progress = decode_consume_stats(answer.body)
     assert sorted({queue.topic for queue in progress}) == ["T1"]
@@ -112,9 +112,9 @@ def test_progress_of_members_is_that_of_what_they_subscribe_to(grouped: ServedBr
     client = grouped.client()
     commit(client, "T1", 0, 0)
     join(client, "a", SubscriptionData("T2"))
-    progress = decode_consume_stats(client.call(RequestCode.GET_CONSUME_STATS, GROUP).body)
+    progress = decode_consume_stats(client.call_from_disk(RequestCode.GET_CONSUME_STATS, GROUP).body)
     assert {queue.topic for queue in progress} == {"T2", "%RETRY%CG"}
-    asked = decode_consume_stats(client.call(RequestCode.GET_CONSUME_STATS, {**GROUP, "topic": "T1"}).body)
+    asked = decode_consume_stats(client.call_from_disk(RequestCode.GET_CONSUME_STATS, {**GROUP, "topic": "T1"}).body)
     assert {queue.topic for queue in asked} == {"T1"}
 
 

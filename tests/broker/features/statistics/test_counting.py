@@ -1,0 +1,125 @@
+"""Counts of messages stored and delivered, and how far groups are: as mqadmin and dashboards show them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from served_broker import FakeClient, ServedBroker, json_body, pull_ext, send_ext
+
+from dledger_broker.features.statistics import samples
+from dledger_broker.features.statistics.requests import Statistics
+from dledger_broker.features.statistics.samples import PERIOD_S, Samples, Total
+from dledger_broker.kernel import deliveries
+from dledger_broker.kernel.deliveries import Deliveries
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.consumers import decode_consume_stats
+from dledger_remoting.fastjson import to_standard_json
+from dledger_remoting.statistics import decode_topic_stats
+from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig
+
+MINUTE, HOUR, DAY = 6, 360, 8_640
+"""In looks."""
+
+
+def test_a_minute_an_hour_and_a_day_are_counted_as_rocketmq_counts_them() -> None:
+    counted = Samples()
+    key = ("TOPIC_PUT_NUMS", "T1")
+    for look in range(2 * DAY + 1):
+        counted.look(look * 10_000, [Total(key, 20 * look, 10 * look)])
+    stats = counted.stats(key)
+    assert stats is not None
+    assert (stats.stats_minute.sum, stats.stats_minute.tps, stats.stats_minute.avgpt) == (20 * MINUTE, 2.0, 2.0)
+    assert (stats.stats_hour.sum, stats.stats_hour.tps) == (20 * HOUR, 2.0)
+    assert (stats.stats_day.sum, stats.stats_day.tps) == (20 * DAY, 2.0)
+
+
+def test_what_is_gone_is_forgotten_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_SERIES", 2)
+    counted = Samples()
+    counted.look(0, [Total(("A", name), 1, 1) for name in ("a", "b", "c")])
+    assert [counted.stats(("A", name)) is not None for name in ("a", "b", "c")] == [True, True, False]
+    counted.look(10_000, [Total(("A", name), 1, 1) for name in ("b", "c")])
+    assert [counted.stats(("A", name)) is not None for name in ("a", "b", "c")] == [False, True, True]
+
+
+def test_pairs_of_groups_and_topics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "MAX_PAIRS", 1)
+    counted = Deliveries()
+    for group in ("first", "second", "first"):
+        counted.count(group, "T1", 2, 100)
+    assert {pair: (one.messages, one.size, one.times) for pair, one in counted.pairs.items()} == {
+        ("first", "T1"): (4, 200, 2)
+    }
+
+
+def told(client: FakeClient, name: str, key: str) -> dict[str, Any]:
+    answer = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+    assert answer.code == ResponseCode.SUCCESS
+    minute: dict[str, Any] = json_body(answer)["statsMinute"]
+    return minute
+
+
+def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broker: ServedBroker) -> None:
+    client, cluster = broker.client(), broker.service.config.cluster
+    broker.groups.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
+    broker.settle()
+    statistics = broker.service.parts[Statistics]
+    send = send_ext("T1", 0)
+    client.call(RequestCode.SEND_MESSAGE_V2, send, b"x")
+    client.call(RequestCode.PULL_MESSAGE, pull_ext("T1", 0))
+    statistics.start()
+    broker.advance(PERIOD_S)
+    for _ in range(20):
+        client.call(RequestCode.SEND_MESSAGE_V2, send, b"x")
+    assert client.call(RequestCode.PULL_MESSAGE, pull_ext("T1", 0, 1)).code == ResponseCode.SUCCESS
+    broker.advance(PERIOD_S)
+    pulled = told(client, "GROUP_GET_NUMS", "T1@CG")
+    assert (told(client, "TOPIC_PUT_NUMS", "T1")["sum"], told(client, "TOPIC_PUT_NUMS", "T1")["tps"]) == (20, 1.0)
+    assert (pulled["sum"], pulled["avgpt"]) == (20, 20.0)
+    assert told(client, "GROUP_GET_SIZE", "T1@CG")["sum"] > 20 * 90
+    assert told(client, "BROKER_PUT_NUMS", cluster)["sum"] == 20
+    assert told(client, "BROKER_GET_NUMS", cluster)["sum"] == 20
+    assert decode_topic_stats(client.call_from_disk(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"}).body)[1] == 1.0
+    progress = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
+    assert b'{"consumeTps":1.0,' in progress.body
+    missing = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "A", "statsKey": "B"})
+    assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, "The stats <A> <B> not exist")
+    statistics.stop()
+
+
+def test_all_groups_are_told_with_what_they_have_not_consumed(broker: ServedBroker) -> None:
+    client = broker.client()
+    for _ in range(3):
+        client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+        broker.advance(10)
+    for group, offset in (("CG", 1), ("OTHER", 3)):
+        broker.groups.ensure_group(SubscriptionGroupConfig(group), lambda error: None)
+        broker.settle()
+        ext = {"consumerGroup": group, "topic": "T1", "queueId": "0", "commitOffset": str(offset)}
+        client.send(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        broker.advance(1)
+    answer = client.call_from_disk(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    assert b'"consumeStatsList":[{"CG":[{"consumeTps":0.0,"offsetTable":{{"brokerName":"broker-a",' in answer.body
+    body = json.loads(to_standard_json(answer.body))
+    assert [list(group) for group in body["consumeStatsList"]] == [["CG"], ["OTHER"]]
+    assert (body["totalDiff"], body["totalInflightDiff"]) == (2, 0)
+    ordered = client.call_from_disk(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"})
+    assert json_body(ordered)["consumeStatsList"] == []
+
+
+def test_progress_tells_when_what_was_consumed_last_was_stored(broker: ServedBroker) -> None:
+    client = broker.client()
+    broker.groups.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
+    stored_ms = []
+    for _ in range(2):
+        stored_ms.append(broker.memory.env.wall_ms())
+        client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+        broker.advance(10)
+    for offset, expected in ((0, 0), (1, stored_ms[0]), (2, stored_ms[1])):
+        ext = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": str(offset)}
+        client.send(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        broker.advance(1)
+        told = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
+        assert decode_consume_stats(told.body)[MessageQueue("broker-a", 0, "T1")].last_timestamp == expected
