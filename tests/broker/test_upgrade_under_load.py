@@ -17,7 +17,7 @@ import pytest
 from broker_group import BrokerGroup, client_of
 from broker_in_process import Client
 
-from dledger_broker.features import FEATURES, pop, transactions
+from dledger_broker.features import FEATURES, assignments, pop, transactions
 from dledger_broker.kernel import machine as machine_module
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import CommandRegistry
@@ -47,6 +47,14 @@ POP = {
     "pollTime": "0",
     "bornTime": "0",
     "initMode": "0",
+}
+MODE = {"topic": "T1", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 0}
+ASSIGNED = {
+    "topic": "T1",
+    "consumerGroup": "CG",
+    "clientId": "anna",
+    "strategyName": "AVG",
+    "messageModel": "CLUSTERING",
 }
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02
@@ -120,6 +128,9 @@ async def every_new_request(client: Client) -> dict[str, RemotingCommand]:
         "unlock": await client.call(42, {}, lock_body("anna", ("T1", 0))),
         "retry policy": await client.call(put, {}, json.dumps(POLICY).encode()),
         **await every_pop_request(client),
+        "request mode": await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(MODE).encode()),
+        "request modes": await client.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {}),
+        "assignment": await client.call(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(ASSIGNED).encode()),
     }
 
 
@@ -225,18 +236,21 @@ def without(feature: Feature) -> list[Feature]:
 
 
 async def write_new_kinds(group: BrokerGroup) -> None:
-    """Have the log hold a half, and a message that is popped and acknowledged."""
+    """Have the log hold a half, a message that is popped and acknowledged, and how a group consumes a topic."""
     client = await client_of(await group.leader())
     await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, b'{"groupName":"CG"}')
     for _ in range(4):
         assert (await client.send(b"plain")).code == ResponseCode.SUCCESS
     assert (await client.send(b"half", i=HALF, f="4")).code == ResponseCode.SUCCESS
     answers = await every_pop_request(client)
+    answers["mode"] = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(MODE).encode())
     assert {what: answer.code for what, answer in answers.items()} == dict.fromkeys(answers, 0)
     client.close()
 
 
-@pytest.mark.parametrize("feature", [transactions.FEATURE, pop.FEATURE], ids=lambda feature: feature.name)
+@pytest.mark.parametrize(
+    "feature", [transactions.FEATURE, pop.FEATURE, assignments.FEATURE], ids=lambda feature: feature.name
+)
 async def test_a_node_that_goes_back_to_an_older_build_says_what_it_lacks(group: BrokerGroup, feature: Feature) -> None:
     await active(group)
     await write_new_kinds(group)
