@@ -60,6 +60,7 @@ from .errors import (
     RefusedError,
     refusal,
 )
+from .group_moves import clone_group, reset_group
 from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
 from .messages import MessageQueue, ReceivedMessage, messages_in
 from .nameservers import parse_addresses
@@ -310,7 +311,7 @@ class Admin:
         return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
 
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
-        """Commit an offset for a group. Members that read the queue will overwrite it: `members` tells of them.
+        """Have a group go on at an offset of a queue; a member that reads it goes on there.
 
         What a group of `SimpleConsumer`s has taken of the queue and not acknowledged is over.
         """
@@ -320,20 +321,39 @@ class Admin:
         await self._calls.core.routes.get(target.topic, self._calls.deadline())
         await self._queue_offsets().commit(group, target, offset, self._calls.deadline(), reset=True)
 
-    async def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
-        """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
+    async def reset_offsets(
+        self, group: str, topic: str, to: StartFrom, *, queue_id: int | None = None
+    ) -> dict[MessageQueue, int]:
+        """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970,
+        in all queues of a topic or in those with one number.
 
-        Returns the new offsets; nothing is moved before all of them are known. Raises `GroupInUseError`, and moves
-        nothing, while the group has members: they would overwrite the offsets.
+        Returns the new offsets; nothing is moved before every broker group has said where that is. Members go on there,
+        and what they have read before counts no more. Raises `GroupInUseError`, and moves nothing, while the group has
+        members that broadcast, whose offsets are their own, or any on brokers of versions that cannot tell them.
         """
         check_start(to)
-        await self._require_no_members(group)
+        if broadcasting := [str(member) for member in await self.members(group) if member.broadcast]:
+            raise GroupInUseError(group, broadcasting)
         route = await self._whole_route(topic)
+        queues = [queue for queue in route.readable if queue_id in (None, queue.queue_id)]
         offsets = self._queue_offsets()
-        wanted = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in route.readable}
+        wanted = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in queues}
+        names = sorted({queue.broker_group for queue in queues})
+        moved = await reset_group(self._calls, group, topic, to, names, -1 if queue_id is None else queue_id)
+        if moved is not None:
+            return moved
+        await self._require_no_members(group)
         for queue, offset in wanted.items():
             await offsets.commit(group, queue, offset, self._calls.deadline(), reset=True)
         return wanted
+
+    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
+        """Have one group go on where another one is, in one topic or in all that the other one has committed in.
+
+        Members of `target` go on there. Raises `RefusedError` if it pops some of these queues.
+        """
+        _validate(validate_group, target)
+        await clone_group(self._calls, source, target, topic)
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:
         """The offset of a queue's first kept message."""

@@ -48,7 +48,8 @@ class Assignments:
     """The fetchers of one consumer, kept in step with its share of the queues.
 
     `on_messages` is called when a fetcher has got messages, `settle` when the application has ended its work on one.
-    With `with_locks` a queue is read only while its lock is held.
+    With `in_order` a queue that is reset is read again when nobody works on a message of it; with `with_locks` a queue
+    is read only while its lock is held.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Assignments:
         flow: FlowControl,
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
+        in_order: bool = False,
         with_locks: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._locks = QueueLocks(core, consumer_group, self._read_after_loss) if with_locks else None
         self._core = core
         self._consumer_group = consumer_group
@@ -206,21 +209,45 @@ class Assignments:
             find_start=find_start,
             on_messages=self._on_messages,
             settle=self._settle,
-            on_earlier=self._read_anew,
+            on_moved=self._read_anew,
         )
         fetcher.drained = self._locks is not None  # nobody waits for what comes once the lock is granted
 
-    def _read_anew(self, fetcher: QueueFetcher, offset: int) -> None:
-        """Read a topic that was made again. What was handed out of the one before counts no more, whatever becomes of
-        it: its offsets are those of other messages now.
+    def positions(self) -> dict[MessageQueue, int]:
+        """What would be committed now of the queues that are read."""
+        return {
+            queue: fetcher.progress.committable
+            for queue, fetcher in self._fetchers.items()
+            if fetcher.progress is not None
+        }
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """The group goes on elsewhere, in those of these queues that are read."""
+        for queue, offset in offsets.items():
+            fetcher = self._fetchers.get(queue)
+            if fetcher is not None and not self._closing:
+                logger.info("%s: the group was reset to offset %d", queue, offset)
+                self._read_anew(fetcher, offset, is_reset=True)
+
+    def _read_anew(self, fetcher: QueueFetcher, offset: int, *, is_reset: bool) -> None:
+        """Read a topic that was made again, or a queue in which the group was reset. What was handed out before counts
+        no more, whatever becomes of it: it is not committed, nor sent back.
+
+        A commit from before the reset that is under way has an answer before the queue is read again: behind that the
+        broker would take it for one that knows of the reset.
         """
-        if self._fetchers.get(fetcher.queue) is fetcher:
-            fetcher.revoke()
+        if self._fetchers.get(fetcher.queue) is not fetcher:
+            return
+        fetcher.revoke()
 
-            async def start() -> int:
+        async def start() -> int:
+            if not is_reset:
                 return offset
+            if self._in_order:
+                await fetcher.untaken()  # or two would work on the queue
+            return await self._store.reset(fetcher.queue, offset, self._core.loop.time() + _ANSWER_SECONDS)
 
-            self._read(fetcher.queue, start)
+        self._read(fetcher.queue, start)
 
     def _read_after_loss(self, queue: MessageQueue) -> None:
         """Somebody else may have had the lock: what is buffered is void, and what is in work is not committed."""

@@ -32,6 +32,7 @@ from .namespaces import Namespace
 from .offers import Offers, Priority, priority_of
 from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
 from .rebalance import Strategy, StrategyName, strategy_named
+from .resets import RESET_CODES, take_request
 from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
@@ -238,6 +239,7 @@ class PushConsumer:
             flow=self._flow,
             on_messages=self._offer,
             settle=self._settle,
+            in_order=self._orderly,
             with_locks=self._queue_locks,
         )
         offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
@@ -404,7 +406,7 @@ class PushConsumer:
 
     def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
         running = self._started()
-        if running.core.is_closed or not running.assignments.holds(fetcher) or not fetcher.finish(message):
+        if running.core.is_closed or not fetcher.finish(message) or not running.assignments.holds(fetcher):
             return
         if not settlement.again or self._strategy is None:
             self._done(fetcher, message)
@@ -446,9 +448,11 @@ class PushConsumer:
             from_first=self._start_from != "last",
         )
 
-    def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._started().assignments.rebalance_soon()
+        elif command.code in RESET_CODES:
+            take_request(connection, command, self._group, self._started().assignments)
 
     def _started(self) -> _Running:
         if self._running is None:

@@ -7,7 +7,7 @@ is avoided in the next attempt.
 |---|---|
 | 0 | the messages that match the tags exactly go into the buffer |
 | 19, 20 | nothing (new, or matching); on with the offset that the answer names |
-| 21 | the offset lies outside the queue, which is logged: on with the queue's first message |
+| 21 | the offset lies outside the queue, which is logged: on with the queue's first message; or the group was reset |
 | 14, 2 | another node, after a short pause |
 | 24, 25 | the broker does not know the subscription: a heartbeat brings it |
 | 17, others; an unreadable message | logged; the route is looked up; a pause of 1 s, doubled up to 16 s |
@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -60,6 +60,9 @@ _REFUSED_PAUSE_SECONDS: Final = 1.0
 _MAX_REFUSED_PAUSE_SECONDS: Final = 16.0
 """A topic that is gone for good is neither asked for nor logged every second."""
 
+_RESET: Final = "OFFSET_RESET"
+"""What brokers remark, RocketMQ's as well."""
+
 
 class PullLimits(msgspec.Struct, frozen=True):
     """How much one pull may bring, and how long it may wait. With `finds_end` only one that begins where the queue is
@@ -81,12 +84,15 @@ class Taken(NamedTuple):
 class PullResult(msgspec.Struct, frozen=True):
     """What a pull brought: the answer's code, matching messages in order, where the next pull begins, and whether the
     queue ends there.
+
+    `is_reset`: the group goes on there, and what was read before counts no more.
     """
 
     code: int
     messages: list[ReceivedMessage]
     next_offset: int
     is_end: bool
+    is_reset: bool = False
 
 
 _PULL_CODES: Final = frozenset(
@@ -147,6 +153,8 @@ def _pull_result(
     """
     header = decode_ext(PullResponseHeader, response.ext)
     next_offset = header.next_begin_offset
+    if response.code == ResponseCode.PULL_OFFSET_MOVED and response.remark == _RESET:
+        return PullResult(response.code, [], next_offset, is_end=False, is_reset=True)
     if response.code == ResponseCode.PULL_OFFSET_MOVED and offset > header.max_offset:
         next_offset = header.min_offset
     messages: list[ReceivedMessage] = []
@@ -164,16 +172,24 @@ def _pull_result(
     return PullResult(response.code, messages, next_offset, is_end=next_offset >= header.max_offset)
 
 
+class MovedCallback(Protocol):
+    """Told that a queue is to be read anew from an offset."""
+
+    def __call__(self, fetcher: QueueFetcher, offset: int, *, is_reset: bool) -> None:
+        """By its fetcher; because the topic was made again, or because the group was reset."""
+
+
 class QueueFetcher:
     """Keeps one queue's buffer filled while it belongs to this consumer.
 
-    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, or the queue
-    turns out to end here, `settle` when the application has ended its work on one, `on_earlier` with an offset below
-    those read so far: the topic was made again, and this fetcher's time is over. The fields without underscore are the
-    consumer's: `buffer`, `saved_offset`, `in_work` (by offset, what is taken and not finished), `waiting_since` (when
-    something was taken last, or came to an empty buffer), `listed` (the fetcher stands in the consumer's list of queues
-    with work), `retrying` (offsets that are given back and not stored anywhere else yet), `drained` (the queue is known
-    to end with what was read, or it cannot be read), `topic_queues` (how many of its topic the consumer reads).
+    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, or the
+    queue turns out to end here, `settle` when the application has ended its work on one, `on_moved` with an offset
+    to read anew from, below those read so far if the topic was made again, any if the group was reset: this
+    fetcher's time is over. The fields without underscore are the consumer's: `buffer`, `saved_offset`, `in_work`
+    (by offset, what is taken and not finished), `waiting_since` (when something was taken last, or came to an empty
+    buffer), `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that are
+    given back and not stored anywhere else yet), `drained` (the queue is known to end with what was read, or it
+    cannot be read), `topic_queues` (how many of its topic the consumer reads).
     """
 
     def __init__(
@@ -189,7 +205,7 @@ class QueueFetcher:
         find_start: Callable[[], Awaitable[int]],
         on_messages: Callable[[QueueFetcher], None],
         settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
-        on_earlier: Callable[[QueueFetcher, int], None],
+        on_moved: MovedCallback,
     ) -> None:
         self.queue = queue
         self.buffer: deque[ReceivedMessage] = deque()
@@ -211,7 +227,7 @@ class QueueFetcher:
         self._find_start = find_start
         self._on_messages = on_messages
         self._settle = partial(settle, self)
-        self._on_earlier = on_earlier
+        self._on_moved = on_moved
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
         self._address: str | None = None
@@ -308,6 +324,10 @@ class QueueFetcher:
             if result is None:
                 self._note_end(is_end=True)
                 continue
+            if result.is_reset:
+                logger.info("%s: the group was reset to offset %d", self.queue, result.next_offset)
+                self._on_moved(self, result.next_offset, is_reset=True)
+                return
             if result.code == ResponseCode.PULL_OFFSET_MOVED:
                 logger.warning(
                     "%s: offset %d is outside the queue, going on at %d",
@@ -316,7 +336,7 @@ class QueueFetcher:
                     result.next_offset,
                 )
                 if result.next_offset < progress.next_offset:
-                    self._on_earlier(self, result.next_offset)
+                    self._on_moved(self, result.next_offset, is_reset=False)
                     return
                 progress.advance(result.next_offset)
                 continue

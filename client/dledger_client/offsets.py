@@ -120,6 +120,12 @@ class OffsetStore(Protocol):
         """Store offsets; the queues for which that succeeded."""
         ...
 
+    async def reset(self, queue: MessageQueue, offset: int, deadline: float) -> int:
+        """The group was reset, to an offset as far as is known: the one to go on at, once no save of an earlier one is
+        under way. Raises `ClientError`.
+        """
+        ...
+
 
 class BrokerOffsetStore:
     """Offsets on the brokers, where every member of the group finds them.
@@ -141,6 +147,12 @@ class BrokerOffsetStore:
         """See `OffsetStore.save`: all queues at the same time."""
         commits = [self._commit(queue, offset, deadline) for queue, offset in offsets.items()]
         return {queue for queue in await asyncio.gather(*commits) if queue is not None}
+
+    async def reset(self, queue: MessageQueue, offset: int, deadline: float) -> int:
+        """See `OffsetStore.reset`: who asks shows that it knows of the reset, of which there may be a later one."""
+        async with self._turns.setdefault(queue, asyncio.Lock()):
+            stored = await self.load(queue, deadline)
+        return offset if stored is None else stored
 
     async def _commit(self, queue: MessageQueue, offset: int, deadline: float) -> MessageQueue | None:
         try:
@@ -183,6 +195,11 @@ class FileOffsetStore:
                 logger.warning("offset file %s not written: %s", self._path, error)
                 return set()
         return set(offsets)
+
+    async def reset(self, queue: MessageQueue, offset: int, deadline: float) -> int:
+        """See `OffsetStore.reset`."""
+        await self.save({queue: offset}, deadline)
+        return offset
 
     def _replace(self, content: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

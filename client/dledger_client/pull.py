@@ -316,7 +316,9 @@ class PullConsumer:
                 self._failing_since.pop(queue, None)
                 if result.messages:
                     return result.messages, result.next_offset
-                if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                if result.is_reset:
+                    logger.info("%s: the group was reset to offset %d", queue, result.next_offset)
+                elif result.code == ResponseCode.PULL_OFFSET_MOVED:
                     logger.warning("%s: offset %d is outside the queue", queue, self._positions[queue])
                 self._positions[queue] = result.next_offset
                 if left <= 0:

@@ -117,9 +117,18 @@ class FakeAdmin:
     async def readers(self, name):
         return {QUEUE: QueueReader(QUEUE, ("b", "other"), "10.0.0.1:5", 4.0)}
 
-    async def reset_offsets(self, name, topic, to):
-        self.calls.append(("reset", name, topic, to))
-        return {QUEUE: 3}
+    async def reset_offsets(self, name, topic, to, *, queue_id=None):
+        self.calls.append(("reset", name, topic, to, queue_id))
+        return {QUEUE._replace(topic=topic): 3}
+
+    async def offsets(self, name, topic):
+        return [QueueStatus(QUEUE._replace(topic=topic), 3, 10, 8)]
+
+    async def set_offset(self, name, queue, offset):
+        self.calls.append(("set", name, queue, offset))
+
+    async def clone_offsets(self, source, target, *, topic=None):
+        self.calls.append(("clone", source, target, topic))
 
     async def broker_groups(self):
         return {"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}

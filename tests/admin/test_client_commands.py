@@ -3,7 +3,7 @@
 import click
 import pytest
 from click.testing import CliRunner
-from command_fakes import FakeAdmin, as_json, dledger, fails_in_one_line, use_fakes
+from command_fakes import QUEUE, FakeAdmin, as_json, dledger, fails_in_one_line, use_fakes
 
 from dledger_admin.cli import main
 from dledger_admin.commands import group, options
@@ -166,8 +166,47 @@ def test_groups_are_listed_described_and_reset():
     assert "2 messages behind" in dledger("group", "describe", "billing", "--topic", "orders")
     assert [one["topic"] for one in as_json("group", "describe", "billing")["queues"]] == ["%RETRY%billing", "orders"]
     reset = as_json("group", "reset", "billing", "--topic", "orders", "--to", "1700000000000")
-    assert reset == [{"broker_group": "broker-a", "queue_id": 1, "offset": 3}]
-    assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000)
+    assert reset == [{"topic": "orders", "broker_group": "broker-a", "queue_id": 1, "offset": 3}]
+    assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", 1700000000000, None)
+
+
+def test_a_group_is_moved_in_all_that_it_reads_or_in_one_queue():
+    moved = as_json("group", "reset", "billing", "--to", "beginning", "--queue", "1")
+    assert [one["topic"] for one in moved] == ["%RETRY%billing", "orders"]
+    assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", "first", 1)
+    as_json("group", "skip", "billing", "--topic", "orders")
+    assert FakeAdmin.calls[-1] == ("reset", "billing", "orders", "last", None)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 3), (7, 7), (99, 10)])
+def test_a_group_is_moved_to_an_offset_as_far_as_a_queue_reaches(offset, expected):
+    moved = as_json("group", "reset", "billing", "--topic", "orders", "--to", f"offset:{offset}")
+    assert [one["offset"] for one in moved] == [expected]
+    assert FakeAdmin.calls[-1] == ("set", "billing", QUEUE, expected)
+
+
+def test_what_moves_nothing_says_so():
+    for words in (
+        ("reset", "nobody", "--to", "end"),
+        ("reset", "billing", "--topic", "orders", "--queue", "9", "--to", "offset:1"),
+    ):
+        refused = CliRunner().invoke(main, ["group", *words])
+        assert (refused.exit_code, "nothing was moved" in refused.output) == (1, True)
+    refused = CliRunner().invoke(main, ["group", "reset", "billing", "--to", "offset:-1"])
+    assert refused.exit_code == 2
+    assert "an offset is a number" in refused.output
+
+
+def test_a_group_goes_on_where_another_one_is():
+    assert "copy goes on where billing is" in dledger("group", "clone", "billing", "copy")
+    assert FakeAdmin.calls[-1] == ("clone", "billing", "copy", None)
+
+
+def test_a_group_is_paused_and_resumed():
+    assert dledger("group", "pause", "billing") == "billing paused\n"
+    assert FakeAdmin.calls[-1] == ("create group", "billing", False, 5)
+    assert dledger("group", "resume", "billing") == "billing resumed\n"
+    assert FakeAdmin.calls[-1] == ("create group", "billing", True, 5)
 
 
 def test_a_described_group_shows_its_members_and_who_reads_what(monkeypatch):
@@ -207,7 +246,7 @@ def test_a_group_that_is_not_there_is_not_described():
 
 
 def test_a_group_with_members_is_neither_reset_nor_deleted(monkeypatch):
-    async def in_use(self, *arguments):
+    async def in_use(self, *arguments, **options):
         raise GroupInUseError("billing", ["a (10.0.0.1:4)", "b (10.0.0.1:5)"])
 
     monkeypatch.setattr(FakeAdmin, "delete_group", in_use)
@@ -236,7 +275,7 @@ def test_a_start_point_is_a_word_a_number_or_a_time(text, target):
 @pytest.mark.parametrize("text", ["soon", "12", "-15", "-15y", "202601", "1700000000", "20261331", "20260131112"])
 def test_a_start_point_that_is_none_names_what_is(text):
     with pytest.raises(
-        AdminError, match=f"--to '{text}' is no time: beginning, end, milliseconds.* or -7d is expected"
+        AdminError, match=f"--to '{text}' is no time: beginning, end, offset:N, milliseconds.* or -7d is expected"
     ):
         group.start_point(text)
 

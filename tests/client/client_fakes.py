@@ -93,6 +93,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.on: dict[int, Callable] = {}
+        self.answers: list[RemotingCommand] = []
         self.received: list[RemotingCommand] = []
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -129,7 +130,9 @@ class FakeServer:
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:
                     command = decode_command(frame)
-                    if not command.is_response:
+                    if command.is_response:
+                        self.answers.append(command)
+                    else:
                         self.received.append(command)
                         task = asyncio.create_task(self._answer(command, writer))
                         self._tasks.add(task)

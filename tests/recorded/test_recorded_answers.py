@@ -18,6 +18,7 @@ from tests.recorded.areas import (
     ranges,
     recalls,
     replies,
+    resets,
     retries,
     sending,
     statistics,
@@ -46,6 +47,7 @@ AREAS = (
     replies,
     assignments,
     statistics,
+    resets,
 )
 
 

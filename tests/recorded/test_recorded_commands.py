@@ -21,6 +21,7 @@ from dledger_broker.features.pop.commands import (
     Revive,
     ReviveRow,
 )
+from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
@@ -113,6 +114,8 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("messages that come again", Revive((ReviveRow("CG", "%RETRY%CG+T1", 5, 0, 1_700_000_000_000, 0b11),))),
     ("a group that goes on elsewhere", ResetPop("CG", "T1", 5, 0, 1 << 40)),
     ("a group that pops", PutRequestMode("T1", "CG", True, -1)),
+    ("a group that is reset", ResetOffsets("CG", (ResetRow("T1", 5, 0, 1 << 40), ResetRow("T1", 5, 1, 0)))),
+    ("a reset that a consumer has seen", SeeReset("CG", "T1", 0, 1 << 40, Committer(1 << 63, (2, 3), 4))),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -17,6 +17,7 @@ from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Commit
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.resets.table import RESETS, ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
@@ -154,6 +155,16 @@ def request_modes(replica: Replica) -> None:
     replica.apply(PutRequestMode("orders", "readers", True, -1), PutRequestMode("orders", "others", False, 0))
 
 
+def reset(replica: Replica) -> None:
+    groups(replica)
+    topics(replica)
+    created = replica.state.topics["orders"].created_position
+    rows = tuple(ResetRow("orders", created, queue_id, 7) for queue_id in range(2))
+    replica.apply(ResetOffsets("readers", rows))
+    number = replica.state.table(RESETS).pending["readers", "orders", 1].number
+    replica.apply(SeeReset("readers", "orders", 1, number, Committer(1 << 60, (2, 3), 4)))
+
+
 def limits_alone(replica: Replica) -> None:
     replica.apply(LimitSends(120_000, 5_000_000))
 
@@ -261,6 +272,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     locks,
     popped,
     request_modes,
+    reset,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -339,11 +351,17 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     kinds = kinds_of(stream_of(state_of(everything)))
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
-    assert set(kinds) | {"activated", "locks", "pop-queues", "deliveries", "ended-deliveries", "request-modes"} == {
-        "start",
-        *of_tables,
-        "end",
+    alone = {
+        "activated",
+        "locks",
+        "pop-queues",
+        "deliveries",
+        "ended-deliveries",
+        "request-modes",
+        "resets",
+        "seen-resets",
     }
+    assert set(kinds) | alone == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")
 
 

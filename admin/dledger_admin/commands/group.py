@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin, StartFrom
+from dledger_client import Admin
 from dledger_remoting.delays import parse_delay_levels
 from dledger_remoting.retry_policies import SKIPPED_DELAYS, CustomizedRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -14,10 +14,11 @@ from ..errors import AdminError, WrongUsageError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
+from .group_moves import NewOffset, move, start_point
 from .group_view import GroupDescription, list_lines, render_description, render_list
 from .group_view import describe as describe_group
 from .names import CONSUMER_GROUP, TOPIC
-from .options import namesrv_option, time_ms
+from .options import namesrv_option
 
 _DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
 
@@ -27,23 +28,6 @@ class GroupChange(msgspec.Struct, frozen=True):
 
     group: str
     state: str
-
-
-class NewOffset(msgspec.Struct, frozen=True):
-    """One queue in the result of `group reset`."""
-
-    broker_group: str
-    queue_id: int
-    offset: int
-
-
-def start_point(text: str) -> StartFrom:
-    """Return what `Admin.reset_offsets` takes; a date without a time zone is in local time."""
-    if text in ("first", "beginning"):
-        return "first"
-    if text in ("last", "end"):
-        return "last"
-    return time_ms("--to", text, otherwise="beginning, end, ")
 
 
 @click.group(cls=HelpGroup)
@@ -139,27 +123,93 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name", type=CONSUMER_GROUP)
-@click.option("--topic", type=TOPIC, required=True, help="Where to move it.")
+@click.option("--topic", type=TOPIC, help="Where to move it.  [default: all topics that it reads]")
+@click.option("--queue", type=click.IntRange(min=0), help="The number of the queues to move it in.  [default: all]")
 @click.option(
     "--to",
     "position",
     required=True,
-    help="beginning, end, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
+    help="beginning, end, offset:N, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
 )
 @output_option
-def reset(namesrv: str, name: str, topic: str, position: str, output: str) -> None:
-    """Move a group's offsets in a topic; refused while it has members."""
+def reset(namesrv: str, name: str, topic: str | None, queue: int | None, position: str, output: str) -> None:
+    """Move a group's offsets; its members go on there, and what they have read before counts no more.
+
+    Refused, with the names of members that cannot be told: those that broadcast keep offsets of their own.
+    """
 
     target = start_point(position)
 
     async def work(admin: Admin) -> list[NewOffset]:
-        moved = await admin.reset_offsets(name, topic, target)
-        return [NewOffset(queue.broker_group, queue.queue_id, offset) for queue, offset in sorted(moved.items())]
+        return await move(admin, name, topic, target, queue)
 
-    offsets = with_admin(namesrv, work)
-    if not offsets:
-        raise AdminError(f"topic {topic} has no readable queues: nothing was moved")
-    emit(offsets, output, _render_offsets)
+    _emit_moved(with_admin(namesrv, work), name, topic, output)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name", type=CONSUMER_GROUP)
+@click.option("--topic", type=TOPIC, help="Whose messages to skip.  [default: of all topics that it reads]")
+@output_option
+def skip(namesrv: str, name: str, topic: str | None, output: str) -> None:
+    """Have a group skip what it is behind: it goes on with the messages to come, as `reset --to end` says."""
+
+    async def work(admin: Admin) -> list[NewOffset]:
+        return await move(admin, name, topic, "last", None)
+
+    _emit_moved(with_admin(namesrv, work), name, topic, output)
+
+
+@group.command()
+@namesrv_option
+@click.argument("source", type=CONSUMER_GROUP)
+@click.argument("target", type=CONSUMER_GROUP)
+@click.option("--topic", type=TOPIC, help="Which topic's offsets to copy.  [default: all that SOURCE has]")
+@output_option
+def clone(namesrv: str, source: str, target: str, topic: str | None, output: str) -> None:
+    """Have group TARGET go on where group SOURCE is."""
+
+    async def work(admin: Admin) -> GroupChange:
+        await _require_group(admin, source)
+        await admin.clone_offsets(source, target, topic=topic)
+        return GroupChange(target, f"goes on where {source} is")
+
+    emit(with_admin(namesrv, work), output, _render_change)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name", type=CONSUMER_GROUP)
+@output_option
+def pause(namesrv: str, name: str, output: str) -> None:
+    """Have brokers give a group no messages, until it is resumed; its members stay, and their offsets."""
+    _set_consuming(namesrv, name, output, may_consume=False)
+
+
+@group.command()
+@namesrv_option
+@click.argument("name", type=CONSUMER_GROUP)
+@output_option
+def resume(namesrv: str, name: str, output: str) -> None:
+    """Have brokers give a paused group messages again."""
+    _set_consuming(namesrv, name, output, may_consume=True)
+
+
+def _set_consuming(namesrv: str, name: str, output: str, *, may_consume: bool) -> None:
+    async def work(admin: Admin) -> GroupChange:
+        await _require_group(admin, name)
+        config = (await admin.groups())[name]
+        await admin.create_group(msgspec.structs.replace(config, consume_enable=may_consume))
+        return GroupChange(name, "resumed" if may_consume else "paused")
+
+    emit(with_admin(namesrv, work), output, _render_change)
+
+
+def _emit_moved(moved: list[NewOffset], name: str, topic: str | None, output: str) -> None:
+    if not moved:
+        where = f"group {name} has read no topic" if topic is None else f"topic {topic} has no such readable queues"
+        raise AdminError(f"{where}: nothing was moved")
+    emit(moved, output, _render_offsets)
 
 
 def _retry_policy(text: str) -> GroupRetryPolicy:
@@ -184,5 +234,6 @@ def _render_change(result: GroupChange) -> str:
 
 def _render_offsets(result: list[NewOffset]) -> str:
     return columns(
-        ("broker group", "queue", "offset"), [(one.broker_group, one.queue_id, one.offset) for one in result]
+        ("topic", "broker group", "queue", "offset"),
+        [(one.topic, one.broker_group, one.queue_id, one.offset) for one in result],
     )

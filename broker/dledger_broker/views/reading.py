@@ -25,6 +25,8 @@ class ReadStatus(StrEnum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_RESET = "OFFSET_RESET"
+    """The reader's group is to go on elsewhere, whatever there is here."""
     COLD = "COLD"
     """The units are not in the page cache: read again with `get_messages_later`."""
     NOT_REBUILT = "NOT_REBUILT"

@@ -15,6 +15,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.pop.commands import Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
@@ -56,6 +57,8 @@ EXAMPLES = [
     Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
     ResetPop("g", "orders", 48, 0, 7),
     PutRequestMode("T1", "CG", True, 3),
+    ResetOffsets("g", (ResetRow("orders", 48, 0, 7), ResetRow("orders", 48, 1, 0))),
+    SeeReset("g", "orders", 0, 9, Committer(1, (2, 3), 4)),
 ]
 
 

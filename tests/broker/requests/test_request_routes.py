@@ -34,6 +34,7 @@ READS = {
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     RequestCode.GET_TOPICS_OF_GROUP,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
 }
 REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 """They are handed on to a client, and nothing of them is stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from dledger.environment import Environment
@@ -80,6 +80,22 @@ class OffsetBuffer:
         else:
             done(None)
 
+    def fence(self, keys: Iterable[Key]) -> None:
+        """Nothing that was taken of these queues comes behind what the caller proposes next.
+
+        It is proposed now; what the log refuses because it is busy is not proposed again.
+        """
+        if self._offsets:
+            self._send()
+        keys = set(keys)
+        for batch in (self._offsets, *(flight.offsets for flight in self._flights)):
+            for key in keys & batch.keys():
+                del batch[key]
+        if not self._offsets:  # else the timer finds those that wait, too
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter(BusyError("the queue is being reset"))
+
     def discard(self, error: NotLeaderError) -> None:
         """This replica no longer leads: what is buffered was not proposed."""
         waiters, self._waiters = self._waiters, []
@@ -113,7 +129,7 @@ class OffsetBuffer:
 
     def _landed(self, flight: _Flight, error: LogError | None) -> None:
         self._flights.remove(flight)
-        if isinstance(error, BusyError):
+        if isinstance(error, BusyError) and flight.offsets:
             self._offsets = {**flight.offsets, **self._offsets}
             self._waiters = [*flight.waiters, *self._waiters]
             self._arm()

@@ -143,6 +143,10 @@ class RecentCommits:
         for queue_id, offset, by in rows:
             self.note((group, topic, queue_id), Taken(offset, by, now))
 
+    def forget(self, key: Key) -> None:
+        """Whoever committed a queue's offset, its group goes on elsewhere now."""
+        self._taken.pop(key, None)
+
     def _forget_old(self, now: float) -> None:
         while self._taken and now - next(iter(self._taken.values()))[-1].at > LATE_COMMIT_S:
             self._taken.popitem(last=False)

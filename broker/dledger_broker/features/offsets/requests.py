@@ -41,7 +41,9 @@ from dledger_remoting.topics import is_system_group, require_readable, validate_
 class OffsetRequests(Part):
     """Answers requests about offsets, on the leader.
 
-    `take_reset` takes a commit that says `reset`, if it returns True: of a queue that its group pops.
+    `take_reset` takes a commit that says `reset`, if it returns True. `admits` says whether a commit counts in a queue
+    that was reset of late, or raises `SystemBusy`; `on_query` is told who is about to learn a committed offset, and may
+    know another one.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class OffsetRequests(Part):
         self.commits = commits
         self._buffer = commits.buffer
         self.take_reset: Callable[[Request, UpdateConsumerOffsetHeader], bool] = _nobody_pops
+        self.admits: Callable[[Request, Key], bool] = _all_count
+        self.on_query: Callable[[Request, Key], int | None] = _nothing_known
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -94,7 +98,8 @@ class OffsetRequests(Part):
                 self._requests.fail(request, error)
                 return
             try:
-                _respond_offset(request, self._committed(header))
+                reset = self.on_query(request, key)
+                _respond_offset(request, self._committed(header) if reset is None else reset)
             except QueryNotFound as missing:
                 self._requests.fail(request, missing)
 
@@ -137,6 +142,10 @@ class OffsetRequests(Part):
         if header.reset and self.take_reset(request, header):
             return
         key = (header.consumer_group, header.topic, header.queue_id)
+        if not self.admits(request, key):
+            # A leader that was deposed does not know that the reset was seen.
+            self._requests.when_confirmed(request, request.respond)
+            return
         if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
             self._buffer.flush(partial(self._finish_overtaken, request, key, header.commit_offset), key)
             return
@@ -223,6 +232,11 @@ class OffsetRequests(Part):
         if self._machine.topic(fields.topic) is None or self._groups.is_deleting(fields.consumer_group):
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
+        try:
+            if not self.admits(request, key):
+                return
+        except SystemBusy:
+            return  # the next pull brings it again
         by = _committer(request.origin)
         if not self._is_stored(key, offset, by):
             self._commit(key, offset, by)
@@ -282,6 +296,14 @@ class OffsetRequests(Part):
 
 def _nobody_pops(_request: Request, _header: UpdateConsumerOffsetHeader) -> bool:
     return False
+
+
+def _all_count(_request: Request, _key: Key) -> bool:
+    return True
+
+
+def _nothing_known(_request: Request, _key: Key) -> int | None:
+    return None
 
 
 def _respond_offset(request: Request, offset: int) -> None:

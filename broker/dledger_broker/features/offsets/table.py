@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer, RecentCommits, Remembered
+from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer, Key, RecentCommits, Remembered
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
@@ -62,13 +62,14 @@ class OffsetTable(Table):
     """What consumer groups have committed.
 
     `is_pop_queue` tells whether a group pops a queue: what it commits there is what it has acknowledged, and a consumer
-    that commits says nothing.
+    that commits says nothing. `is_reset` tells whether a queue is reset and no consumer has seen it: what one commits
+    there rests on what it read before.
     `recent` remembers who committed of late, by this replica's clock; the digest leaves it out.
     `digest` is the order-independent digest of the table.  `capture` takes time per (group, topic) pair, not per queue:
     later commits copy the rows that they touch.
     """
 
-    __slots__ = ("_applied", "_epoch", "_rows", "digest", "is_pop_queue", "recent")
+    __slots__ = ("_applied", "_epoch", "_rows", "digest", "is_pop_queue", "is_reset", "recent")
 
     digest: int
 
@@ -80,6 +81,7 @@ class OffsetTable(Table):
         self._applied: list[CommitOffsets] = []
         self.recent = RecentCommits()
         self.is_pop_queue: Callable[[str, str, int], bool] = _nobody_pops
+        self.is_reset: Callable[[Key], bool] = _nobody_resets
         self.digest = 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
@@ -87,13 +89,22 @@ class OffsetTable(Table):
         _ = entry, changes
         match command:
             case CommitOffsets(offsets=offsets):
+                void = False
                 for group, topic, queue_id, offset in offsets:
-                    if not self.is_pop_queue(group, topic, queue_id):
+                    if self.is_reset((group, topic, queue_id)):
+                        void = True
+                    elif not self.is_pop_queue(group, topic, queue_id):
                         self.commit(group, topic, queue_id, offset)
-                self._applied.append(command)
+                self._applied.append(self._without_reset(command) if void else command)
             case DeleteOffsets(pairs=pairs):
                 for group, topic in pairs:
                     self.remove(group, topic)
+
+    def _without_reset(self, command: CommitOffsets) -> CommitOffsets:
+        """A command without the commits that had no effect: none of them tells that a later one is late."""
+        by = command.by or (-1,) * len(command.offsets)
+        kept = [(row, number) for row, number in zip(command.offsets, by, strict=False) if not self.is_reset(row[:3])]
+        return CommitOffsets(tuple(row for row, _ in kept), command.committers, tuple(number for _, number in kept))
 
     def batch_applied(self, now: Callable[[], float]) -> None:
         """See `Table.batch_applied`: who made the commits is remembered for a while."""
@@ -181,6 +192,10 @@ class OffsetTable(Table):
 
 
 def _nobody_pops(_group: str, _topic: str, _queue_id: int) -> bool:
+    return False
+
+
+def _nobody_resets(_key: Key) -> bool:
     return False
 
 

@@ -43,7 +43,7 @@ def _build(context: Context) -> PopRequests:
     classes = context.parts[ClassFilters]
     changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
-    pops = PopRequests(
+    return PopRequests(
         machine,
         env,
         context.group,
@@ -60,8 +60,6 @@ def _build(context: Context) -> PopRequests:
         AckRequests(machine, changes, clock, requests),
         Revivals(machine, env, config, clock, dues, changes, reads, groups),
     )
-    offsets.take_reset = pops.resets.take
-    return pops
 
 
 FEATURE: Final = Feature(name=NAME, commands=POP_COMMANDS, table=POPPED, activated=True, build=_build)

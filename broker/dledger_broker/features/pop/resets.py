@@ -8,7 +8,9 @@ from functools import partial
 from dledger.errors import LogError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import NO_ROW, PopQueueKey, ResetPop
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.headers import UpdateConsumerOffsetHeader
 
@@ -28,19 +30,31 @@ class PopResets:
         self._requests = requests
         self._on_reset = on_reset
 
+    def pops(self, key: tuple[str, str, int]) -> bool:
+        """Whether a group, the first of the three, pops a queue."""
+        return self._changes.next_offset(PopQueueKey(*key)) != NO_ROW
+
     def take(self, request: Request, header: UpdateConsumerOffsetHeader) -> bool:
         """Have a group go on at an offset; False, and nothing done, if it does not pop the queue."""
-        key = PopQueueKey(header.consumer_group, header.topic, header.queue_id)
+        key = (header.consumer_group, header.topic, header.queue_id)
         topic = self._machine.topic(header.topic)
-        if topic is None or self._changes.next_offset(key) == NO_ROW:
+        if topic is None or not self.pops(key):
             return False
-        command = ResetPop(key.group, key.topic, topic.created_position, key.queue_id, header.commit_offset)
-        self._changes.reset(command, partial(self._done, request, header.topic))
+        self.reset(key, topic, header.commit_offset, partial(self._done, request))
         return True
 
-    def _done(self, request: Request, topic: str, error: LogError | None) -> None:
+    def reset(self, key: tuple[str, str, int], topic: TopicState, offset: int, done: Done) -> None:
+        """Have a group that pops a queue go on at an offset of it."""
+        command = ResetPop(key[0], key[1], topic.created_position, key[2], offset)
+        self._changes.reset(command, partial(self._reset, key[1], done))
+
+    def _reset(self, topic: str, done: Done, error: LogError | None) -> None:
+        done(error)
+        if error is None:
+            self._on_reset((topic,))
+
+    def _done(self, request: Request, error: LogError | None) -> None:
         if error is None:
             request.respond()
-            self._on_reset((topic,))
         else:
             self._requests.fail(request, error)

@@ -104,6 +104,13 @@ class LongPolls:
         pulls = (pull for pulls in self._by_queue.values() for pull in pulls)
         self._release([pull for pull in pulls if pull.fields.consumer_group in groups])
 
+    def release_queues(self, keys: Container[tuple[str, str, int]]) -> None:
+        """Answer the pulls of groups in queues, each a (group, topic, queue id)."""
+        pulls = (pull for pulls in self._by_queue.values() for pull in pulls)
+        self._release(
+            [pull for pull in pulls if (pull.fields.consumer_group, pull.fields.topic, pull.fields.queue_id) in keys]
+        )
+
     def release_dropped(self) -> None:
         """Answer the pulls of queues whose topic was deleted."""
         self._release([pull for queue, pulls in self._by_queue.items() if queue.dropped for pull in pulls])

@@ -7,7 +7,7 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger.environment import Environment, called_back
@@ -86,7 +86,7 @@ _UNSURE: Final = frozenset(
 
 
 class PullRequests(Part):
-    """Answers pulls."""
+    """Answers pulls; `take_over` answers one in another way, if it returns True."""
 
     def __init__(
         self,
@@ -123,6 +123,7 @@ class PullRequests(Part):
         self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
         gossip.attach_pulls(self.held)
         self.accepts_waiting = True
+        self.take_over: Callable[[Request, PullFields], bool] = _nobody
         machine.on_topics_changed.append(self.held.release_dropped)
         group.listeners.append(self._on_leadership)
 
@@ -201,6 +202,8 @@ class PullRequests(Part):
             return
         if group is not None:
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
+        if self.take_over(request, fields):
+            return
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.
             self._offsets.commit_by_pull(request, fields)
@@ -376,6 +379,14 @@ class PullRequests(Part):
             )
         )
 
+    def answer_reset(self, request: Request, fields: PullFields, offset: int) -> None:
+        """21: the group goes on at an offset, whatever the pull asked for."""
+        topic = self._machine.topic(fields.topic)
+        queue = None if topic is None else topic.queue(fields.queue_id)
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        result = GetResult(ReadStatus.OFFSET_RESET, offset, low, high, [])
+        self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, offset, result)
+
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
@@ -429,6 +440,10 @@ class PullRequests(Part):
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
+
+
+def _nobody(_request: Request, _fields: PullFields) -> bool:
+    return False
 
 
 def _pull_again(request: Request) -> None:

@@ -1,0 +1,45 @@
+"""Moves of consumer groups: requests to broker groups that set where a group goes on, whether it has members or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.headers import encode_ext
+from dledger_remoting.resets import AT_END, CloneOffsetHeader, ResetOffsetHeader, decode_reset
+
+from .cluster_calls import ClusterCalls
+from .errors import refusal
+from .messages import MessageQueue
+from .offsets import StartFrom
+
+_UNKNOWN: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_FIRST: Final = 0
+
+
+async def reset_group(
+    calls: ClusterCalls, group: str, topic: str, to: StartFrom, broker_groups: Sequence[str], queue_id: int = -1
+) -> dict[MessageQueue, int] | None:
+    """Where the group goes on in a topic's queues; None, and nothing done, if a broker cannot tell members of it."""
+    timestamp = _FIRST if to == "first" else AT_END if to == "last" else to
+    header = encode_ext(ResetOffsetHeader(topic, group, timestamp, is_force=True, queue_id=queue_id))
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    answers = await calls.ask_leaders(broker_groups, code, header, accept=_UNKNOWN)
+    if any(answer.code != ResponseCode.SUCCESS for answer in answers.values()):
+        return None
+    moved: dict[MessageQueue, int] = {}
+    try:
+        for answer in answers.values():
+            for queue, offset in decode_reset(bytes(answer.body)).items():
+                moved[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = offset
+    except RemotingError as error:
+        raise refusal(error) from error
+    return moved
+
+
+async def clone_group(calls: ClusterCalls, source: str, target: str, topic: str | None) -> None:
+    """Have one group go on where another one is, on every broker group."""
+    header = encode_ext(CloneOffsetHeader(source, target, topic or "", offline=True))
+    await calls.ask_leaders(await calls.group_names(None), RequestCode.CLONE_GROUP_OFFSET, header)
