@@ -13,7 +13,7 @@ import pytest
 from cluster_checks import create_topic, dledger
 from stock_clients import GO_CLIENT, JAVA_CLIENTS
 
-from dledger_client.sync import SyncAdmin, SyncConsumer, SyncProducer
+from dledger_client import SyncAdmin, SyncConsumer, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_remoting.traces import HandlingTrace, SendTrace, Trace, kind_of
 

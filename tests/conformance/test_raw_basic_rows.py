@@ -1,0 +1,173 @@
+"""Bytes on the wire come through rows on routes, sends, pulls, offsets, long polls, malformed frames and namespaces.
+
+Every row runs in both serializers; those that a dead leader can touch run with a kill of it in their middle, too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from raw_wire import PRODUCERS, Wire, killed_in_the_middle, now_ms
+
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.frame import SerializeType
+from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.properties import parse_properties
+from dledger_remoting.record import iter_records
+from tests.integration.bare_client import BareClient
+
+FOUR_MIB = 4 << 20
+LONG_POLL_MS = 2_000
+
+
+@pytest.fixture(params=[SerializeType.JSON, SerializeType.ROCKETMQ], ids=["json", "binary"])
+def wire(quick_group, request) -> Iterator[Wire]:
+    made = Wire(quick_group, request.param, kills=False)
+    with made.client:
+        yield made
+
+
+@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+def row(quick_group, request) -> Iterator[Wire]:
+    yield from killed_in_the_middle(quick_group, kills=request.param)
+
+
+def batch(*bodies: bytes) -> bytes:
+    """A batch's body: of each message its size, magic, CRC, flag, body and properties."""
+    parts = []
+    for body in bodies:
+        rest = bytes(12) + len(body).to_bytes(4, "big") + body + bytes(2)
+        parts.append((len(rest) + 4).to_bytes(4, "big") + rest)
+    return b"".join(parts)
+
+
+def pull_of(wire: Wire, offset: int, *, suspend_ms: int) -> dict[str, str]:
+    names = {"consumerGroup": wire.group, "topic": wire.topic, "queueId": "0", "queueOffset": str(offset)}
+    numbers = {"maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "subVersion": "0"}
+    return {
+        **names,
+        **numbers,
+        "suspendTimeoutMillis": str(suspend_ms),
+        "subscription": "*",
+        "expressionType": "TAG",
+    }
+
+
+@pytest.mark.parametrize("version", [61, 317, 493])
+def test_a_route_is_found_and_that_of_a_topic_that_does_not_exist_is_not(quick_group, wire, version):
+    with BareClient(quick_group.namesrv) as names:
+        for topic in (wire.topic, "TBW102"):
+            answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            assert answer.code == ResponseCode.SUCCESS
+            assert b'"brokerName":"broker-a"' in answer.body
+        missing = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{wire.topic}-none-{version}"})
+        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_what_is_sent_is_pulled_back_with_its_body_properties_and_offset(row):
+    sent = [row.send("first", {"KEYS": "k1", "TAGS": "red", "mine": "ü"})]
+    row.kill()
+    sent.append(row.send("second"))
+    for offset, (body, answer) in enumerate(zip((b"first", b"second"), sent, strict=True)):
+        record = row.pull(row.topic, offset)
+        assert (record.body, record.queue_offset, record.queue_id) == (body, offset, 0)
+        assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", str(offset))
+        assert parse_offset_message_id(answer.ext["msgId"])[1] == record.physical_offset
+    properties = parse_properties(row.pull(row.topic, 0).properties)
+    assert {name: properties[name] for name in ("KEYS", "TAGS", "mine")} == {"KEYS": "k1", "TAGS": "red", "mine": "ü"}
+
+
+def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(wire):
+    wire.send("x" * FOUR_MIB)
+    assert len(wire.pull(wire.topic, 0).body) == FOUR_MIB
+    wire.send("x" * (FOUR_MIB + 1), expected=ResponseCode.MESSAGE_ILLEGAL)
+    wire.send("next")
+    assert wire.pull(wire.topic, 1).body == b"next"
+
+
+def test_a_batch_becomes_messages_with_consecutive_offsets(row):
+    names = {"a": PRODUCERS, "b": row.topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(now_ms()), "h": "0"}
+    for code, more in ((RequestCode.SEND_BATCH_MESSAGE, {"m": "true"}), (RequestCode.SEND_MESSAGE_V2, {"m": "true"})):
+        answer = row.ask(code, {**names, "i": "", **more}, batch(b"one", b"two"))
+        assert len(answer.ext["msgId"].split(",")) == 2
+        if row.killed is None:
+            row.kill()
+    assert [row.pull(row.topic, offset).body for offset in range(4)] == [b"one", b"two"] * 2
+
+
+def test_a_new_groups_offset_is_none_and_one_below_zero_is_not_committed(row):
+    row.heartbeat()
+    row.send("message")
+    ext = {"consumerGroup": row.group, "topic": row.topic, "queueId": "0"}
+    young = row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+    assert young.ext["offset"] == "0", "a topic that is young is read from its first message"
+    row.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "1"})
+    row.kill()
+    assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
+    opaque = row.client.post(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "-1"})
+    assert row.client.read().opaque == opaque
+    assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
+
+
+def test_a_long_poll_ends_with_a_message_or_when_its_time_is_over_and_holds_up_no_send(wire):
+    beginning = time.monotonic()
+    answer = wire.ask(
+        RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=LONG_POLL_MS), expected=ResponseCode.PULL_NOT_FOUND
+    )
+    assert time.monotonic() - beginning >= LONG_POLL_MS / 1000 - 0.1
+    assert {"nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"} <= answer.ext.keys()
+    polls = [
+        wire.client.post(RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=30_000), kind=wire._type)
+        for _ in range(8)
+    ]
+    sent = wire.send("awaited")
+    answers = [wire.pushed.popleft() if wire.pushed else wire.client.read() for _ in polls]
+    assert {one.opaque for one in answers} == {*polls}
+    assert {one.code for one in answers} == {ResponseCode.SUCCESS}
+    for one in answers:
+        [record] = iter_records(one.body)
+        assert (record.body, str(record.queue_offset)) == (b"awaited", sent.ext["queueOffset"])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x7f\xff\xff\xff" + bytes(16),
+        b"\x00\x00\x00\x08" + b"\x02\x00\x00\x02" + b"{}" + bytes(2),
+        b"\x00\x00\x00\x08" + b"\x00\x00\x01\x00" + bytes(4),
+        b"\x00\x00\x00\x0c" + b"\x00\x00\x00\x08" + b"no json!",
+    ],
+    ids=["length", "serializer", "header longer than its frame", "no json"],
+)
+def test_a_malformed_frame_closes_its_own_connection_and_no_other(quick_group, wire, garbage):
+    address = quick_group.client_address(quick_group.leader())
+    with BareClient(address) as broken:
+        broken.write(garbage)
+        broken.wait_closed()
+    wire.send("still here")
+    assert wire.pull(wire.topic, 0).body == b"still here"
+
+
+def test_fields_of_json_may_be_numbers_flags_and_null(wire):
+    ext = {"topic": wire.topic, "queueId": 0, "more": None, "flag": True, "ratio": 1.5}
+    header = {"code": int(RequestCode.GET_MAX_OFFSET), "opaque": 77, "flag": 0, "language": "CPP", "version": 63}
+    encoded = json.dumps({**header, "extFields": ext}).encode()
+    length = len(encoded).to_bytes(4, "big")
+    wire.client.write((len(encoded) + 4).to_bytes(4, "big") + length + encoded)
+    answer = wire.client.read()
+    assert (answer.opaque, answer.code, answer.ext["offset"]) == (77, ResponseCode.SUCCESS, "0")
+
+
+def test_a_namespace_beside_a_plain_name_changes_nothing_and_one_within_the_name_is_kept(row):
+    """As RocketMQ's own brokers have it: `ns` and `nsd` are read by none of them."""
+    row.send("plain", {"INSTANCE_ID": "tenant"}, ns="tenant", nsd="true")
+    row.kill()
+    row.send("plain, too", ns="tenant", nsd="true")
+    assert [row.pull(row.topic, offset).body for offset in (0, 1)] == [b"plain", b"plain, too"]
+    assert parse_properties(row.pull(row.topic, 0).properties)["INSTANCE_ID"] == "tenant"
+    row.send("within", topic=f"tenant%{row.topic}")
+    assert row.pull(f"tenant%{row.topic}", 0).body == b"within"
+    assert row.pull(row.topic, 2, wait=False) is None
