@@ -402,6 +402,7 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
         ("delayed", ["the dentist called: taken back", "stand up", "go home"]),
         ("retries", ["delivered a parcel at try 3"]),
         ("simple_consumer", ["first: took a job", "second: took a job, at try 2", "second: done"]),
+        ("filtered_consumer", ["received eu 200", "received eu 500"]),
         ("broadcast", ["one: first", "two: first", "one: second"]),
         ("strategies", ["even: of queue 0, of queue 2", "odd: of queue 1, of queue 3"]),
         ("priorities", ["a fire", "a wish", "a question"]),
