@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 from types import FrameType
 
 import pytest
 from hypothesis import settings
 
 from dledger import loop_guard
+
+HELPERS = {path.stem for path in Path(__file__).parent.rglob("*.py") if not path.stem.startswith(("test_", "conftest"))}
+"""Modules that tests import. Pytest rewrites their assertions too, so that a failing one tells its values."""
+pytest.register_assert_rewrite(*sorted(HELPERS))
 
 SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.", "dledger_namesrv.")
 """Modules that run on the loop of a node or name server."""
