@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from .header_codec import decode_ext, encode_ext
 from .headers_admin import (
+    ConsumeDirectlyHeader,
+    ConsumerRunningInfoHeader,
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
@@ -87,8 +89,10 @@ __all__ = [
     "BrokerNodeHeader",
     "CheckTransactionHeader",
     "ClusterHeader",
+    "ConsumeDirectlyHeader",
     "ConsumeStatsHeader",
     "ConsumerGroupHeader",
+    "ConsumerRunningInfoHeader",
     "ConsumerSendBackHeader",
     "CreateTopicHeader",
     "DeleteSubscriptionGroupHeader",

@@ -1,6 +1,4 @@
-"""Headers of administration at a broker: codes 17, 200, 204, 207, 215, 303, 315, 317, 351, 352 and those that name one
-topic or group.
-"""
+"""Headers of administration at a broker: of topics, groups, statistics, and questions to one consumer."""
 
 from __future__ import annotations
 
@@ -73,3 +71,19 @@ class GroupsConsumeStatsHeader(msgspec.Struct, frozen=True, gc=False, rename="ca
     """How far all groups are (317); of ordered topics only, if asked."""
 
     is_order: bool = False
+
+
+class ConsumerRunningInfoHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What a consumer is doing (307), with the stacks of its threads if asked."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have a consumer consume the message with an offset message id (309)."""
+
+    consumer_group: str
+    msg_id: str
+    client_id: str = ""

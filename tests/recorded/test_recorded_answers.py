@@ -6,6 +6,7 @@ import pytest
 
 from tests.recorded.areas import (
     assignments,
+    consumer_questions,
     groups,
     locks,
     membership,
@@ -48,6 +49,7 @@ AREAS = (
     assignments,
     statistics,
     resets,
+    consumer_questions,
 )
 
 

@@ -12,6 +12,7 @@ from dledger_broker.features import (
     assignments,
     class_filters,
     client_membership,
+    consumer_questions,
     delay,
     group_settings,
     groups,
@@ -56,6 +57,7 @@ FEATURES: Final = (
     retention.FEATURE,
     group_settings.FEATURE,
     statistics.FEATURE,
+    consumer_questions.FEATURE,
     runtime.FEATURE,
 )
 

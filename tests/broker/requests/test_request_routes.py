@@ -36,7 +36,11 @@ READS = {
     RequestCode.GET_TOPICS_OF_GROUP,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
 }
-REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+REPLIES = {
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+}
 """They are handed on to a client, and nothing of them is stored."""
 OWN_ANSWERS = {
     RequestCode.HEART_BEAT,
