@@ -30,6 +30,7 @@ FRESH = {
     "mixed": range(500, 512),
     "pops": range(500, 508),
     "replies": range(500, 508),
+    "assignments": range(500, 506),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -158,6 +159,7 @@ HAPPENINGS = {
         "popped message shown again",
         "log trimmed",
     ),
+    "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
 }
 """What a short campaign of a scenario reaches."""
 

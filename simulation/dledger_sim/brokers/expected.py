@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
+from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
@@ -106,6 +107,7 @@ class Expected:
         self.groups: Final[defaultdict[str, History[SubscriptionGroupConfig | None]]] = defaultdict(
             lambda: History(None)
         )
+        self.modes: Final[defaultdict[ModeKey, History[Mode | None]]] = defaultdict(lambda: History(None))
         self.offsets: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
         self.committers: Final[defaultdict[OffsetKey, History[_Commit | None]]] = defaultdict(lambda: History(None))
         self.trims: Final[History[int]] = History(0)
@@ -124,6 +126,12 @@ class Expected:
         self.pins[pin.name] = Pin(
             pin.name, min(before.position, pin.position), pin.lease_ms, max(before.renewed_ms, pin.renewed_ms)
         )
+
+    def end_modes(self, index: int, moment: float, *, topic: str = "", group: str = "") -> None:
+        """A topic or a group is gone, and with it how it was consumed."""
+        for key, history in self.modes.items():
+            if history.last is not None and (key.topic == topic or key.group == group):
+                history.put(index, moment, None)
 
     def see_committers(self, command: CommitOffsets, index: int, moment: float) -> None:
         """Who commits, as every replica is to remember it for a while."""
@@ -163,6 +171,8 @@ class Expected:
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.last) is not None}
         self._same(node, index, "offsets", offsets, _offsets_of(state))
         self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.table(PINS)})
+        modes = {key: mode for key, history in self.modes.items() if (mode := history.last) is not None}
+        self._same(node, index, "request modes", modes, dict(state.table(REQUEST_MODES)))
         self._same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 

@@ -23,6 +23,7 @@ _BROKERS: Final = (
     BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True),
     BrokerScenario("pops", pops=True),
     BrokerScenario("replies", replies=True),
+    BrokerScenario("assignments", assignments=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

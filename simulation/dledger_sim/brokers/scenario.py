@@ -39,6 +39,7 @@ CLIENTS: Final = (
     "poppers",
     "requesters",
     "repliers",
+    "mode_setters",
 )
 
 
@@ -49,7 +50,8 @@ class BrokerScenario:
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
     there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members
     of a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
-    `pops` consumers that pop, with `replies` producers that wait for replies, and those who send them. With `swarm`
+    `pops` consumers that pop, with `replies` producers that wait for replies, and those who send them, with
+    `assignments` administrators who say how groups consume topics. With `swarm`
     each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
@@ -67,6 +69,7 @@ class BrokerScenario:
         retries: bool = False,
         pops: bool = False,
         replies: bool = False,
+        assignments: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -79,6 +82,7 @@ class BrokerScenario:
         self._retries = retries
         self._pops = pops
         self._replies = replies
+        self._assignments = assignments
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -119,6 +123,14 @@ class BrokerScenario:
         if self._replies:
             settings = replace(
                 settings, producers=1, requesters=random.choice((1, 3, 6)), repliers=random.choice((2, 4))
+            )
+        if self._assignments:
+            settings = replace(
+                settings,
+                producers=1,
+                administrators=random.choice((1, 2)),
+                stewards=random.choice((1, 2)),
+                mode_setters=random.choice((2, 4)),
             )
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))

@@ -13,6 +13,7 @@ from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_sim.brokers.assignments import ModeSetter
 from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
@@ -123,6 +124,7 @@ class BrokerTrial:
             *[Popper] * settings.poppers,
             *[Requester] * settings.requesters,
             *[Replier] * settings.repliers,
+            *[ModeSetter] * settings.mode_setters,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))

@@ -21,6 +21,7 @@ from typing import Final
 from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
+from dledger_broker.features.assignments.table import Mode, ModeKey, PutRequestMode
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -280,7 +281,7 @@ class Truth:
 
     def _see_command(self, command: Command, entry: CommittedEntry) -> None:
         match command:
-            case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup():
+            case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup() | PutRequestMode():
                 self._see_change(command, entry)
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
@@ -318,8 +319,10 @@ class Truth:
                         self._see_trim(incarnation, queue_id, first, self.trimmed_to)
                         self.pops.see_trim(name, queue_id, first)
 
-    def _see_change(self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup, entry: CommittedEntry) -> None:
-        """A topic or a consumer group comes, changes or goes."""
+    def _see_change(
+        self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup | PutRequestMode, entry: CommittedEntry
+    ) -> None:
+        """A topic or a consumer group comes, changes or goes, or how a group consumes a topic."""
         expected, index, moment = self.expected, entry.index, self._moment
         match command:
             case PutTopic(config=config):
@@ -339,15 +342,21 @@ class Truth:
                     self.happened["topic deleted"] += 1
                     expected.topics[name].put(index, moment, None)
                     expected.configs[name].put(index, moment, None)
+                    expected.end_modes(index, moment, topic=name)
                     expected.topic_versions.put(index, moment, expected.topic_versions.last + 1)
                 self._forget_offsets(key for key in self.committed if key[1] == name)
                 self.pops.forget(lambda key: key[1] == name)
             case PutGroup(config=group_config):
                 expected.see(("group", group_config.group_name, group_config.retry_max_times))
                 expected.groups[group_config.group_name].put(index, moment, group_config)
+            case PutRequestMode(topic=topic, group=group, pops=pops, pop_share_queues=share):
+                mode = Mode(pops, share)
+                expected.see(("mode", ModeKey(topic, group), mode))
+                expected.modes[ModeKey(topic, group)].put(index, moment, mode)
             case DeleteGroup(group=name, clean_offsets=clean):
                 self.happened["group deleted"] += expected.groups[name].last is not None
                 expected.groups[name].put(index, moment, None)
+                expected.end_modes(index, moment, group=name)
                 self.pops.forget(lambda key: key[0] == name)
                 if clean:
                     self._forget_offsets(key for key in self.committed if key[0] == name)

@@ -65,6 +65,7 @@ class ClientSettings:
     retriers: int = 0
     requesters: int = 0
     repliers: int = 0
+    mode_setters: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0

@@ -5,8 +5,8 @@ SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends,
 `retries` those of messages that are sent back, `units` those of what the broker itself writes, `locks` those of queue
 locks, `halves` those of transactions, `pops` those of popped messages, `replies` those of replies, `busy` those of
 what the log did not take, `incarnations` those of names that were given twice, `clocks` those of group time,
-`upgrades` those of nodes of different versions, `state` those of other state and of views; `apply` puts one into a
-real process.
+`upgrades` those of nodes of different versions, `assignments` those of how groups consume topics, `state` those of
+other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dledger_sim.brokers.mutants import (
+    assignments,
     busy,
     clocks,
     commits,
@@ -55,6 +56,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **retries.CATALOGUE,
     **pops.CATALOGUE,
     **replies.CATALOGUE,
+    **assignments.CATALOGUE,
 }
 
 
