@@ -15,6 +15,7 @@ from dledger_client import (
     SimpleConsumer,
     Sql,
     SyncConsumer,
+    SyncPullConsumer,
     SyncSimpleConsumer,
 )
 from dledger_remoting.codes import RequestCode
@@ -65,6 +66,7 @@ CONSUMERS = {
     "pull": partial(PullConsumer, "127.0.0.1:1"),
     "simple": partial(SimpleConsumer, "127.0.0.1:1", "CG", "T"),
     "blocking": partial(SyncConsumer, "127.0.0.1:1", "CG", "T"),
+    "blocking pull": partial(SyncPullConsumer, "127.0.0.1:1"),
     "blocking simple": partial(SyncSimpleConsumer, "127.0.0.1:1", "CG", "T"),
 }
 
