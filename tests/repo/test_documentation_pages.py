@@ -30,7 +30,7 @@ ANSWERED, PUSHED = ANSWERED.split("\nBrokers send to clients:\n")
 OWN_CODES, OWN_NAMESRV_CODES = (DOCS / "wire.md").read_text().split("\nName servers answer:\n")
 CODE = re.compile(r"\b(\d+) (?:\| )?`([A-Z_0-9]+)`")
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-DERIVED_KEYS = {"broker_id_when_follower", "secret_file", "peers", "namesrv", "http_port"} | {
+DERIVED_KEYS = {"broker_id_when_follower", "secret_file", "peers", "class_filters", "namesrv", "http_port"} | {
     f"{who}_{what}" for who in ("advertised", "peer") for what in ("host", "port")
 }
 """Keys whose default follows from others, or is nothing: said in words."""
