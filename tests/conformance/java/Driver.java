@@ -82,6 +82,17 @@ public class Driver {
                 return shown((wanted.getBooleanValue("trace") ? traced() : ready()).send(message(wanted)));
             case "view_trace":
                 return traces(wanted.getString("message_id"));
+            case "send_within":
+                DefaultMQProducer within = new DefaultMQProducer("java-producers");
+                within.setNamesrvAddr(nameServer);
+                within.setInstanceName(wanted.getString("namespace"));
+                within.setNamespace(wanted.getString("namespace"));
+                within.start();
+                try {
+                    return shown(within.send(message(wanted)));
+                } finally {
+                    within.shutdown();
+                }
             case "send_async":
                 CompletableFuture<SendResult> result = new CompletableFuture<>();
                 ready().send(message(wanted), new SendCallback() {
@@ -313,6 +324,9 @@ public class Driver {
             new DefaultMQPushConsumer(wanted.getString("group"), wanted.getBooleanValue("trace"), null);
         made.setNamesrvAddr(nameServer);
         made.setInstanceName(name);
+        if (wanted.containsKey("namespace")) {
+            made.setNamespace(wanted.getString("namespace"));
+        }
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (wanted.getBooleanValue("assigned")) { // brokers assign its queues, which the 4.x line cannot have
             made.getClass().getMethod("setClientRebalance", boolean.class).invoke(made, false);
