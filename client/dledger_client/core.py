@@ -65,8 +65,10 @@ FORMER_LEADER_SECONDS: Final = 0.5
 MIN_BUSY_PAUSE_SECONDS: Final = 0.005
 MAX_BUSY_PAUSE_SECONDS: Final = 0.2
 
-_NEVER_ANSWERED: Final = frozenset({int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)})
-"""Notices, whether a broker marks them as one-way or not."""
+_NOT_ANSWERED_HERE: Final = frozenset(
+    {int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED), int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)}
+)
+"""Notices, whether a broker marks them as one-way or not; and replies, which are answered by who takes them."""
 
 _instances = itertools.count(1)
 
@@ -310,7 +312,7 @@ class ClientCore:
             return
         if self._request_handler is not None:
             self._request_handler(connection, command)
-        if not command.is_oneway and connection.is_open and command.code not in _NEVER_ANSWERED:
+        if not command.is_oneway and connection.is_open and command.code not in _NOT_ANSWERED_HERE:
             remark = f"request code {command.code} is not supported by this client"
             answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             connection.send_frame(encode_command(answer))
