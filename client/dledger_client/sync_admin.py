@@ -121,9 +121,15 @@ class SyncAdmin(ClosedAfterUse):
         """See `Admin.set_offset`."""
         self._blocking.run(self._admin.set_offset(group, queue, offset))
 
-    def reset_offsets(self, group: str, topic: str, to: StartFrom) -> dict[MessageQueue, int]:
+    def reset_offsets(
+        self, group: str, topic: str, to: StartFrom, *, queue_id: int | None = None
+    ) -> dict[MessageQueue, int]:
         """See `Admin.reset_offsets`."""
-        return self._blocking.run(self._admin.reset_offsets(group, topic, to))
+        return self._blocking.run(self._admin.reset_offsets(group, topic, to, queue_id=queue_id))
+
+    def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
+        """See `Admin.clone_offsets`."""
+        self._blocking.run(self._admin.clone_offsets(source, target, topic=topic))
 
     def first_offset(self, queue: tuple[str, str, int]) -> int:
         """See `Admin.first_offset`."""
