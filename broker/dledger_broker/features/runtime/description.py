@@ -89,6 +89,8 @@ class RuntimeInfo(Part):
             "runtime": _duration(int(uptime_s)),
             "putTps": self._throughput.stored(),
             "getTransferredTps": self._throughput.delivered(),
+            "getTransferedTps": self._throughput.delivered(),
+            **self._throughput.totals(),
             "commitLogMinOffset": str(status.first_position),
             "commitLogMaxOffset": str(status.applied_position),
             "commitLogDiskRatio": str(status.disk_used / 1000),

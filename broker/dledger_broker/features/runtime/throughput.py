@@ -1,4 +1,4 @@
-"""Averages of messages per second that RocketMQ's tools show, over fixed windows whoever asks how often."""
+"""Messages per second and per day that RocketMQ's tools show, over fixed windows whoever asks how often."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dledger_broker.kernel.counters import BrokerCounters
 PERIOD_S: Final = 10.0
 WINDOWS: Final = (1, 6, 60)
 """In periods: ten seconds, a minute, ten minutes."""
+_DAY_MS: Final = 86_400_000
 
 
 class _Sample(NamedTuple):
@@ -27,9 +28,13 @@ class Throughput:
         self._counters = counters
         self._samples: deque[_Sample] = deque(maxlen=WINDOWS[-1] + 1)
         self._timer: Cancellable | None = None
+        self._day = 0
+        self._mornings = ((0, 0), (0, 0))
+        """What was stored and delivered before yesterday and before today."""
 
     def start(self) -> None:
         """Begin to look."""
+        self._begin_day(self._env.wall_ms() // _DAY_MS)
         self._samples.append(_Sample(self._env.now(), self._counters.messages_in, self._counters.messages_out))
         self._timer = self._env.call_later(PERIOD_S, self.start)
 
@@ -37,6 +42,21 @@ class Throughput:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def totals(self) -> dict[str, str]:
+        """Messages stored and delivered since the start: in all, and before this day and the one before it, by UTC."""
+        now = (self._counters.messages_in, self._counters.messages_out)
+        times = {"YesterdayMorning": self._mornings[0], "TodayMorning": self._mornings[1], "TodayNow": now}
+        return {
+            f"{what}{time}": str(total[place])
+            for place, what in enumerate(("msgPutTotal", "msgGetTotal"))
+            for time, total in times.items()
+        }
+
+    def _begin_day(self, day: int) -> None:
+        if self._day and day > self._day:
+            self._mornings = (self._mornings[1], (self._counters.messages_in, self._counters.messages_out))
+        self._day = max(self._day, day)
 
     def stored(self) -> str:
         """Messages stored per second in the last full ten seconds, minute and ten minutes, as `a b c`."""

@@ -62,3 +62,20 @@ def test_averages_are_of_fixed_windows_however_often_somebody_asks(broker: Serve
     assert told(client)["putTps"] == "0.0 0.0 0.0"
     assert told(client)["getTransferredTps"] == "0.0 0.0 0.0"
     broker.service.parts[RuntimeInfo].stop()
+
+
+def test_totals_of_days_are_those_of_mqadmin(broker: ServedBroker) -> None:
+    """clusterList -m shows differences: today is what came since this morning."""
+    client, day = broker.client(), 86_400
+    runtime = broker.service.parts[RuntimeInfo]
+    runtime.start()
+    for messages in (3, 2):
+        for _ in range(messages):
+            assert client.call(310, send_ext("T1"), b"x").code == 0
+        broker.advance(day)
+    assert client.call(310, send_ext("T1"), b"x").code == 0
+    table = told(client)
+    put = [int(table[f"msgPutTotal{time}"]) for time in ("YesterdayMorning", "TodayMorning", "TodayNow")]
+    assert put == [3, 5, 6]
+    assert [table[f"msgGetTotal{time}"] for time in ("TodayMorning", "TodayNow")] == ["0", "0"]
+    runtime.stop()
