@@ -45,7 +45,9 @@ _IN_BATCHES: Final = 0.4
 _ATTEMPTS: Final = 3
 _POLL_SECONDS: Final = (0.0, 1.0)
 _HANDLING_SECONDS: Final = 0.05
-_SEND_PAUSE_SECONDS: Final = 0.05
+_BURSTS: Final = (1, 1, 1, 12)
+"""Messages that are sent at once, so that pops bring several of a queue."""
+_SEND_PAUSE_SECONDS: Final = 0.15
 _PAUSE_SECONDS: Final = 0.05
 _FINAL_SECONDS: Final = 120.0
 """Longer than a new leader, a wrong clock that was believed, and the longest invisible time take together."""
@@ -110,9 +112,10 @@ class PopsWorkload:
 
     async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                self._arrivals.expect(sent[0])
+            sizes = [rng.randint(0, 500) for _ in range(rng.choice(_BURSTS))]
+            for sent in await asyncio.gather(*(sends.send(size) for size in sizes)):
+                if sent is not None:
+                    self._arrivals.expect(sent[0])
             await asyncio.sleep(_SEND_PAUSE_SECONDS)
 
     async def _work(self, member: RecordedPops, rng: random.Random, stopping: asyncio.Event) -> None:

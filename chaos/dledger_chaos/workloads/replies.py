@@ -1,7 +1,7 @@
 """Requests whose producers wait for a reply, and consumers who reply at once, late, twice, or not at all.
 
-The repliers follow the topic's queues. At the end, when everything is healed, each requester asks a few times more and
-has to be answered.
+Others send to the same queues without asking. The repliers follow the queues. At the end, when everything is healed,
+each requester asks a few times more and has to be answered.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import msgspec
 
 from dledger_chaos.history import Recorder
 from dledger_client import Admin, ClientError, Producer, ReceivedMessage, SendError
+from dledger_remoting.properties import CORRELATION_ID
 
 from .base import FOLLOWER_READS, WorkloadContext, WorkloadEntry
 from .payload import decode_payload, encode_payload
 from .reading import TopicReader
 from .records import Replied
-from .sending import end_with_error
+from .sending import RecordedSends, end_with_error
 from .tailing import TopicTail
 
 NAME: Final = "replies"
@@ -49,6 +50,7 @@ class RepliesWorkload:
     def __init__(self) -> None:
         self._requesters: list[Producer] = []
         self._replier: Producer | None = None
+        self._plain: Producer | None = None
         self._tail: TopicTail | None = None
         self._requests: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
 
@@ -56,13 +58,16 @@ class RepliesWorkload:
         """Make the topic, and start the producers."""
         async with Admin(ctx.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
-        self._tail = TopicTail(TOPIC, ctx, self._requests.put_nowait)
+        self._tail = TopicTail(TOPIC, ctx, self._seen)
+        self._plain = await _producer(ctx, "plain")
         self._replier = await _producer(ctx, "replier")
         self._requesters = [await _producer(ctx, f"requester-{number}") for number in range(REQUESTERS)]
 
     async def run(self, ctx: WorkloadContext) -> None:
         """Ask and reply until the end."""
         assert self._tail is not None
+        assert self._plain is not None
+        plain = RecordedSends(ctx.recorder, NAME, "plain", self._plain, TOPIC)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
             replying = self._repliers(ctx, tasks)
             following = tasks.create_task(self._tail.follow(reader, ctx.stopping))
@@ -70,7 +75,8 @@ class RepliesWorkload:
                 tasks.create_task(self._ask_on(ctx, number, random.Random(ctx.rng.random())))
                 for number in range(REQUESTERS)
             ]
-            await asyncio.gather(following, *asking)
+            sending = tasks.create_task(_send_plainly(ctx, plain, random.Random(ctx.rng.random())))
+            await asyncio.gather(following, sending, *asking)
             for task in replying:
                 task.cancel()
 
@@ -86,10 +92,14 @@ class RepliesWorkload:
                     ended.set()
                     for task in replying:
                         task.cancel()
-            for producer in (*self._requesters, self._replier):
+            for producer in (*self._requesters, self._replier, self._plain):
                 if producer is not None:
                     await producer.close()
             await reader.scan(TOPIC, ctx)
+
+    def _seen(self, message: ReceivedMessage) -> None:
+        if CORRELATION_ID in message.properties:
+            self._requests.put_nowait(message)
 
     # ---------------------------------------------------------------- requesters
 
@@ -144,6 +154,13 @@ async def _producer(ctx: WorkloadContext, name: str) -> Producer:
     producer = Producer(ctx.namesrv, group=f"chaos-{NAME}-{name}", retry_unknown=False)
     await producer.start()
     return producer
+
+
+async def _send_plainly(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    """Send messages that ask for nothing."""
+    while not ctx.stopping.is_set():
+        await sends.send(rng.randint(0, 500))
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 async def _ask(
