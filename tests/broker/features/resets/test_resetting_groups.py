@@ -6,7 +6,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext
 
 from dledger_broker.clients.relay import Relay
-from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.resets.changes import committer
 from dledger_broker.features.resets.consumers import SLOWNESS_S
 from dledger_broker.features.resets.table import RESETS
@@ -317,3 +317,21 @@ def test_a_client_may_pull_through_another_node_than_it_asks_and_commits(broker:
     assert query(member) == 3
     assert (pull(elsewhere, 3), pending(broker)) == ((FOUND, 10), None)
     assert (commit(broker, member, 5), committed(broker)) == (FOUND, 5)
+
+
+def test_that_another_client_was_told_says_nothing_of_one_that_stands_there_by_chance(
+    broker: ServedBroker, member: FakeClient
+) -> None:
+    other = join(broker, "c2", "node-a/2")
+    reset(broker)
+    assert pull(member, 4) == (ELSEWHERE, 10)
+    assert (pull(other, 10), pending(broker)) == ((ELSEWHERE, 10), 10)
+
+
+def test_what_is_committed_behind_a_pending_reset_has_no_effect_on_any_replica(broker: ServedBroker) -> None:
+    reset(broker, 0, queueId="0", offset="3")
+    broker.memory.machine.stage_command(CommitOffsets(((*KEY, 9), ("CG", "T1", 1, 5))), lambda _: None)
+    broker.settle()
+    offsets = broker.memory.machine.state.table(OFFSETS)
+    assert (committed(broker), offsets.get("CG", "T1", 1)) == (3, 5)
+    assert offsets.recent.of(KEY, broker.memory.env.now()) == ()
