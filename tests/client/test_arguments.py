@@ -102,6 +102,8 @@ WRONG = {
 RIGHT = {
     "name_servers": NOWHERE,
     "group": "CG",
+    "source": "CG",
+    "target": "CG2",
     "subscriptions": "T",
     "topic": "T",
     "body": b"x",
