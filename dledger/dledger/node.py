@@ -262,7 +262,8 @@ class Node(Log):
     @property
     def disk_space(self) -> DiskSpace | None:
         """See `Log.disk_space`."""
-        return self.replica.housekeeper.disk_space
+        # A timer of a service may ask between a stop and the next start, when a log is put aside and begun anew.
+        return None if self._replica is None else self._replica.housekeeper.disk_space
 
     @property
     def reserve_left(self) -> float:
