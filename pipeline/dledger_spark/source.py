@@ -24,7 +24,7 @@ class DledgerDataSource(DataSource):
 
         spark.read.format("dledger").option("namesrv", "127.0.0.1:9876").option("subscribe", "orders").load()
 
-    The options are listed in `dledger_spark.options.OPTIONS`, the columns in `dledger_spark.schema.COLUMNS`.
+    The options are listed in `dledger_spark.declared_options.OPTIONS`, the columns in `dledger_spark.schema.COLUMNS`.
     Constructing one is cheap and touches nothing: Spark pickles it and asks again in every process.
     """
 

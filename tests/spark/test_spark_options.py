@@ -8,9 +8,10 @@ import pytest
 
 from dledger_remoting import topics
 from dledger_remoting.pop import Retry, pop_retry_topic
+from dledger_spark.declared_options import OPTIONS, options_table
 from dledger_spark.errors import OptionError
 from dledger_spark.offsets import EARLIEST, LATEST, Queue, QueueNumbers, from_json, to_json
-from dledger_spark.options import OPTIONS, options_table, read_options, write_options
+from dledger_spark.options import read_options, write_options
 from dledger_spark.schema import NAMES, columns_table
 from dledger_spark.topics import is_broker_written, is_left_out
 

@@ -1,4 +1,4 @@
-"""What a node and a process of a class filter say to each other through pipes; numbers are big-endian.
+"""Frames between a node and a process of a class filter, through pipes; numbers are big-endian.
 
 | question | | answer | |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""What a class filter is shown of a message."""
+"""The message as a class filter is shown it."""
 
 from __future__ import annotations
 
