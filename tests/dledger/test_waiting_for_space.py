@@ -9,7 +9,7 @@ import pytest
 from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node, NodeConfig
-from dledger.errors import BusyError, LogFullError, NotLeaderError, OutcomeUnknownError
+from dledger.errors import BusyError, LogFullError, NotLeaderError
 from dledger.replica.joining import without
 from dledger.store.log import LogStore
 from dledger.store.space import Need
@@ -116,7 +116,7 @@ async def test_units_that_waited_for_space_that_is_not_there_are_not_stored_and_
         last = node.status().last_index
         workers.go_on.set()
         for task in tasks:
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(LogFullError):
                 await task
         assert node.status().last_index == last
         await until(lambda: node.status().refusal is not None, "word of the full disk")
