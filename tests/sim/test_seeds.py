@@ -31,6 +31,7 @@ FRESH = {
     "pops": range(500, 508),
     "replies": range(500, 508),
     "assignments": range(500, 506),
+    "resets": range(500, 508),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -160,6 +161,7 @@ HAPPENINGS = {
         "log trimmed",
     ),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
+    "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
 }
 """What a short campaign of a scenario reaches."""
 

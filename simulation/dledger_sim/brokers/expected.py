@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Container
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey
@@ -133,10 +134,12 @@ class Expected:
             if history.last is not None and (key.topic == topic or key.group == group):
                 history.put(index, moment, None)
 
-    def see_committers(self, command: CommitOffsets, index: int, moment: float) -> None:
-        """Who commits, as every replica is to remember it for a while."""
+    def see_committers(self, command: CommitOffsets, index: int, moment: float, void: Container[OffsetKey]) -> None:
+        """Who commits, as every replica is to remember it for a while; what has no effect in `void` is left out."""
         by = command.by or (-1,) * len(command.offsets)
         for (group, topic, queue_id, offset), number in zip(command.offsets, by, strict=True):
+            if (group, topic, queue_id) in void:
+                continue
             committer = command.committers[number] if number >= 0 else None
             self.committers[group, topic, queue_id].put(index, moment, _Commit(offset, committer, moment))
 

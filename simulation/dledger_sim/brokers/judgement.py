@@ -216,7 +216,8 @@ class Judge:
         return {"consumerGroup": "judges", "topic": topic, "queueId": str(queue_id), **pull_fields(offset, messages)}
 
     def _check_offsets(self, connection: SimConnection) -> None:
-        for (group, topic, queue_id), offset in self._workload.truth.committed.items():
+        for (group, topic, queue_id), committed in self._workload.truth.committed.items():
+            offset, _ = self._workload.truth.resets.pending.get((group, topic, queue_id), (committed, 0))
             ext = {
                 "consumerGroup": group,
                 "topic": topic,

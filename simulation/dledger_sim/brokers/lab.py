@@ -24,6 +24,7 @@ _BROKERS: Final = (
     BrokerScenario("pops", pops=True),
     BrokerScenario("replies", replies=True),
     BrokerScenario("assignments", assignments=True),
+    BrokerScenario("resets", resets=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

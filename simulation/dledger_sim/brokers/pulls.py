@@ -91,7 +91,13 @@ class PullJudge:
         if incarnation is None:
             return max(after, offset)
         skipped = incarnation.skipped(queue_id, offset, end, codes)
-        require(skipped is None, "nobody is told that there is nothing while there is", asked=offset, stored=skipped)
+        let_go = self._truth.resets.has_reset(topic, queue_id)  # who waited there is to come again
+        require(
+            skipped is None or let_go,
+            "nobody is told that there is nothing while there is",
+            asked=offset,
+            stored=skipped,
+        )
         require(
             offset <= end or self._truth.group.rotten,
             "who asks beyond the end is told where that is",

@@ -40,6 +40,8 @@ CLIENTS: Final = (
     "requesters",
     "repliers",
     "mode_setters",
+    "reset_members",
+    "resetters",
 )
 
 
@@ -51,7 +53,8 @@ class BrokerScenario:
     there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members
     of a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
     `pops` consumers that pop, with `replies` producers that wait for replies, and those who send them, with
-    `assignments` administrators who say how groups consume topics. With `swarm`
+    `assignments` administrators who say how groups consume topics, with `resets` groups that are reset while their
+    members run. With `swarm`
     each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
@@ -70,6 +73,7 @@ class BrokerScenario:
         pops: bool = False,
         replies: bool = False,
         assignments: bool = False,
+        resets: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -83,6 +87,7 @@ class BrokerScenario:
         self._pops = pops
         self._replies = replies
         self._assignments = assignments
+        self._resets = resets
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -131,6 +136,10 @@ class BrokerScenario:
                 administrators=random.choice((1, 2)),
                 stewards=random.choice((1, 2)),
                 mode_setters=random.choice((2, 4)),
+            )
+        if self._resets:
+            settings = replace(
+                settings, producers=1, reset_members=random.choice((4, 6)), resetters=random.choice((1, 2))
             )
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))

@@ -30,6 +30,8 @@ from dledger_sim.brokers.poppers import Popper, check_come_again
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
 from dledger_sim.brokers.replies import Replier, Requester, check_replied
+from dledger_sim.brokers.reset_truth import GROUPS as RESET_GROUPS
+from dledger_sim.brokers.resets import ResetMember, Resetter
 from dledger_sim.brokers.restarts import Restarter
 from dledger_sim.brokers.retriers import Retrier
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
@@ -125,12 +127,16 @@ class BrokerTrial:
             *[Requester] * settings.requesters,
             *[Replier] * settings.repliers,
             *[ModeSetter] * settings.mode_setters,
+            *[ResetMember] * settings.reset_members,
+            *[Resetter] * settings.resetters,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))
         founder.then += [client.pause for client in clients]
         for name in POP_GROUPS if settings.poppers else ():
             founder.found_group(name, retry_max_times=MAX_DELIVERIES)
+        for name in RESET_GROUPS if settings.reset_members else ():
+            founder.found_group(name)
         if settings.lockers:
             founder.found_group(LOCKED_GROUP)
             founder.then.append(partial(self._lockers.begin, group))

@@ -28,6 +28,7 @@ from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
 from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
+from dledger_broker.features.resets.table import ResetOffsets, SeeReset
 from dledger_broker.features.sending.dedup.remembered import (
     REMEMBER_SENDS,
     LimitSends,
@@ -42,17 +43,14 @@ from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.record import RECORD_HEAD_BYTES, scan_records
-from dledger_remoting.topics import (
-    CHECK_MAX_TIME_TOPIC,
-    HALF_TOPIC,
-    is_system_group,
-)
+from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, is_system_group
 from dledger_sim.brokers.due import WAITING_TOPICS, DueTruth
 from dledger_sim.brokers.expected import Claim, Expected, Incarnation, OffsetKey, Stored
 from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.pop_truth import PopTruth
+from dledger_sim.brokers.reset_truth import ResetTruth
 from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
@@ -82,6 +80,7 @@ class Truth:
             lambda key: self.committed.get(key, 0),
             self._put_offset,
         )
+        self.resets = ResetTruth(happened, self.topics, self.expected, self._put_offset)
         self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
         """The last messages of each topic, whatever became of it."""
         self.lasting: set[str] = set()
@@ -287,9 +286,9 @@ class Truth:
                 for group, topic, queue_id, offset in rows:
                     if self.pops.governs((group, topic, queue_id)):
                         self.happened["commit in a popped queue"] += 1
-                    else:
+                    elif not self.resets.voids((group, topic, queue_id), offset):
                         self._see_commit((group, topic, queue_id), offset)
-                self.expected.see_committers(command, entry.index, self._moment)
+                self.expected.see_committers(command, entry.index, self._moment, self.resets.pending)
             case DeleteOffsets(pairs=pairs):
                 self._forget_offsets(key for key in self.committed if key[:2] in pairs)
             case Features(node_id=node_id, kinds=kinds):
@@ -308,6 +307,8 @@ class Truth:
                 self.due.see_command(command)
             case Pop() | Ack() | Revive() | ResetPop():
                 self.pops.see(command)
+            case ResetOffsets() | SeeReset():
+                self.resets.see(command, entry.index, self._moment)
             case TrimQueues(before_position=position, first_offsets=rows):
                 self.due.see_trim(position)
                 self._see_pins(position)
@@ -318,6 +319,7 @@ class Truth:
                     if incarnation is not None and incarnation.created == created:
                         self._see_trim(incarnation, queue_id, first, self.trimmed_to)
                         self.pops.see_trim(name, queue_id, first)
+                        self.resets.see_trim(name, queue_id, first, entry.index, self._moment)
 
     def _see_change(
         self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup | PutRequestMode, entry: CommittedEntry
@@ -446,6 +448,7 @@ class Truth:
         require(known == digest, "equal logs make equal states", node=node, index=index)
         if index == self._index:
             self.expected.compare(node, index, state)
+            self.resets.compare(node, index, state)
 
     def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int, now: float) -> None:
         """A replica starts from a snapshot, or from nothing: with the state that was there at that entry.

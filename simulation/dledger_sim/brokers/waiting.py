@@ -26,6 +26,7 @@ from dledger_remoting.headers_consume import PULL_SUSPEND
 from dledger_remoting.hotpath import PullFields
 from dledger_sim.brokers.expected import Stored
 from dledger_sim.brokers.filters import codes_of
+from dledger_sim.brokers.reset_truth import GROUPS as RESET_GROUPS
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import Life
 from dledger_sim.log.invariants import require
@@ -132,7 +133,8 @@ class Waiting:
             self._life.environment.now() >= request.received + patience_s - ROUNDING_S
             or queue.dropped
             or self._led_last not in {0, self._led}
-            or not self._pulls.accepts_waiting,
+            or not self._pulls.accepts_waiting
+            or fields.consumer_group in RESET_GROUPS,  # what waits in a queue that is reset is to come again
             "a long poll waits as long as its client said if nothing comes",
             node=self._life.node.name,
             queue=queue,

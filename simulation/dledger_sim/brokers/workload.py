@@ -14,7 +14,7 @@ from dledger_remoting.properties import KEYS, TAGS, UNIQUE_KEY, format_propertie
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import PERM_READ_WRITE
 from dledger_sim.brokers.connection import Answer
-from dledger_sim.brokers.expected import Stored
+from dledger_sim.brokers.expected import OffsetKey, Stored
 from dledger_sim.brokers.filters import TAG_CHOICES
 from dledger_sim.brokers.message_bodies import encode_body, operation_of
 from dledger_sim.brokers.pop_judge import PopJudge
@@ -66,6 +66,8 @@ class ClientSettings:
     requesters: int = 0
     repliers: int = 0
     mode_setters: int = 0
+    reset_members: int = 0
+    resetters: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -111,6 +113,8 @@ class Workload:
         self.replies = ReplyJudge(self.counts)
         self.decided: dict[int, int] = {}
         """What is to become of transactions, by operation: any producer of their group may be asked."""
+        self.queue_holders: dict[OffsetKey, int] = {}
+        """The numbers of the members that consume queues of groups that are reset."""
         self.passing: list[str] = []
         self.floors: dict[tuple[str, int], int] = {}
         """What the end of a queue is at least, by (topic, queue id)."""

@@ -78,7 +78,8 @@ class OffsetTable(Table):
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
         self._epoch = 0
-        self._applied: list[CommitOffsets] = []
+        self._applied: list[CommitOffsets | Key] = []
+        """Commits of a batch, and the queues whose committers are forgotten, in the log's order."""
         self.recent = RecentCommits()
         self.is_pop_queue: Callable[[str, str, int], bool] = _nobody_pops
         self.is_reset: Callable[[Key], bool] = _nobody_resets
@@ -111,8 +112,15 @@ class OffsetTable(Table):
         if not self._applied:
             return
         applied, self._applied = self._applied, []
-        for commits in applied:
-            self.recent.learn(commits.offsets, commits.committers, commits.by, now())
+        for one in applied:
+            if isinstance(one, CommitOffsets):
+                self.recent.learn(one.offsets, one.committers, one.by, now())
+            else:
+                self.recent.forget(one)
+
+    def forget_committers(self, key: Key) -> None:
+        """Who committed in a queue so far says nothing of what comes; a later commit of the same batch does."""
+        self._applied.append(key)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, or None."""

@@ -120,6 +120,7 @@ class ResetTable(Table):
 
     def _reset(self, key: Key, pending: Pending) -> None:
         self._offsets.commit(*key, pending.offset)
+        self._offsets.forget_committers(key)
         self._put(key, pending)
         self._seen.pop(key, None)
         self._new.append(key)
@@ -137,8 +138,6 @@ class ResetTable(Table):
         for key, number, by in seen:
             self._note(key, Seen(number, by, now()))
         new, self._new = set(self._new), []
-        for key in new:
-            self._offsets.recent.forget(key)
         if new and self.on_reset is not None:
             self.on_reset(new)
 

@@ -5,8 +5,8 @@ SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends,
 `retries` those of messages that are sent back, `units` those of what the broker itself writes, `locks` those of queue
 locks, `halves` those of transactions, `pops` those of popped messages, `replies` those of replies, `busy` those of
 what the log did not take, `incarnations` those of names that were given twice, `clocks` those of group time,
-`upgrades` those of nodes of different versions, `assignments` those of how groups consume topics, `state` those of
-other state and of views; `apply` puts one into a real process.
+`upgrades` those of nodes of different versions, `assignments` those of how groups consume topics, `resets` those of
+groups that are reset, `state` those of other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dledger_sim.brokers.mutants import (
     repeats,
     replies,
     requests,
+    resets,
     retries,
     state,
     units,
@@ -57,6 +58,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **pops.CATALOGUE,
     **replies.CATALOGUE,
     **assignments.CATALOGUE,
+    **resets.CATALOGUE,
 }
 
 
