@@ -1,7 +1,10 @@
 """Memory of recent commits, whoever leads."""
 
+from typing import cast
+
 import pytest
 
+from dledger.statemachine import CommittedEntry
 from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.recent_commits import (
     LATE_COMMIT_S,
@@ -10,9 +13,10 @@ from dledger_broker.features.offsets.recent_commits import (
     RecentCommits,
     Taken,
 )
-from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets, OffsetTable
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
+from dledger_broker.kernel.tables import Changes
 
 KEY = ("CG", "T1", 0)
 
@@ -90,3 +94,13 @@ def test_what_a_snapshot_of_an_earlier_version_does_not_tell_is_doubted_for_a_wh
     assert without != stream
     assert found.may_be_late(KEY, 100, 6.0)
     assert not found.may_be_late(KEY, 100, 6.0 + LATE_COMMIT_S)
+
+
+def test_who_commits_behind_a_reset_of_the_same_batch_is_remembered():
+    table, by = OffsetTable(), committer("new", "c1")
+    entry, changes = cast(CommittedEntry, None), cast(Changes, None)
+    table.apply(CommitOffsets((("CG", "T1", 0, 100),), (by,), (0,)), entry, changes)
+    table.forget_committers(KEY)
+    table.apply(CommitOffsets((("CG", "T1", 0, 20),), (by,), (0,)), entry, changes)
+    table.batch_applied(lambda: 1.0)
+    assert table.recent.of(KEY, 2.0) == (Taken(20, by, 1.0),)
