@@ -19,6 +19,7 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Final, Literal, TypeAlias
 
+from dledger_remoting.shares import average_share, circle_share
 from dledger_remoting.topics import is_retry_topic
 
 from .callbacks import check_strategy
@@ -35,21 +36,12 @@ VIRTUAL_NODES: Final = 10
 
 def allocate_average(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """Contiguous shares of equal size, the first members getting one more: RocketMQ's default."""
-    members, ordered = sorted(set(client_ids)), sorted(queues)
-    if client_id not in members:
-        return []
-    index = members.index(client_id)
-    share, extra = divmod(len(ordered), len(members))
-    start = index * share + min(index, extra)
-    return ordered[start : start + share + (index < extra)]
+    return average_share(client_id, client_ids, queues)
 
 
 def allocate_circle(client_id: str, client_ids: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """Queues dealt like cards: those of one broker group, or with the lowest ids, do not all go to one member."""
-    members, ordered = sorted(set(client_ids)), sorted(queues)
-    if client_id not in members:
-        return []
-    return ordered[members.index(client_id) :: len(members)]
+    return circle_share(client_id, client_ids, queues)
 
 
 def allocate_consistent_hash(

@@ -6,14 +6,20 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import Protocol, Self, TypeVar
 
-from .topics import MessageQueue
+
+class Ordered(Protocol):
+    """Queues of one topic, however they are written, sort by broker group and then by queue id."""
+
+    def __lt__(self, other: Self, /) -> bool: ...
 
 
-def average_share(
-    client_id: str, client_ids: Collection[str], queues: Collection[MessageQueue]
-) -> Sequence[MessageQueue]:
+QueueT = TypeVar("QueueT", bound=Ordered)
+
+
+def average_share(client_id: str, client_ids: Collection[str], queues: Collection[QueueT]) -> list[QueueT]:
     """Contiguous shares of equal size, the first members getting one more (`AVG`, RocketMQ's default)."""
     members, ordered = sorted(set(client_ids)), sorted(queues)
     if client_id not in members:
@@ -24,10 +30,8 @@ def average_share(
     return ordered[start : start + share + (index < extra)]
 
 
-def circle_share(
-    client_id: str, client_ids: Collection[str], queues: Collection[MessageQueue]
-) -> Sequence[MessageQueue]:
-    """Queues dealt out one by one (`AVG_BY_CIRCLE`)."""
+def circle_share(client_id: str, client_ids: Collection[str], queues: Collection[QueueT]) -> list[QueueT]:
+    """Queues dealt like cards (`AVG_BY_CIRCLE`): those with the lowest ids do not all go to one member."""
     members = sorted(set(client_ids))
     if client_id not in members:
         return []

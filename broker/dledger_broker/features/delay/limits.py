@@ -79,7 +79,7 @@ class PendingLimits:
             raise ServerError(
                 f"{pending.bytes} bytes of messages wait until they are due, the limit is {max_bytes}, a quarter of "
                 "what the smallest node may keep of the log or max_pending_timer_bytes: send without a delay, or "
-                "later, or have the nodes keep more"
+                "later, or have the nodes keep more (a disk fuller than disk_max_used_ratio leaves the log little)"
             )
 
     def _own_log_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What arrives in one turn, gathered into one unit; while much is on its way, that of several turns is."""
+"""Gathering into one unit of what arrives in one turn; while much is on its way, of what arrives in several."""
 
 from __future__ import annotations
 
