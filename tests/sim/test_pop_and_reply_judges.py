@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from dledger_remoting.pop import CheckPoint, Retry
@@ -62,6 +63,16 @@ def test_what_a_topic_gets_back_with_a_queue_is_begun_anew() -> None:
     pops.shown(1, 0.0, 1.0)
     pops.acknowledged(1, 2.0)
     pops.shown(2, 3.0, 4.0)
+
+
+def test_what_a_repeated_send_has_stored_again_is_another_message() -> None:
+    pops = Pops(1, 2)
+    pops.shown(1, 0.0, 1.0)
+    pops.acknowledged(1, 2.0)
+    with pytest.raises(Violation, match="after its acknowledgement"):
+        pops.shown(2, 3.0, 4.0)
+    pops.truth.taken.add((KEY, 2, 4))
+    pops.judge.shown(KEY, msgspec.structs.replace(point(2), queue_offset=4), OPERATION, 3.0, 4.0, is_sure=True)
 
 
 @pytest.mark.parametrize("begun_anew", [False, True])

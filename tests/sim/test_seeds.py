@@ -146,6 +146,7 @@ HAPPENINGS = {
         "transaction committed",
         "delayed message delivered",
         "lock granted",
+        "message popped",
     ),
     "replies": ("reply arrived", "replier told that it was heard", "reply refused with 1", "log trimmed"),
     "pops": (

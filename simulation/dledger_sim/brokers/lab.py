@@ -20,7 +20,7 @@ _BROKERS: Final = (
     BrokerScenario("delays", delays=True),
     BrokerScenario("locks", locks=True),
     BrokerScenario("retries", retries=True),
-    BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True),
+    BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True),
     BrokerScenario("pops", pops=True),
     BrokerScenario("replies", replies=True),
     BrokerScenario("assignments", assignments=True),

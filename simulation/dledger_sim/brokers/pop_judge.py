@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger_remoting.pop import CheckPoint
+from dledger_remoting.topics import RETRY_PREFIX
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.brokers.pop_truth import PopTruth
 from dledger_sim.log.invariants import require
@@ -39,6 +40,10 @@ class PopJudge:
         self._truth = truth
         self._counts = counts
         self._shown: dict[tuple[str, int], _Shown] = {}
+        self._places: dict[tuple[str, int], tuple[OffsetKey, int]] = {}
+        """Where each message stands that a group was shown, but for its copies in retry topics."""
+        self._stored_twice: set[tuple[str, int]] = set()
+        """Messages that a repeated send has stored again: each of the two is shown and acknowledged by itself."""
 
     def shown(
         self, key: OffsetKey, point: CheckPoint, operation: int, sent_at: float, now: float, *, is_sure: bool
@@ -47,7 +52,9 @@ class PopJudge:
         message = (key, point.pop_time_ms, point.queue_offset)
         require(message in self._truth.taken, "a pop shows what it took", message=message)
         name = (key[0], operation)
-        before = None if name in self._truth.begun_anew else self._shown.get(name)
+        self._note_place(name, key, point.queue_offset)
+        is_unknown = name in self._truth.begun_anew or name in self._stored_twice
+        before = None if is_unknown else self._shown.get(name)
         if before is not None and before.pop_time_ms > point.pop_time_ms:
             self._counts["popped message shown late"] += 1
             return
@@ -71,6 +78,10 @@ class PopJudge:
         if before is None or before.acked_at is None:
             self._shown[name] = _Shown(point.pop_time_ms, until)
         self._counts["popped message shown"] += 1
+
+    def _note_place(self, name: tuple[str, int], key: OffsetKey, offset: int) -> None:
+        if not key[1].startswith(RETRY_PREFIX) and self._places.setdefault(name, (key, offset)) != (key, offset):
+            self._stored_twice.add(name)
 
     def hiding(self, group: str, operation: int, sent_at: float, invisible_ms: int) -> None:
         """A consumer asks to have a message hidden anew: from now on it may come as early as that says."""
