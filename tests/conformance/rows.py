@@ -1,4 +1,4 @@
-"""What applications rely on beyond plain sends, as rows that clients of others have to come through; see `stories` too.
+"""Rows of what applications rely on beyond plain sends, that clients of others have to come through; see `stories` too.
 
 A row goes through a wiretap: every answer but the expected one fails it, and is told. With `kills` the leader is killed
 in the row's middle and comes back at its end: nothing may be lost then, and a message is stored as often as sends of it

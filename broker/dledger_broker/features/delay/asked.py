@@ -1,4 +1,4 @@
-"""What a message asks for: when it is to be delivered.
+"""The time at which a message asks to be delivered.
 
 Names and rules are RocketMQ's: `DELAY` names a level, the others a time; a time that has come means nothing. A message
 names one of them at most.

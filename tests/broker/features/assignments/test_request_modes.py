@@ -1,4 +1,4 @@
-"""How groups consume topics: set (401), told (402), replicated, limited."""
+"""Request modes of groups: set (401), told (402), replicated, limited."""
 
 from __future__ import annotations
 

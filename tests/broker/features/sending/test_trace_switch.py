@@ -1,4 +1,4 @@
-"""What senders are told of traces: RocketMQ's Go client traces a send only if the answer says TRACE_ON."""
+"""The switch of traces in answers to sends: RocketMQ's Go client traces a send only if the answer says TRACE_ON."""
 
 from __future__ import annotations
 
