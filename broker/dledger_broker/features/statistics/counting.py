@@ -7,6 +7,7 @@ What groups get is counted by the node that delivers it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from dledger.environment import Cancellable, Environment
@@ -38,7 +39,12 @@ class Counting:
 
     def start(self) -> None:
         """Begin to look."""
-        self._samples.look(int(self._env.now() * 1000), self._totals())
+        self._look(self._samples.look(int(self._env.now() * 1000), self._totals()))
+
+    def _look(self, looking: Iterator[None]) -> None:
+        for _ in looking:
+            self._timer = self._env.call_later(0, partial(self._look, looking))
+            return
         self._timer = self._env.call_later(PERIOD_S, self.start)
 
     def stop(self) -> None:
@@ -70,7 +76,7 @@ class Counting:
         ):
             yield Total((name, self._cluster), value, value)
         topics = self._machine.state.topics
-        for topic, state in topics.items():
+        for topic, state in list(topics.items()):
             stored = sum([queue.next_offset for queue in state.queues.values()])
             if stored:
                 yield Total((TOPIC_PUT_NUMS, topic), stored, stored)

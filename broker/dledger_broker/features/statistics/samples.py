@@ -8,7 +8,7 @@ beside counting; 10,000 numbers take about 12 MB.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_remoting.statistics import BrokerStats, CountedSum
@@ -16,6 +16,9 @@ from dledger_remoting.statistics import BrokerStats, CountedSum
 PERIOD_S: Final = 10.0
 MAX_SERIES: Final = 20_000
 """So many numbers are followed; what comes later, while there are so many, is not."""
+
+LOOKED_AT_A_TURN: Final = 512
+"""All 20,000 at once would hold the event loop for 0.1 s."""
 
 Key: TypeAlias = tuple[str, str]
 """What is counted, and of which topic, `topic@group` or cluster."""
@@ -77,20 +80,25 @@ class Samples:
         self._series: dict[Key, _Series] = {}
         self._looks = 0
 
-    def look(self, now_ms: int, totals: Iterable[Total]) -> None:
-        """Take the numbers in as they are at a time of the monotonic clock, ms; those that are gone are forgotten."""
-        known, self._series = self._series, {}
-        for total in totals:
-            series = known.get(total.key)
+    def look(self, now_ms: int, totals: Iterable[Total]) -> Iterator[None]:
+        """Take the numbers in as they are at a time of the monotonic clock, ms; those that are gone are forgotten.
+
+        Yields after `LOOKED_AT_A_TURN` of them each, for others to go on; what is asked meanwhile is told as of before.
+        """
+        looked_at: dict[Key, _Series] = {}
+        for number, total in enumerate(totals, 1):
+            series = self._series.get(total.key)
             is_new = series is None
-            if series is None:
-                if len(self._series) >= MAX_SERIES:
-                    continue
+            if series is None and len(looked_at) < MAX_SERIES:
                 series = _Series()
-            self._series[total.key] = series
-            for window in series.windows:
-                if is_new or self._looks % window.every == 0:
-                    window.add(now_ms, total)
+            if series is not None:
+                looked_at[total.key] = series
+                for window in series.windows:
+                    if is_new or self._looks % window.every == 0:
+                        window.add(now_ms, total)
+            if number % LOOKED_AT_A_TURN == 0:
+                yield
+        self._series = looked_at
         self._looks += 1
 
     def stats(self, key: Key) -> BrokerStats | None:

@@ -23,11 +23,27 @@ MINUTE, HOUR, DAY = 6, 360, 8_640
 """In looks."""
 
 
+def take(counted: Samples, now_ms: int, totals: list[Total]) -> int:
+    """Look at all totals; returns after how many parts others could go on."""
+    return sum(1 for _ in counted.look(now_ms, totals))
+
+
+def test_a_look_at_many_numbers_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "LOOKED_AT_A_TURN", 2)
+    counted = Samples()
+    assert take(counted, 0, [Total(("A", str(number)), 1, 1) for number in range(5)]) == 2
+    looking = counted.look(10_000, [Total(("A", str(number)), 3, 3) for number in range(3)])
+    next(looking)
+    assert counted.stats(("A", "4")) is not None, "as of before"
+    assert next(looking, "done") == "done"
+    assert counted.stats(("A", "4")) is None
+
+
 def test_a_minute_an_hour_and_a_day_are_counted_as_rocketmq_counts_them() -> None:
     counted = Samples()
     key = ("TOPIC_PUT_NUMS", "T1")
     for look in range(2 * DAY + 1):
-        counted.look(look * 10_000, [Total(key, 20 * look, 10 * look)])
+        take(counted, look * 10_000, [Total(key, 20 * look, 10 * look)])
     stats = counted.stats(key)
     assert stats is not None
     assert (stats.stats_minute.sum, stats.stats_minute.tps, stats.stats_minute.avgpt) == (20 * MINUTE, 2.0, 2.0)
@@ -38,9 +54,9 @@ def test_a_minute_an_hour_and_a_day_are_counted_as_rocketmq_counts_them() -> Non
 def test_what_is_gone_is_forgotten_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "MAX_SERIES", 2)
     counted = Samples()
-    counted.look(0, [Total(("A", name), 1, 1) for name in ("a", "b", "c")])
+    take(counted, 0, [Total(("A", name), 1, 1) for name in ("a", "b", "c")])
     assert [counted.stats(("A", name)) is not None for name in ("a", "b", "c")] == [True, True, False]
-    counted.look(10_000, [Total(("A", name), 1, 1) for name in ("b", "c")])
+    take(counted, 10_000, [Total(("A", name), 1, 1) for name in ("b", "c")])
     assert [counted.stats(("A", name)) is not None for name in ("a", "b", "c")] == [False, True, True]
 
 
@@ -87,6 +103,15 @@ def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broke
     missing = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "A", "statsKey": "B"})
     assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, "The stats <A> <B> not exist")
     statistics.stop()
+
+
+def test_topics_that_come_during_a_look_do_not_end_it(broker: ServedBroker) -> None:
+    client = broker.client()
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    totals = broker.service.parts[Statistics]._counting._totals()
+    assert [next(totals).key[0] for _ in range(3)][-1] == "TOPIC_PUT_NUMS"
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T3", 0), b"x")
+    assert [*totals] == []
 
 
 def test_all_groups_are_told_with_what_they_have_not_consumed(broker: ServedBroker) -> None:
