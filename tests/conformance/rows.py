@@ -160,8 +160,12 @@ def failed_messages_come_again(row: Row) -> None:
             assert retries == Attempts(len(bodies), len(bodies))
 
 
-def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
-    """What fails 16 retries goes to the group's dead letter topic; what lies beside it is delivered once."""
+def hopeless_messages_become_dead_letters(row: Row, messages: int = 4, *, asks_once: bool = False) -> None:
+    """What fails 16 retries goes to the group's dead letter topic; what lies beside it is delivered once.
+
+    With `asks_once` the leader is killed when all that was sent back is answered: the client gives a message up for
+    as long as it runs whose sending back nobody answers.
+    """
     hopeless = [f"hopeless-{number}" for number in range(messages)]
     create_topic(row.cluster, row.topic)
     with row.told():
@@ -171,6 +175,8 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
         client.wait_for(
             lambda: all(client.bodies("reader").count(body) >= 5 for body in hopeless), "retries", timeout=RETRY_SECONDS
         )
+        if asks_once:
+            assert wait_until(lambda: _are_answered(row, at_least=5 * messages), RETRY_SECONDS), "answers to retries"
         row.kill()
         letters: list[ReceivedMessage] = []
 
@@ -195,6 +201,11 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
             assert Counter(client.bodies("reader")) == {**dict.fromkeys(hopeless, deliveries), "good": 1}
             assert sorted(bodies_of(letters)) == hopeless
             assert {letter.reconsume_times for letter in letters} == {deliveries}
+
+
+def _are_answered(row: Row, *, at_least: int) -> bool:
+    asked = row.tap.exchanges(RequestCode.CONSUMER_SEND_MSG_BACK)
+    return len(asked) >= at_least and all(one.answer is not None for one in asked)
 
 
 def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:

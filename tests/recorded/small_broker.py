@@ -15,6 +15,7 @@ import pytest
 
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
+from dledger.replica.snapshotting import Snapshotting
 from dledger_broker import node as broker_module
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.kernel.machine import MachineConfig
@@ -92,8 +93,22 @@ class Clock:
         monkeypatch.setattr(AsyncioEnvironment, "wall_ms", lambda _environment: self.now_ms)
 
 
+def propose_digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each digest in the log once: a replica repeats its own until it is applied, so a slow disk has it twice."""
+    propose = Snapshotting.propose_digest
+
+    def once(self: Snapshotting, data: bytes) -> None:
+        proposed: set[bytes] = vars(self).setdefault("proposed_in_test", set())
+        if data not in proposed:
+            proposed.add(data)
+            propose(self, data)
+
+    monkeypatch.setattr(Snapshotting, "propose_digest", once)
+
+
 def use_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have brokers of this process write them."""
+    propose_digests_once(monkeypatch)
 
     def small_log(**settings: object) -> NodeConfig:
         small = {"segment_bytes": SEGMENT_BYTES, "snapshot_interval_ms": 0}
