@@ -107,7 +107,7 @@ def ports() -> tuple[int, int]:
     """A base port with room for one group of three, and a name server port."""
     from dledger_client.testing.ports import find_free_block
 
-    base = find_free_block([*range(23), 90], first=12000, last=20000)
+    base = find_free_block([*range(23), 90])
     return base, base + 90
 
 
