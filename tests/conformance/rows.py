@@ -77,13 +77,24 @@ class Attempts(NamedTuple):
 
 
 class Row:
-    """A cluster behind a wiretap, with a topic and a group of the row's own."""
+    """A cluster behind a wiretap, with a topic and a group of the row's own.
+
+    A client that `asks_once` gives a message up, for as long as it runs, whose sending back nobody answers.
+    """
 
     def __init__(
-        self, cluster: LocalCluster, tap: Wiretap, start: Callable[[str], StockClient], topic: str, *, kills: bool
+        self,
+        cluster: LocalCluster,
+        tap: Wiretap,
+        start: Callable[[str], StockClient],
+        topic: str,
+        *,
+        kills: bool,
+        asks_once: bool = False,
     ) -> None:
         self.cluster, self.tap, self.topic, self.kills = cluster, tap, topic, kills
         self.group = f"{topic}-group"
+        self._asks_once = asks_once
         self._start = start
         self._killed: str | None = None
 
@@ -91,10 +102,19 @@ class Row:
         """A client in a process of its own, which believes the tap to be the cluster."""
         return self._start(self.tap.namesrv)
 
-    def kill(self) -> None:
-        """The row's middle: the leader is killed, if this row is about that."""
+    def kill(self, *, sent_back: int = 0) -> None:
+        """The row's middle: the leader is killed, if this row is about that.
+
+        Where the client asks once, it is killed when at least so many messages are sent back and all are answered.
+        """
         if self.kills:
+            if self._asks_once:
+                assert wait_until(lambda: self._are_answered(at_least=sent_back), RETRY_SECONDS), "answers to retries"
             self._killed = self.cluster.kill_leader()
+
+    def _are_answered(self, *, at_least: int) -> bool:
+        asked = self.tap.exchanges(RequestCode.CONSUMER_SEND_MSG_BACK)
+        return len(asked) >= at_least and all(one.answer is not None for one in asked)
 
     def expected(self, one: Exchange) -> Collection[int]:
         """Codes with which a request may be answered."""
@@ -141,7 +161,7 @@ def failed_messages_come_again(row: Row) -> None:
         for body in bodies[:6]:
             send(client, topic=row.topic, body=body)
         client.wait_for(lambda: len(client.received) >= 6, "first deliveries", timeout=RETRY_SECONDS)
-        row.kill()
+        row.kill(sent_back=6)
         for body in bodies[6:]:
             send(client, topic=row.topic, body=body)
         client.wait_for(
@@ -160,12 +180,8 @@ def failed_messages_come_again(row: Row) -> None:
             assert retries == Attempts(len(bodies), len(bodies))
 
 
-def hopeless_messages_become_dead_letters(row: Row, messages: int = 4, *, asks_once: bool = False) -> None:
-    """What fails 16 retries goes to the group's dead letter topic; what lies beside it is delivered once.
-
-    With `asks_once` the leader is killed when all that was sent back is answered: the client gives a message up for
-    as long as it runs whose sending back nobody answers.
-    """
+def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
+    """What fails 16 retries goes to the group's dead letter topic; what lies beside it is delivered once."""
     hopeless = [f"hopeless-{number}" for number in range(messages)]
     create_topic(row.cluster, row.topic)
     with row.told():
@@ -175,9 +191,7 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4, *, asks_o
         client.wait_for(
             lambda: all(client.bodies("reader").count(body) >= 5 for body in hopeless), "retries", timeout=RETRY_SECONDS
         )
-        if asks_once:
-            assert wait_until(lambda: _are_answered(row, at_least=5 * messages), RETRY_SECONDS), "answers to retries"
-        row.kill()
+        row.kill(sent_back=5 * messages)
         letters: list[ReceivedMessage] = []
 
         def all_dead() -> bool:
@@ -201,11 +215,6 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4, *, asks_o
             assert Counter(client.bodies("reader")) == {**dict.fromkeys(hopeless, deliveries), "good": 1}
             assert sorted(bodies_of(letters)) == hopeless
             assert {letter.reconsume_times for letter in letters} == {deliveries}
-
-
-def _are_answered(row: Row, *, at_least: int) -> bool:
-    asked = row.tap.exchanges(RequestCode.CONSUMER_SEND_MSG_BACK)
-    return len(asked) >= at_least and all(one.answer is not None for one in asked)
 
 
 def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:

@@ -28,7 +28,7 @@ _NUMBERS = count()
 @pytest.fixture
 def row(quick_group, cpp, request) -> Iterator[Row]:
     with Wiretap(quick_group) as tap:
-        yield Row(quick_group, tap, cpp, f"CppRow{next(_NUMBERS)}", kills=request.param)
+        yield Row(quick_group, tap, cpp, f"CppRow{next(_NUMBERS)}", kills=request.param, asks_once=True)
 
 
 def test_failed_messages_come_again(row):
@@ -37,7 +37,7 @@ def test_failed_messages_come_again(row):
 
 def test_hopeless_messages_become_dead_letters(row):
     # One: of several that are pulled at once, this client sends all back for the first that fails.
-    rows.hopeless_messages_become_dead_letters(row, messages=1, asks_once=True)
+    rows.hopeless_messages_become_dead_letters(row, messages=1)
 
 
 def test_queues_are_consumed_in_order(row):
