@@ -82,11 +82,13 @@ check: $(DEV) ## format, lint, types, import contract, documentation; changes no
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/docs.py
 	$(BIN)/python .ci/reference.py
+	$(BIN)/python .ci/configuration.py
 
-fix: $(DEV) ## format, fix what can be fixed mechanically, write the page of request codes and command kinds
+fix: $(DEV) ## format, fix what can be fixed mechanically, write the page of request codes and command kinds, and the tables of keys
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python .ci/reference.py --write
+	$(BIN)/python .ci/configuration.py --write
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
 	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS)

@@ -17,7 +17,7 @@ import errno
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ from dledger.invariants import InvariantError
 from dledger.logs import STDOUT, announce, log_start
 from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
-from dledger_broker.config import BrokerConfig, load_config
+from dledger_broker.config import KEYS, BrokerConfig, load_config
 from dledger_broker.errors import BrokerError
 from dledger_broker.node import Broker
 from dledger_broker.process import IdleCollector, Logs, PidFile, StopReport, tune_interpreter, tune_memory
@@ -100,7 +100,7 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[BaseException] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _on_loop_error(context, broken))
-    log_start(_logger, {field.name: getattr(config, field.name) for field in fields(config)})
+    log_start(_logger, {key: getattr(config, key) for key in KEYS.by_name})
     broker = Broker(config, bootstrap=bootstrap)
     stopping = _Signals(broker)
     if not await stopping.outlasts(broker.start()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from dledger_broker.broker_conf import ConfigValue
+from dledger.config_keys.declared import ConfigValue
 from dledger_broker.errors import ConfigError
 from dledger_remoting.hosts import split_host_port
 

@@ -19,7 +19,7 @@ from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler
 from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 
-from .config import ConfigError, ConfigValue, NameServerConfig, build_config, load_config
+from .config import ConfigError, NameServerConfig, build_config, load_config
 from .known import KnownGroupsError
 from .kv import KVStoreError
 from .server import NameServer, StartError
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="port to listen on (default 9876, 0 = a free one)")
     parser.add_argument("--data", type=Path, help="data directory (default ./namesrv-data)")
     options = parser.parse_args(arguments)
-    flags: dict[str, ConfigValue | None] = {"host": options.host, "port": options.port, "data": options.data}
+    flags = {"host": options.host, "port": options.port, "data": options.data}
     overrides = {key: value for key, value in flags.items() if value is not None}
     try:
         config = load_config(options.config, overrides) if options.config else build_config(overrides)

@@ -53,7 +53,7 @@ from dledger_remoting.route import (
 )
 from dledger_remoting.topics import TOPIC_UNIT, TOPIC_UNIT_SUB
 
-from .config import ALIASES, ConfigError, NameServerConfig, parse_values
+from .config import KEYS, ConfigError, NameServerConfig
 from .kv import ORDER_TOPIC_NAMESPACE, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
 from .table import RouteTable
@@ -64,16 +64,6 @@ log = logging.getLogger("dledger.namesrv")
 Answer: TypeAlias = RemotingCommand | Coroutine[None, None, RemotingCommand]
 _Processor: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 _WaitingProcessor: TypeAlias = Callable[[RemotingCommand], Coroutine[None, None, RemotingCommand]]
-
-_CHANGEABLE: Final = frozenset(
-    {
-        "enable_topic_list",
-        "order_message_enable",
-        "return_order_topic_config_to_broker",
-        "delete_topic_with_broker_registration",
-    }
-)
-"""Configuration keys that request 318 may change while the server runs."""
 
 _BLOCKED: Final = frozenset({"kvConfigPath", "configStorePath", "data"})
 
@@ -348,10 +338,10 @@ class Processors:
         for key in values:
             if key in _BLOCKED:
                 raise NoPermission(f"the key {key} cannot be changed over the wire")
-            if ALIASES.get(key, key) not in _CHANGEABLE:
-                raise InvalidParameter(f"the key {key} cannot be changed, only {', '.join(sorted(_CHANGEABLE))} can")
+            if KEYS.called(key) not in KEYS.live:
+                raise InvalidParameter(f"the key {key} cannot be changed, only {', '.join(sorted(KEYS.live))} can")
         try:
-            self.config = replace(self.config, **parse_values(values))  # type: ignore[arg-type] # typed by parse_values
+            self.config = replace(self.config, **KEYS.read(values).values)
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
         self._table.delete_missing_topics = self.config.delete_topic_with_broker_registration
@@ -371,13 +361,13 @@ def _property(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _parse_properties_text(body: bytes) -> dict[str, object]:
+def _parse_properties_text(body: bytes) -> dict[str, str]:
     """The `key=value` lines of a properties text."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise BodyError(f"the configuration text is not UTF-8: {error}") from error
-    values: dict[str, object] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         key, separator, value = line.strip().partition("=")
         if key.strip() and not key.startswith("#"):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest_asyncio
 from broker_in_process import Client, node_config
 
+from dledger.config_keys.declared import ConfigValue
 from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT, Identity, write_identity
 from dledger.testing.ports import free_ports
 from dledger.types import Membership, ReplicaId
-from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.features.pins.table import PutPin
 from dledger_broker.node import Broker
 

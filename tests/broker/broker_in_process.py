@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from dledger.config_keys.declared import ConfigValue
 from dledger.testing.ports import free_ports
-from dledger_broker.broker_conf import ConfigValue
 from dledger_broker.config import BrokerConfig, build_config
 from dledger_broker.node import Broker
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command

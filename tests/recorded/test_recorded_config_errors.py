@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
+from dledger.config_keys.reading import Keys
 from dledger.errors import ConfigError as LogConfigError
 from dledger.net.secret import read_secret
 from dledger_broker import broker_conf
+from dledger_broker import config as broker
 from dledger_broker.config import BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.errors import ConfigError as BrokerConfigError
@@ -87,24 +89,31 @@ def misspelled(keys: Iterable[str]) -> Iterator[str]:
         yield f"x{key[::-1]}"
 
 
+def stock_names(contradictions: Iterable[Mapping[str, str]], keys: Keys) -> list[str]:
+    """Return RocketMQ's names of keys, each of which has to stand in `contradictions`, in their order."""
+    aliases = list(dict.fromkeys(name for names in contradictions for name in names if name in keys.aliases))
+    assert set(aliases) == set(keys.aliases)
+    return aliases
+
+
 def test_values_of_a_broker() -> None:
-    keys = [field.name for field in fields(BrokerConfig)]
 
     def told(given: Mapping[str, str]) -> str | None:
         return broker_in("b.toml", given)
 
     addresses = tried(("peers", "namesrv"), ADDRESSES_IN_TOML, told)
-    compare("surfaces/config_broker", [*tried(keys, IN_TOML, told), *addresses])
+    compare("surfaces/config_broker", [*tried(broker.KEYS.by_name, IN_TOML, told), *addresses])
 
 
 def test_values_of_a_name_server() -> None:
     keys = [field.name for field in fields(NameServerConfig)]
     lines = tried(keys, IN_TOML, name_server_in)
-    compare("surfaces/config_name_server", [*lines, *tried(name_server.ALIASES, IN_TOML, name_server_in)])
+    aliases = stock_names(NAME_SERVER_CONTRADICTIONS, name_server.KEYS)
+    compare("surfaces/config_name_server", [*lines, *tried(aliases, IN_TOML, name_server_in)])
 
 
 def test_values_of_a_stock_file() -> None:
-    keys = sorted((*broker_conf.ALIASES, *broker_conf._WITHOUT_EFFECT, "enableDLegerCommitLog", "dLegerPeers"))
+    keys = sorted((*broker.KEYS.aliases, *broker_conf.WITHOUT_EFFECT, "enableDLegerCommitLog"))
     compare("surfaces/config_broker_conf", tried(keys, IN_PROPERTIES, lambda given: broker_in("b.conf", given)))
 
 
@@ -157,13 +166,12 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
 
 def test_keys_of_a_broker_that_do_not_go_together() -> None:
     told = [(list(keys), broker_in("b.toml", keys)) for keys in BROKER_CONTRADICTIONS]
-    aliases = {key for keys in BROKER_CONTRADICTIONS for key in keys if key in broker_conf.ALIASES}
-    assert aliases == set(broker_conf.ALIASES)
+    aliases = [name for name in stock_names(BROKER_CONTRADICTIONS, broker.KEYS) if name != "dLegerPeers"]
     lines = [f"{', '.join(keys)} | {text or 'taken'}" for keys, text in told]
     lines += [f"without {key} | {broker_in(file, {}, key)}" for file in ("b.toml", "b.conf") for key in MINIMAL]
-    known = [field.name for field in fields(BrokerConfig)]
-    lines += [f"unknown | {broker_in('b.toml', {key: '1'})}" for key in misspelled((*known, *broker_conf.ALIASES))]
-    lines += [f"unknown | {broker_in('b.conf', {key: '1'})}" for key in misspelled(broker_conf.ALIASES)]
+    known = (*broker.KEYS.by_name, *aliases)
+    lines += [f"unknown | {broker_in('b.toml', {key: '1'})}" for key in misspelled(known)]
+    lines += [f"unknown | {broker_in('b.conf', {key: '1'})}" for key in misspelled(aliases)]
     compare("surfaces/config_broker_keys", lines)
 
 
@@ -187,10 +195,9 @@ NAME_SERVER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
 
 
 def test_keys_of_a_name_server_that_do_not_go_together() -> None:
-    aliases = {key for keys in NAME_SERVER_CONTRADICTIONS for key in keys if key in name_server.ALIASES}
-    assert aliases == set(name_server.ALIASES)
+    aliases = stock_names(NAME_SERVER_CONTRADICTIONS, name_server.KEYS)
     lines = [f"{', '.join(keys)} | {name_server_in(keys) or 'taken'}" for keys in NAME_SERVER_CONTRADICTIONS]
-    known = [*(field.name for field in fields(NameServerConfig)), *name_server.ALIASES]
+    known = [*(field.name for field in fields(NameServerConfig)), *aliases]
     compare(
         "surfaces/config_name_server_keys",
         [*lines, *(f"unknown | {name_server_in({key: '1'})}" for key in misspelled(known))],

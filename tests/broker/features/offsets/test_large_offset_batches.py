@@ -7,7 +7,7 @@ import pytest
 from dledger.errors import BusyError, LogError, LogFullError
 from dledger.format import BLANK_BYTES, HEADER_BYTES
 from dledger.replica.proposer import MARK_BYTES
-from dledger_broker.config_bounds import MIB
+from dledger_broker.config_keys.limits import MIB
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.recent_commits import MAX_CLIENTS_PER_CHANNEL, Committer

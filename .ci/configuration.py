@@ -1,0 +1,64 @@
+"""Write the tables of keys in docs/configuration.md, or check that they are as written.
+
+`.ci/configuration.py --write` writes them.  Without that nothing is written: a table that is not what the components
+declare is a finding, as is a key in no table.  One line per finding, and exit status 1 if there is any.  A table stands
+between `<!-- keys: name -->` and `<!-- end of keys -->`; its text there is only what follows from the declarations.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dledger.config_keys.declared import Key
+from dledger.config_keys.page import aliases_of, table_of
+from dledger_broker.config import KEYS as BROKER_KEYS
+from dledger_namesrv.config import KEYS as NAME_SERVER_KEYS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = Path("docs/configuration.md")
+_TABLE = re.compile(r"(?<=<!-- keys: )([^>]+)( -->\n).*?(?=<!-- end of keys -->)", re.DOTALL)
+
+
+def tables() -> dict[str, str]:
+    """Return every table by its name."""
+    sections: dict[str, list[Key]] = {}
+    for key in BROKER_KEYS.by_name.values():
+        sections.setdefault(key.section.__name__, []).append(key)
+    broker, name_server = BROKER_KEYS.by_name.values(), NAME_SERVER_KEYS.by_name.values()
+    return {name: table_of(keys) for name, keys in sections.items()} | {
+        "NameServer": table_of(name_server),
+        "aliases of Broker": aliases_of(broker),
+        "aliases of NameServer": aliases_of(name_server),
+    }
+
+
+def page(text: str, found: dict[str, str]) -> str:
+    """Return the page with the tables in it."""
+    return _TABLE.sub(lambda match: f"{match[1]}{match[2]}\n{found.get(match[1], '')}\n", text)
+
+
+def findings(text: str, found: dict[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the page."""
+    places = [match[1] for match in _TABLE.finditer(text)]
+    for name in sorted({*places, *found}):
+        if places.count(name) != 1 or name not in found:
+            yield f"{PAGE}: `<!-- keys: {name} -->` stands there {places.count(name)} times, tables have {list(found)}"
+    if page(text, found) != text:
+        yield f"{PAGE} is not what the components declare: run `make fix`"
+
+
+def main() -> int:
+    """Write or check the page, print the findings, and return the exit status."""
+    found = tables()
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    if "--write" in sys.argv[1:]:
+        text = page(text, found)
+        (ROOT / PAGE).write_text(text, encoding="utf-8")
+    wrong = list(findings(text, found))
+    print("\n".join(wrong) or f"{PAGE}: every key stands there as it is declared")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""A key is declared once; reading, errors, where a value comes from and the page's table follow from that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dledger.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, needed
+from dledger.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
+from dledger.config_keys.page import aliases_of, table_of
+from dledger.config_keys.reading import Keys, Wording
+from dledger.invariants import InvariantError
+
+
+class RefusedError(Exception):
+    """The error of the component in these tests."""
+
+
+def even(_name: str, value: int) -> None:
+    if value % 2:
+        raise ValueError("odd")
+
+
+def words(_name: str, value: ConfigValue, _base: Path) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        raise UnexpectedError("words")
+    return tuple(value.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A section."""
+
+    name: str = field(metadata=needed("its name", "it names the thing", aliases=(Alias("stockName"),)))
+    folder: Path = key(Path("f"), "where it lies")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Another section."""
+
+    pause_ms: int = key(
+        10, "a pause", consequence="then it ends", bounds=(2, 100), below=("limit_ms", "it would be late"), live=True
+    )
+    limit_ms: int = key(50, "an end", bounds=(2, 100), check=even, aliases=(Alias("stockLimit", note="in ms"),))
+    room_bytes: int = key(1 << 20, "room for a | b", bounds=(0, 1 << 31))
+    ratio: float = key(0.5, "a share", bounds=(0.1, 0.9))
+    mode: str = key("a", "a mode", choices=("a", "b"), aliases=(Alias("stockMode", words={"AA": "a", "BB": "b"}),))
+    said: tuple[str, ...] = key((), "words", takes="words", read=words)
+    table: Mapping[str, str] = key({}, "a table", read=lambda _name, value, _base: value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Place, Sizes):
+    """Both sections."""
+
+
+KEYS = Keys(Config, RefusedError)
+
+
+def build(table: dict[str, ConfigValue]) -> Config:
+    values = KEYS.read({"name": "n", **table}, Path("/etc")).values
+    KEYS.require(values)
+    config = Config(**values)
+    KEYS.check(config)
+    return config
+
+
+def test_values_have_the_types_of_their_fields_and_paths_count_from_the_file():
+    config = build({"folder": "x", "ratio": 0.25, "said": "a b", "mode": "b"})
+    assert (config.folder, config.ratio, config.said, config.mode) == (Path("/etc/x"), 0.25, ("a", "b"), "b")
+    assert config.table == {}
+    assert config.table is not build({}).table
+
+
+def test_keys_stand_in_the_order_of_the_sections():
+    assert list(KEYS.by_name)[:4] == ["name", "folder", "pause_ms", "limit_ms"]
+    assert {key.section for key in KEYS.by_name.values()} == {Place, Sizes}
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ({"pause": 3}, "unknown key 'pause', did you mean 'pause_ms'?"),
+        ({"stockLimits": 3}, "unknown key 'stockLimits', did you mean 'stockLimit'?"),
+        ({"zzz": 3}, "unknown key 'zzz'"),
+        ({"pause_ms": True}, "pause_ms = True, expected a whole number"),
+        ({"pause_ms": 2.5}, "pause_ms = 2.5, expected a whole number"),
+        ({"ratio": "x"}, "ratio = 'x', expected a number"),
+        ({"folder": ""}, "folder = '', expected a path as text"),
+        ({"name": 1}, "name = 1, expected a text in quotes"),
+        ({"said": 1}, "said = 1, expected words"),
+        ({"pause_ms": 101}, "pause_ms = 101 is outside 2..100"),
+        ({"pause_ms": 50}, "pause_ms = 50 must be below limit_ms = 50: it would be late"),
+        ({"limit_ms": 49}, "limit_ms = 49: odd"),
+        ({"mode": "c"}, "mode = 'c', expected one of a, b"),
+        ({"stockMode": "a"}, "stockMode = 'a', expected AA or BB"),
+        (
+            {"stockLimit": 60, "limit_ms": 62},
+            "limit_ms = 62 contradicts stockLimit = 60: both say limit_ms; remove one",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_key_value_and_what_was_expected(table: dict[str, ConfigValue], text: str):
+    with pytest.raises(RefusedError) as caught:
+        build(table)
+    assert str(caught.value) == text
+
+
+def test_a_key_without_default_is_missed_with_the_reason():
+    with pytest.raises(RefusedError, match=r"^name is missing: it names the thing$"):
+        KEYS.require(KEYS.read({"pause_ms": 3}).values)
+
+
+def test_names_that_say_the_same_are_taken():
+    assert build({"stockLimit": 60, "limit_ms": 60, "stockMode": "BB"}).limit_ms == 60
+    assert KEYS.called("stockLimit") == KEYS.called("limit_ms") == "limit_ms"
+    assert KEYS.live == ["pause_ms"]
+
+
+def test_a_component_has_words_of_its_own_and_may_take_numbers_in_quotes():
+    keys = Keys(Config, RefusedError, texts_too=True, wording=Wording(wrong="{name}: {expected}!", by_alias=True))
+    assert keys.read({"stockLimit": "60"}).values == {"limit_ms": 60}
+    with pytest.raises(RefusedError, match=r"^stockLimit: a whole number!$"):
+        keys.read({"stockLimit": "-60"})
+
+
+def test_a_field_that_declares_no_key_is_a_fault():
+    @dataclass(frozen=True)
+    class Bare:
+        number: int = 3
+
+    with pytest.raises(InvariantError):
+        Keys(Bare, RefusedError)
+
+
+def test_each_value_comes_from_a_line_the_command_line_or_its_default():
+    text = '# a\n\nname = """\npause_ms = 3\n"""\nstockLimit = 60\nsaid = [\n  "x",\n]\n[table]\nx = "1"\n'
+    lines = lines_of_toml(text)
+    assert lines == {"name": 3, "stockLimit": 6, "said": 7, "table": 10}
+    reading = KEYS.read({"name": "n", "stockLimit": 60, "folder": "x"})
+    found = origins(KEYS, reading, lines, flags=("folder",))
+    assert found["limit_ms"] == Origin("file", 6, "stockLimit")
+    assert found["folder"] == Origin("command line")
+    assert found["pause_ms"] == Origin("default")
+
+
+def test_lines_of_a_table_are_those_inside_it():
+    assert lines_of_toml("port = 1\n[namesrv]\nhost = 'a'\nport = 2\n", "namesrv") == {"host": 3, "port": 4}
+    assert lines_of_toml("\nport = 1\n", "namesrv") == {"port": 2}
+    assert lines_of_properties("# a\n a = 1\n!b\n\nb=2\na=3\n") == {"a": 6, "b": 5}
+
+
+def test_the_table_of_the_page():
+    rows = table_of(KEYS.by_name.values()).splitlines()[2:]
+    assert rows[:3] == [
+        "| `name` | required | a text | its name |",
+        '| `folder` | `"f"` | a path | where it lies |',
+        "| `pause_ms` (live) | `10` | 2 to 100 ms | a pause; then it ends |",
+    ]
+    assert rows[4] == "| `room_bytes` | `1048576` | 0 to 2 GiB | room for a \\| b |"
+    assert rows[6:] == [
+        '| `mode` | `"a"` | `"a"`, `"b"` | a mode |',
+        "| `said` | none | words | words |",
+        "| `table` | none |  | a table |",
+    ]
+    assert aliases_of(KEYS.by_name.values()).splitlines()[3:] == [
+        "| `stockLimit` (in ms) | `limit_ms` |",
+        "| `stockMode` (`AA`, `BB`) | `mode` |",
+    ]
