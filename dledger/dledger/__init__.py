@@ -1,7 +1,8 @@
 """A replicated log: Raft over segments of opaque bytes, usable alone.
 
 `Node` is one member of a group; `StateMachine` is what a service implements, `Log` what it sees.  The folders: `core`
-decides (pure), `store` keeps, `net` carries, `replica` drives the three.  Nothing here knows of topics or messages.
+decides (pure), `store` keeps, `net` carries, `replica` drives the three; between it and whatever decides stands
+`consensus`.  Nothing here knows of topics or messages.
 """
 
 from dledger.config import NodeConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dledger.core.settings import RaftSettings
+from dledger.consensus.settings import RaftSettings
 from dledger.errors import ConfigError
 from dledger.store.log import RESERVE_BYTES
 

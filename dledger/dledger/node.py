@@ -17,7 +17,8 @@ from typing import Self, TypeVar
 
 from dledger.appending import Appended, AppendResolver
 from dledger.config import NodeConfig
-from dledger.engines import EngineFactory, native
+from dledger.consensus.engine import EngineKind
+from dledger.engines.native import NATIVE
 from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
 from dledger.errors import (
     CorruptionError,
@@ -58,7 +59,7 @@ class Node(Log):
     `StorageError` (it cannot be used).
     """
 
-    def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineFactory = native) -> None:
+    def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineKind = NATIVE) -> None:
         self.config = config
         self._engine = engine
         self._machine = AppendResolver(state_machine)
@@ -81,11 +82,11 @@ class Node(Log):
         self._failed = asyncio.Event()
         self._environment = AsyncioEnvironment(loop)
         try:
-            self._directory = NodeDirectory(config, self._environment)
+            self._directory = NodeDirectory(config, self._environment, self._engine.codec)
             opened = await self._directory.open()
             for note in opened.notes:
                 logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
-            self._links = make_links(config, opened.identity.incarnation, _Receiver(self))
+            self._links = make_links(config, opened.identity.incarnation, _Receiver(self), self._engine.codec)
             with excepted("nothing is served yet"):
                 self._replica = Replica(
                     config.replica,
@@ -228,7 +229,7 @@ class Node(Log):
     @property
     def membership(self) -> Membership:
         """See `Log.membership`."""
-        return self.replica.engine.table.membership
+        return self.replica.engine.membership
 
     def status(self) -> NodeStatus:
         """See `Log.status`."""

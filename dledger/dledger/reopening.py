@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from dledger.config import NodeConfig
+from dledger.consensus.messages import MessageCodec
 from dledger.environment import Environment, called_back
 from dledger.errors import ContradictionError, LostDirectoryError, StateDivergedError
 from dledger.loop_guard import excepted
@@ -25,7 +26,7 @@ from dledger.types import ReplicaId
 logger = logging.getLogger(__name__)
 
 
-def make_links(config: NodeConfig, incarnation: str, receiver: Receiver) -> Links:
+def make_links(config: NodeConfig, incarnation: str, receiver: Receiver, codec: MessageCodec) -> Links:
     """The links of a node, which shows itself as that incarnation."""
     return Links(
         ReplicaId(config.node_id, incarnation),
@@ -37,6 +38,7 @@ def make_links(config: NodeConfig, incarnation: str, receiver: Receiver) -> Link
         advertise=config.advertised,
         peers=config.peers,
         receiver=receiver,
+        codec=codec,
         limits=LinkLimits.for_elections(config.election_max_ms),
     )
 
@@ -67,8 +69,9 @@ def close_replica(config: NodeConfig, replica: Replica) -> None:
 class NodeDirectory:
     """The directory of a node that starts."""
 
-    def __init__(self, config: NodeConfig, environment: Environment) -> None:
+    def __init__(self, config: NodeConfig, environment: Environment, codec: MessageCodec) -> None:
         self._config = config
+        self._codec = codec
         self._environment = environment
         self._disk = OsDisk(str(config.data_dir))
         self._returning: Returning | None = None
@@ -120,7 +123,7 @@ class NodeDirectory:
 
     async def _wait_for_leader(self, lost: LostDirectoryError, identity: Identity) -> None:
         returning = Returning(self._config.node_id, lost, self._config.peers, self._environment)
-        links = make_links(self._config, identity.incarnation, returning)
+        links = make_links(self._config, identity.incarnation, returning, self._codec)
         self._returning = returning
         try:
             await links.start()

@@ -111,6 +111,15 @@ class WallClock(NamedTuple):
     most_ms: int
 
 
+class Lane(IntEnum):
+    """The two connections by which one node dials another."""
+
+    CONTROL = 0
+    """Heartbeats, votes, acknowledgements: small, never behind bulk data."""
+    BULK = 1
+    """Appends, forwarded requests, snapshot chunks."""
+
+
 class Role(IntEnum):
     """A replica's part in its term."""
 

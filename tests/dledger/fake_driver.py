@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.core.effects import Output
+from dledger.consensus.effects import Output
 
 
 class FakeDriver:

@@ -61,7 +61,9 @@ async def test_a_snapshot_of_the_same_index_and_term_with_other_bytes_below_is_n
             last.term + 1, 0, last.index, last.term, theirs.chain_crc, Membership((SUCCESSOR,)), 0
         )
         with pytest.raises(ContradictionError, match="other bytes"):
-            node.replica._inbox._step_install(SUCCESSOR, install)  # as once the snapshot's bytes have arrived
+            node.replica._inbox._step_install(
+                SUCCESSOR, install, install.snapshot
+            )  # as once the snapshot's bytes have arrived
 
 
 async def test_it_comes_back_as_another_incarnation_with_the_log_of_the_others(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node, NodeConfig
-from dledger.core.messages import DISK_FULL
+from dledger.consensus.peers import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
 from dledger.replica import housekeeping

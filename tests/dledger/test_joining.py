@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.core.progress import Mode, Progress
+from dledger.consensus.peers import Mode
+from dledger.core.progress import Progress
 from dledger.replica.joining import REPLACE_AFTER_S, JoiningPolicy, promote, replace, without
 from dledger.types import Membership, ReplicaId
 

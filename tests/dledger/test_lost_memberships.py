@@ -2,7 +2,8 @@
 
 from dledger.core.log_table import LogTable
 from dledger.core.messages import Heartbeat, TimeoutNow, VoteRequest
-from dledger.testing.cores import CoreGroup, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import replica
 from dledger.types import EntryKind, EntryMeta, Membership, Role
 
 

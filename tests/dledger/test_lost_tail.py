@@ -1,6 +1,7 @@
 """A follower that comes back without the end of what it acknowledged (`flush = "async"`, and its host went down)."""
 
-from dledger.testing.cores import CoreGroup, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import replica
 
 
 def test_a_follower_that_lost_its_tail_is_brought_up_to_date_by_the_same_leader() -> None:
@@ -10,12 +11,12 @@ def test_a_follower_that_lost_its_tail_is_brought_up_to_date_by_the_same_leader(
     group.settle()
     leader, known = group["a"], group["a"].progress[replica("b")]
     assert known.match_index == last
-    group.cores["b"].durable = 3
+    group.members["b"].durable = 3
     group.crash("b")
     group["b"].may_vote = False
     group.heal()
     group.settle()
-    assert group.cores["b"].terms == group.cores["a"].terms
+    assert group.members["b"].terms == group.members["a"].terms
     assert leader.is_leader
     assert known.match_index == last
     group.propose("a")
@@ -29,7 +30,7 @@ def test_what_a_follower_lost_is_not_counted_for_it() -> None:
     group.elect("a")
     group.propose("a", 5)
     group.settle()
-    group.cores["b"].durable = 3
+    group.members["b"].durable = 3
     group.crash("b")
     group["a"].peer_connected(replica("b"), group.now)
     group.run("a")

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.core.progress import ClockReading, Progress
+from dledger.consensus.peers import ClockReading
+from dledger.core.progress import Progress
 from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings
 from dledger.types import Membership, ReplicaId
 
@@ -21,7 +22,7 @@ def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = ME
         progress={MEMBERS.voters[1]: progress},
         wall_ms=NOON_MS,
         leader=MEMBERS.voters[0],
-        table=SimpleNamespace(membership=members),
+        membership=members,
     )
 
 

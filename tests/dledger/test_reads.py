@@ -7,11 +7,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from dledger.core.effects import ReadsReady
+from dledger.consensus.effects import ReadsReady
+from dledger.consensus.settings import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import AppendReply, HeartbeatReply, VoteReply
 from dledger.core.raft import Raft
-from dledger.core.settings import RaftSettings
 from dledger.errors import NotLeaderError
 from dledger.replica.reads import ReadWaiters
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId

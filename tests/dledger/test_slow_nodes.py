@@ -2,7 +2,7 @@
 
 import pytest
 
-from dledger.core.settings import RaftSettings
+from dledger.consensus.settings import RaftSettings
 from dledger.testing.cores import CoreGroup
 
 

@@ -92,7 +92,7 @@ class AtOnce:
         return True
 
     def send(self, node_id, lane, message: InstallSnapshot) -> bool:
-        self.receiver.finish(A, message, self.answer)
+        self.receiver.finish(A, message.snapshot, self.answer)
         return True
 
     def answer(self, result: Received | BaseException) -> None:
@@ -165,7 +165,7 @@ def send(wire: AtOnce, chunk_bytes: int = snapshots.CHUNK_BYTES, **changes: Call
     writer.write(CONTENT)
     writer.commit()
     ignored = {"still_wanted": lambda: True, "sent": lambda: None, "broken": lambda: None, "rotten": lambda: None}
-    wire.sender = SnapshotSender(wire, wire, source, B, 3, META, **{**ignored, **changes})
+    wire.sender = SnapshotSender(wire, wire, source, B, META, InstallSnapshot.of(3, META), **{**ignored, **changes})
     wire.sender.start()
 
 

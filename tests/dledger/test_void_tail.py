@@ -5,7 +5,7 @@ from random import Random
 
 from node_group import JournalService
 
-from dledger.core.progress import Mode
+from dledger.consensus.peers import Mode
 from dledger.store.verify import verify
 from dledger.types import Role
 from dledger_sim.log.group import GroupSettings, SimGroup, SimNode

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.consensus.peers import MAX_SILENCE_S, ClockReading
 from dledger.core.messages import AppendReply, Heartbeat, HeartbeatReply
-from dledger.core.progress import MAX_SILENCE_S, ClockReading, Progress
+from dledger.core.progress import Progress
 from dledger.replica.clocks import clock_ahead_ms, voter_clocks
-from dledger.testing.cores import CoreGroup, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import replica
 from dledger.types import Membership, ReplicaId, WallClock
 
 VOTERS = tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3))
@@ -29,7 +31,7 @@ def told(wall_ms: int, asked_at: float, told_at: float) -> Progress:
 def clocks(others: Sequence[Progress], now: float, *, is_voter: bool = True) -> list[WallClock | None]:
     engine = SimpleNamespace(
         progress=dict(zip((*VOTERS[1:], LEARNER), others, strict=False)),
-        table=SimpleNamespace(membership=Membership(VOTERS if is_voter else VOTERS[1:], (LEARNER,))),
+        membership=Membership(VOTERS if is_voter else VOTERS[1:], (LEARNER,)),
     )
     return voter_clocks(engine, VOTERS[0], now, NOON_MS)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """Groups of cores that have a leader, and the members' names."""
 
-from dledger.testing.cores import CoreGroup, Envelope, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import Envelope, replica
 
 A, B, C, D = map(replica, "abcd")
 
@@ -10,7 +11,7 @@ def led_by_a(*others: str, one_entry_a_message: bool = False) -> CoreGroup:
     group = CoreGroup("a", *(others or ("b", "c")), one_entry_a_message=one_entry_a_message)
     group.elect("a")
     group.pass_time(0.2)
-    assert {core.raft.commit_index for core in group.cores.values()} == {0}
+    assert {core.engine.commit_index for core in group.members.values()} == {0}
     return group
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, InstallSnapshot
 from dledger.errors import ContradictionError
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries, replica
 from dledger.types import Membership
 
 KEPT, LOST = 3, 4
@@ -25,7 +26,7 @@ def after_an_accepted_loss() -> CoreGroup:
     assert group["c"].commit_index == KEPT + LOST - 1
     group.isolate("c")
     for name in ("a", "b"):
-        group.cores[name].durable = KEPT
+        group.members[name].durable = KEPT
         group.crash(name)
     for index in range(KEPT, KEPT + LOST):
         del group.committed[index]  # the operator said so
@@ -144,8 +145,8 @@ def test_a_voter_that_lost_the_entries_that_list_it_elects_the_one_who_has_them(
         group.propose("a", membership=membership)
         group.settle()
         group.pass_time(0.2)
-    for name, kept in (("a", len(group.cores["a"].log)), ("d", 0)):
-        group.cores[name].durable = kept
+    for name, kept in (("a", len(group.members["a"].log)), ("d", 0)):
+        group.members[name].durable = kept
         group.crash(name)
     group.pass_time(3.0)
     assert group["a"].is_leader

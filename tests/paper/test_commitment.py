@@ -13,7 +13,8 @@ from dledger.core.messages import (
     Heartbeat,
     HeartbeatReply,
 )
-from dledger.testing.cores import CoreGroup, entries
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries
 from dledger.types import EntryKind
 
 # The no-op, and commitment in the own term
@@ -26,7 +27,7 @@ def test_a_leader_begins_its_term_with_a_no_op() -> None:
         group.send("c", name, Append(1, -1, 0, -1, 2), entries(1, 1))
     group.elect("a")
     group.pass_time(0.2)
-    assert [meta.kind for meta in group.cores["a"].log] == [EntryKind.GROUP, EntryKind.GROUP, EntryKind.NO_OP]
+    assert [meta.kind for meta in group.members["a"].log] == [EntryKind.GROUP, EntryKind.GROUP, EntryKind.NO_OP]
     assert {group[name].commit_index for name in "abc"} == {2}
 
 
@@ -76,7 +77,7 @@ def test_an_older_entry_is_safe_once_an_own_one_stands_behind_it() -> None:
         assert not group["e"].is_leader
     group.pass_time(5.0)
     (leader,) = (name for name in "bcde" if group[name].is_leader)
-    assert group.cores[leader].terms[:2] == [1, 1]
+    assert group.members[leader].terms[:2] == [1, 1]
 
 
 # Acknowledgements
@@ -135,7 +136,7 @@ def test_a_follower_commits_only_what_its_leader_has_verified_here() -> None:
     group.send("c", "a", Heartbeat(2, 2))
     assert group["a"].commit_index == -1
     group.send("c", "a", Append(2, 0, 1, 2, 2), entries(2, 2, first=1))
-    assert (group["a"].commit_index, group.cores["a"].terms) == (2, [1, 2, 2])
+    assert (group["a"].commit_index, group.members["a"].terms) == (2, [1, 2, 2])
 
 
 # Sync generations

@@ -16,7 +16,8 @@ from dledger.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from dledger.testing.cores import CoreGroup, entries
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries
 from dledger.types import Role
 
 # Pre-vote

@@ -2,9 +2,10 @@
 
 import pytest
 
+from dledger.consensus.peers import Mode
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
-from dledger.core.progress import Mode
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries, replica
 from dledger.types import HardState, Role
 
 
@@ -35,7 +36,7 @@ def test_term_and_vote_are_on_stable_storage_before_a_vote_leaves() -> None:
     assert group.wire == []
     group.save("a")  # the vote in it
     assert group.wire.pop().message == VoteReply(1, True)
-    assert group.cores["a"].hard_state == HardState(1, replica("b"))
+    assert group.members["a"].hard_state == HardState(1, replica("b"))
 
 
 def test_a_new_term_is_on_stable_storage_before_anything_is_answered_in_it() -> None:
@@ -60,7 +61,7 @@ def test_a_restart_remembers_term_vote_and_log() -> None:
     quiet(group)
     group.send("c", "a", VoteRequest(2, 5, 1))
     group.crash("a")
-    assert (group["a"].term, group["a"].vote, group.cores["a"].terms) == (2, replica("c"), [1, 1])
+    assert (group["a"].term, group["a"].vote, group.members["a"].terms) == (2, replica("c"), [1, 1])
 
 
 def test_a_term_known_from_the_log_only_is_saved_before_anything_is_said_in_it() -> None:
@@ -68,11 +69,11 @@ def test_a_term_known_from_the_log_only_is_saved_before_anything_is_said_in_it()
     group.auto_save = False
     group.send("b", "a", Append(4, -1, 0, -1, 1), entries(4))
     group.crash("a")
-    assert (group["a"].term, group.cores["a"].hard_state) == (4, HardState())
+    assert (group["a"].term, group.members["a"].hard_state) == (4, HardState())
     group.run("a")
     assert group.send("b", "a", Heartbeat(4, -1)) == []
     group.save("a")
-    assert group.cores["a"].hard_state == HardState(4, None)
+    assert group.members["a"].hard_state == HardState(4, None)
     assert isinstance(group.wire.pop().message, HeartbeatReply)
 
 
@@ -98,7 +99,7 @@ def test_a_new_leader_tries_from_its_last_entry_on_and_knows_no_match() -> None:
 def test_1_append_of_an_older_term_is_refused() -> None:
     group = follower_with(term=5)
     (reply,) = group.send("c", "a", Append(4, -1, 0, -1, 1), entries(4))
-    assert (reply.term, reply.rejected, group.cores["a"].terms) == (5, True, [])
+    assert (reply.term, reply.rejected, group.members["a"].terms) == (5, True, [])
 
 
 @pytest.mark.parametrize(("prev_index", "prev_term"), [(2, 1), (5, 1), (1, 2)])
@@ -107,25 +108,25 @@ def test_2_append_that_does_not_join_the_log_is_refused(prev_index: int, prev_te
     (reply,) = group.send("b", "a", Append(2, prev_index, prev_term, -1, 1), entries(2, first=prev_index + 1))
     assert reply.rejected
     assert reply.rejected_index == prev_index
-    assert group.cores["a"].terms == [1, 1]
+    assert group.members["a"].terms == [1, 1]
 
 
 def test_3_a_conflicting_entry_and_all_that_follow_are_deleted() -> None:
     group = follower_with(1, 1, 1, 1)
     group.send("c", "a", Append(2, 0, 1, -1, 1), entries(2, first=1))
-    assert group.cores["a"].terms == [1, 2]
+    assert group.members["a"].terms == [1, 2]
 
 
 def test_4_entries_not_in_the_log_are_appended() -> None:
     group = follower_with(1)
     (reply,) = group.send("b", "a", Append(1, 0, 1, -1, 2), entries(1, 1, first=1))
-    assert (reply.match_index, group.cores["a"].terms) == (2, [1, 1, 1])
+    assert (reply.match_index, group.members["a"].terms) == (2, [1, 1, 1])
 
 
 def test_4_entries_already_in_the_log_stay_with_what_follows_them() -> None:
     group = follower_with(1, 1, 1)
     (reply,) = group.send("b", "a", Append(1, -1, 0, -1, 1), entries(1))
-    assert group.cores["a"].terms == [1, 1, 1]
+    assert group.members["a"].terms == [1, 1, 1]
     assert not reply.rejected
 
 
@@ -188,7 +189,7 @@ def test_2_a_pre_vote_binds_nobody() -> None:
 def test_whatever_is_committed_is_handed_on_to_be_applied() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
-    assert group.cores["a"].commits == [1]
+    assert group.members["a"].commits == [1]
 
 
 @pytest.mark.parametrize("message", [Heartbeat(9, -1), AppendReply(9, -1, -1), VoteReply(9, False)])
@@ -319,7 +320,7 @@ def test_a_command_is_appended_and_committed_once_a_majority_has_it() -> None:
     group.elect("a")
     group.isolate("c")
     index = group.propose("a")
-    assert group.cores["a"].terms[index] == 1
+    assert group.members["a"].terms[index] == 1
     assert group["a"].commit_index == index - 1
     group.settle()
     assert group["a"].commit_index == index
@@ -350,7 +351,7 @@ def test_a_refusal_for_inconsistency_moves_next_index_back_until_the_logs_join()
     group.elect("a")
     group.settle()
     group.pass_time(0.3)
-    assert group.cores["b"].terms == group.cores["a"].terms == group.cores["c"].terms == [1, 1, 3, 3, 4]
+    assert group.members["b"].terms == group.members["a"].terms == group.members["c"].terms == [1, 1, 3, 3, 4]
 
 
 def test_entries_of_the_own_term_are_committed_by_counting() -> None:

@@ -5,7 +5,8 @@ import pytest
 from dledger.core.messages import Append, Heartbeat, VoteReply, VoteRequest
 from dledger.errors import ContradictionError
 from dledger.invariants import InvariantError
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries, replica
 from dledger.types import Role
 
 
@@ -87,7 +88,7 @@ def test_a_commit_index_never_goes_back() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
     group.send("b", "a", Heartbeat(1, 0))
-    assert (group["a"].commit_index, group.cores["a"].commits) == (1, [1])
+    assert (group["a"].commit_index, group.members["a"].commits) == (1, [1])
 
 
 def test_a_late_append_does_not_shorten_the_log() -> None:
@@ -96,7 +97,7 @@ def test_a_late_append_does_not_shorten_the_log() -> None:
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
     group.send("b", "a", Append(1, -1, 0, -1, 1), entries(1))
     group.send("b", "a", Append(1, 0, 1, -1, 1), entries(1, first=1))
-    assert group.cores["a"].terms == [1, 1, 1]
+    assert group.members["a"].terms == [1, 1, 1]
 
 
 def test_a_leader_of_the_same_term_is_a_broken_promise() -> None:
@@ -114,7 +115,7 @@ def test_what_is_committed_is_never_replaced(message: Append) -> None:
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
     with pytest.raises(ContradictionError, match="committed here"):
         group.send("c", "a", message, entries(1, 2) if message.count else ())
-    assert group.cores["a"].terms == [1, 1]
+    assert group.members["a"].terms == [1, 1]
 
 
 def test_voting_for_another_ends_the_own_campaign() -> None:

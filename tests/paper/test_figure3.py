@@ -32,7 +32,7 @@ class History:
         """One thing happens."""
         group, random = self.group, self.random
         name = random.choice(self.names)
-        lengths = [len(group.cores[name].log) for name in self.names]
+        lengths = [len(group.members[name].log) for name in self.names]
         match random.randrange(12):
             case 0:
                 self._depose()
@@ -53,7 +53,7 @@ class History:
         for name in self.names:
             group.tick(name)
         self.shortened += any(
-            len(group.cores[name].log) < length for name, length in zip(self.names, lengths, strict=True)
+            len(group.members[name].log) < length for name, length in zip(self.names, lengths, strict=True)
         )
 
     def _depose(self) -> None:
@@ -69,7 +69,7 @@ class History:
     def observe(self) -> None:
         """Election safety and leader append-only, as far as this moment shows them."""
         for name in self.names:
-            raft, terms = self.group[name], self.group.cores[name].terms
+            raft, terms = self.group[name], self.group.members[name].terms
             if raft.role is Role.LEADER:
                 assert self.leaders.setdefault(raft.term, name) == name, "one leader a term"
                 before = self.led.get(raft.term, [])
@@ -78,7 +78,7 @@ class History:
 
     def check_logs_match(self) -> None:
         """Logs that agree at an index agree below it: a term stands for its entry, because one leader made each."""
-        logs = [self.group.cores[name].terms for name in self.names]
+        logs = [self.group.members[name].terms for name in self.names]
         for place, one in enumerate(logs):
             for other in logs[:place]:
                 agree = [mine == theirs for mine, theirs in zip(one, other, strict=False)]
@@ -93,7 +93,7 @@ class History:
         index = group.propose(leader)
         group.pass_time(0.3)
         assert {group[name].commit_index for name in self.names} == {index}
-        assert len({tuple(group.cores[name].terms) for name in self.names}) == 1
+        assert len({tuple(group.members[name].terms) for name in self.names}) == 1
 
 
 def test_histories_are_eventful() -> None:

@@ -15,11 +15,11 @@ from dledger.config import ReplicaConfig
 from dledger.core.messages import Append, AppendReply, Heartbeat, VoteReply, VoteRequest
 from dledger.errors import ConfigError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, iter_commands, parse_run, seal
-from dledger.net.transport import Lane
 from dledger.store.hardstate import HardStateFile
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
 from dledger.testing.disk import SimDisk
-from dledger.types import EntryKind, HardState, Membership, Role
+from dledger.testing.engine_group import entries, replica
+from dledger.types import EntryKind, HardState, Lane, Membership, Role
 from dledger_sim.log.group import GroupSettings, SimGroup
 from dledger_sim.log.registers import serve_registers
 from dledger_sim.log.scheduler import Scheduler
@@ -69,7 +69,7 @@ def test_02_a_leader_steps_down_for_a_higher_term_in_any_answer() -> None:
     group["c"].step(replica("x"), Heartbeat(7, -1), group.now)
     group.run("c")
     group.pass_time(3.0)
-    leaders = [name for name in group.cores if group[name].is_leader]
+    leaders = [name for name in group.members if group[name].is_leader]
     assert len(leaders) == 1
     assert group[leaders[0]].term > 7
     assert group["c"].leader == replica(leaders[0])
@@ -86,8 +86,8 @@ def test_02_a_successor_that_fails_goes_back_to_following() -> None:
     assert group["a"].accepts_proposals
     group.heal()
     group.pass_time(2.0)
-    leader = next(name for name in group.cores if group[name].is_leader)
-    assert all(group[name].leader == replica(leader) for name in group.cores)
+    leader = next(name for name in group.members if group[name].is_leader)
+    assert all(group[name].leader == replica(leader) for name in group.members)
 
 
 def test_03_a_refused_candidate_still_hands_over_its_higher_term() -> None:
@@ -151,7 +151,7 @@ def test_08_a_quiet_group_commits_what_older_terms_left() -> None:
         group.send("c", name, Append(1, -1, 0, -1, 2), entries(1, 1))
     group.elect("a")
     assert group["a"].commit_index == 2
-    assert group.cores["a"].terms == [1, 1, 2]
+    assert group.members["a"].terms == [1, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -245,7 +245,7 @@ def test_14_an_entry_is_committed_at_the_index_and_term_it_was_proposed_in_or_ne
     group.heal()
     group.pass_time(0.5)
     assert group["a"].table.term_at(index) == 2, "the proposal was overwritten, not moved"
-    assert [core.terms for core in group.cores.values()] == [group.cores["b"].terms] * 3
+    assert [core.terms for core in group.members.values()] == [group.members["b"].terms] * 3
 
 
 def test_15_a_slow_follower_holds_nobody_up() -> None:
@@ -332,7 +332,7 @@ def test_21_members_are_replaced_one_at_a_time() -> None:
     three = tuple(map(replica, "abc"))
     group.propose("a", membership=Membership(three, (replica("d"),)))
     group.settle()
-    assert group.cores["d"].terms == group.cores["a"].terms
+    assert group.members["d"].terms == group.members["a"].terms
     group.propose("a", membership=Membership((*three, replica("d"))))
     group.settle()
     group.propose("a", membership=Membership(tuple(map(replica, "abd"))))
@@ -354,7 +354,7 @@ def test_22_a_replaced_leader_serves_no_reads() -> None:
     group.run("a")
     group.pass_time(1.5, "a")
     assert number is not None
-    assert (group.cores["a"].reads, group.cores["a"].reads_failed) == ([], 1)
+    assert (group.members["a"].reads, group.members["a"].reads_failed) == ([], 1)
     assert group["a"].read_index(group.now) is None
 
 

@@ -10,8 +10,9 @@ from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply
 from dledger.format import HEADER_BYTES, seal
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
 from dledger.testing.disk import SimDisk
+from dledger.testing.engine_group import entries, replica
 from dledger.types import EntryKind, Role
 
 SEGMENT_BYTES = 4096
@@ -71,10 +72,10 @@ def test_no_lost_link_makes_elections_go_on_and_on(lost: tuple[tuple[str, str], 
     group.pass_time(0.3)
     group.cut(*lost)
     group.pass_time(4.0)
-    term = max(core.raft.term for core in group.cores.values())
+    term = max(core.engine.term for core in group.members.values())
     assert term <= 2
     group.pass_time(10.0)
-    assert max(core.raft.term for core in group.cores.values()) == term
+    assert max(core.engine.term for core in group.members.values()) == term
     (leader,) = (name for name in "abc" if group[name].is_leader)
     index = group.propose(leader)
     group.pass_time(0.5)
@@ -104,7 +105,7 @@ def test_nothing_is_committed_before_a_majority_has_synced_it() -> None:
     group.auto_sync = False
     index = group.propose("a")
     group.settle()
-    assert [core.raft.table.last_index for core in group.cores.values()] == [index] * 3
+    assert [core.engine.table.last_index for core in group.members.values()] == [index] * 3
     group.sync("a")
     group.settle()
     assert group["a"].commit_index == index - 1
@@ -125,7 +126,7 @@ def test_an_append_behind_a_gap_is_refused_however_many_fitted_before() -> None:
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
     answer = only(AppendReply, group.send("b", "a", Append(1, 4, 1, -1, 1), entries(1, first=5)))
     assert (answer.rejected, answer.rejected_index, answer.hint_index) == (True, 4, 2)
-    assert group.cores["a"].terms == [1, 1, 1]
+    assert group.members["a"].terms == [1, 1, 1]
 
 
 def test_a_stream_that_was_interrupted_is_sent_again_and_nothing_is_doubled() -> None:
@@ -140,7 +141,7 @@ def test_a_stream_that_was_interrupted_is_sent_again_and_nothing_is_doubled() ->
     group.release()
     group.heal()
     group.pass_time(0.2)
-    assert group.cores["b"].terms == [1] * (index + 1)
+    assert group.members["b"].terms == [1] * (index + 1)
     assert group["a"].progress[replica("b")].match_index == index
 
 

@@ -7,8 +7,8 @@ they are made for, are the schedules of the simulator's tests.
 import pytest
 from led_groups import C, carries_entries, led_by_a
 
+from dledger.consensus.peers import Mode
 from dledger.core.messages import HeartbeatReply
-from dledger.core.progress import Mode
 from dledger.testing.cores import CoreGroup
 
 
@@ -22,10 +22,10 @@ def test_a_read_needs_a_round_that_began_after_it() -> None:
     group.run("a")
     newer, group.wire = group.wire, older
     group.settle()
-    assert group.cores["a"].reads == [first]
+    assert group.members["a"].reads == [first]
     group.wire = newer
     group.settle()
-    assert group.cores["a"].reads == [first, second]
+    assert group.members["a"].reads == [first, second]
 
 
 def test_reads_wait_for_a_majority() -> None:
@@ -34,9 +34,9 @@ def test_reads_wait_for_a_majority() -> None:
     number = group["a"].read_index(group.now)
     assert number is not None
     group.send("b", "a", HeartbeatReply(1, number, 0))
-    assert group.cores["a"].reads == []
+    assert group.members["a"].reads == []
     group.send("c", "a", HeartbeatReply(1, number, 0))
-    assert group.cores["a"].reads == [number]
+    assert group.members["a"].reads == [number]
 
 
 def test_a_later_round_confirms_the_reads_before_it() -> None:
@@ -46,7 +46,7 @@ def test_a_later_round_confirms_the_reads_before_it() -> None:
     assert first is not None
     assert second is not None
     group.send("b", "a", HeartbeatReply(1, second, 0))
-    assert group.cores["a"].reads == [second]
+    assert group.members["a"].reads == [second]
     assert first < second
 
 
@@ -90,4 +90,4 @@ def test_a_leader_without_a_majority_confirms_no_read() -> None:
     group["a"].read_index(group.now)
     group.run("a")
     group.pass_time(group.settings.election_max_s + 2 * group.settings.heartbeat_s)
-    assert (group.cores["a"].reads, group.cores["a"].reads_failed) == ([], 1)
+    assert (group.members["a"].reads, group.members["a"].reads_failed) == ([], 1)

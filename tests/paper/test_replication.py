@@ -7,13 +7,14 @@ they are made for, are the schedules of the simulator's tests.
 from answers import only
 from led_groups import B, carries_entries, led_by_a
 
+from dledger.consensus.peers import Mode
 from dledger.core.messages import (
     Append,
     AppendReply,
     InstallSnapshot,
 )
-from dledger.core.progress import Mode
-from dledger.testing.cores import CoreGroup, entries
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import contents, entries
 
 # Where logs do not join
 
@@ -35,11 +36,11 @@ def test_a_conflict_below_the_first_kept_entry_is_mended_by_a_snapshot() -> None
     group.propose("a", 5)
     group.pass_time(0.2)
     group.compact("a", 3)
-    group.cores["b"].log.clear()
+    group.members["b"].log.clear()
     rejected = group["a"].progress[B].next_index - 1
     group.send("b", "a", AppendReply(1, -1, -1, rejected, -1, 0))
     group.send("b", "a", AppendReply(1, -1, -1, group["a"].progress[B].next_index - 1, -1, 0))
-    assert group.cores["a"].snapshots_asked == [B]
+    assert group.members["a"].snapshots_asked == [B]
     assert group["a"].progress[B].mode is Mode.SNAPSHOT
 
 
@@ -54,7 +55,7 @@ def test_after_a_snapshot_the_log_goes_on_behind_it() -> None:
     group.pass_time(0.2)
     group.install("a", "b")
     group.pass_time(0.3)
-    assert (group.cores["b"].first_index, group["b"].commit_index, group["b"].durable_index) == (4, 5, 5)
+    assert (group.members["b"].first_index, group["b"].commit_index, group["b"].durable_index) == (4, 5, 5)
     assert group["a"].progress[B].mode is Mode.STREAM
 
 
@@ -63,7 +64,7 @@ def test_a_snapshot_of_what_is_known_keeps_the_log() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 4), entries(1, 1, 1, 1))
     reply = only(AppendReply, group.send("b", "a", InstallSnapshot(1, 96, 1, 1, 0, group.membership, -1)))
-    assert (group.cores["a"].terms, group["a"].commit_index) == ([1, 1, 1, 1], 1)
+    assert (group.members["a"].terms, group["a"].commit_index) == ([1, 1, 1, 1], 1)
     assert reply.verified_index >= 1
 
 
@@ -79,7 +80,7 @@ def test_unanswered_bytes_to_one_member_are_bounded() -> None:
     for index in range(1, 4 * share):
         meta = entries(1, first=index)[0]
         large = type(meta)(index, 1, index * megabyte, megabyte)
-        group["a"].propose((large,), bytes(8), group.now)
+        group["a"].propose((large,), contents((large,)), group.now)
         group.run("a")
     to_b = [sent for sent in group.held if sent.to == "b"]
     assert len(to_b) == share

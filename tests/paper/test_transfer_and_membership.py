@@ -12,7 +12,8 @@ from dledger.core.messages import (
     TimeoutNow,
 )
 from dledger.invariants import InvariantError
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries, replica
 from dledger.types import Membership, Role
 
 # Leadership transfer

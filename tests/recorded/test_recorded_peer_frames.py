@@ -6,6 +6,7 @@ from typing import ClassVar, get_args
 
 import msgspec
 
+from dledger.consensus.peers import DISK_FULL
 from dledger.core import messages as m
 from dledger.errors import LostDirectoryError
 from dledger.format import encode_command
@@ -13,7 +14,6 @@ from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.links import Links
 from dledger.net.requests import RequestChannel
-from dledger.net.transport import Lane
 from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.repair import Repairer
 from dledger.replica.returning import Returning, Standing, StandingDesk
@@ -22,7 +22,7 @@ from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
 from dledger.store.damage import CorruptRange
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
-from dledger.types import Membership, ReplicaId, SnapshotMeta
+from dledger.types import Lane, Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
 from tests.dledger.fake_driver import Unfailing
 from tests.recorded.golden_files import bytes_text, compare
@@ -42,7 +42,7 @@ MESSAGES: tuple[tuple[str, m.Message], ...] = (
     ("entries are durable", m.AppendReply(7, 1 << 33, 1 << 33, disk_used=412, wall_ms=1_700_000_000_000)),
     (
         "entries do not join",
-        m.AppendReply(7, -1, -1, 1 << 33, 1 << 32, 5, m.DISK_FULL, 1_700_000_000_000, healthy=False),
+        m.AppendReply(7, -1, -1, 1 << 33, 1 << 32, 5, DISK_FULL, 1_700_000_000_000, healthy=False),
     ),
     ("a beat", m.Heartbeat(7, 1 << 33, 9)),
     ("a beat's answer", m.HeartbeatReply(7, 9, 1 << 33, 412, 1_700_000_000_000, healthy=False)),
@@ -59,7 +59,15 @@ class Wire:
         self.frames: list[bytes] = []
         self.peer = PEER
         self.links = Links(
-            ME, cluster="c", group="g", segment_bytes=1 << 20, secret=SECRET, bind=("", 0), peers={}, receiver=self
+            ME,
+            cluster="c",
+            group="g",
+            segment_bytes=1 << 20,
+            secret=SECRET,
+            bind=("", 0),
+            peers={},
+            receiver=self,
+            codec=m.CODEC,
         )
         self.links._peers[PEER.node_id] = self  # type: ignore[assignment]
         self.received: list[tuple[object, ...]] = []
@@ -212,8 +220,8 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
         wire.links,
         chunks,  # type: ignore[arg-type]
         PEER,
-        7,
         meta,
+        m.InstallSnapshot.of(7, meta),
         still_wanted=lambda: True,
         sent=lambda: events.append("sent"),
         broken=lambda: events.append("broken"),

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from random import Random
 
-from dledger.net.transport import Lane
+from dledger.types import Lane
 from dledger_chaos.faults import KINDS as CHAOS_KINDS
 from dledger_sim.log.campaign import judge
 from dledger_sim.log.cases import Case, strike_of

@@ -13,8 +13,7 @@ from dledger.core.messages import AppendReply
 from dledger.errors import StorageError
 from dledger.invariants import InvariantError
 from dledger.net.requests import RequestChannel
-from dledger.net.transport import Lane
-from dledger.types import ReplicaId
+from dledger.types import Lane, ReplicaId
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import UnitRows

@@ -22,7 +22,7 @@ from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger.net.settings import LinkCounters
-from dledger.net.transport import Lane
+from dledger.types import Lane
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener

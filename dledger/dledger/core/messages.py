@@ -1,4 +1,4 @@
-"""Messages between replicas about consensus.
+"""Messages between the cores of two replicas; see `dledger.consensus.messages` for what others know of them.
 
 Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
 followed on the wire by the raw bytes of its entries.  On clocks that answers tell the core decides nothing
@@ -7,14 +7,23 @@ followed on the wire by the raw bytes of its entries.  On clocks that answers te
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar
 
 import msgspec
 
-from dledger.types import NO_CHAIN, Membership, SnapshotMeta
+from dledger.consensus.messages import MessageCodec
+from dledger.types import NO_CHAIN, EntryMeta, Lane, Membership, SnapshotMeta
 
 
-class VoteRequest(msgspec.Struct, frozen=True, tag="vote", array_like=True):
+class _Control(msgspec.Struct, frozen=True, array_like=True):
+    """A message that speaks of no part of the log that its receiver would have to look at."""
+
+    lane: ClassVar[Lane] = Lane.CONTROL
+    entries: ClassVar[None] = None
+    snapshot: ClassVar[None] = None
+
+
+class VoteRequest(_Control, frozen=True, tag="vote", array_like=True):
     """Asks for a vote, or with `pre` whether one would be given in `term`, which the asker has not entered yet."""
 
     term: int
@@ -24,16 +33,12 @@ class VoteRequest(msgspec.Struct, frozen=True, tag="vote", array_like=True):
     transfer: bool = False
 
 
-class VoteReply(msgspec.Struct, frozen=True, tag="voted", array_like=True):
+class VoteReply(_Control, frozen=True, tag="voted", array_like=True):
     """`term` repeats the asked-for one when granted, else it is the answerer's."""
 
     term: int
     granted: bool
     pre: bool = False
-
-
-DISK_FULL: Final = 1000
-"""The `disk_used` of a replica that takes no more ordinary entries."""
 
 
 class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
@@ -42,6 +47,9 @@ class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
     `prev_chain` is the chain crc of the entry `prev_index`, `NO_CHAIN` if the leader does not have it in memory.
     """
 
+    lane: ClassVar[Lane] = Lane.BULK
+    snapshot: ClassVar[None] = None
+
     term: int
     prev_index: int
     prev_term: int
@@ -49,8 +57,23 @@ class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
     count: int = 0
     prev_chain: int = NO_CHAIN
 
+    @property
+    def entries(self) -> Append:
+        """The message itself: nothing is made for it."""
+        return self
 
-class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
+    def up_to(self, count: int) -> Append:
+        """See `EntryRange`."""
+        return msgspec.structs.replace(self, count=count)
+
+    def behind(self, count: int, last: EntryMeta) -> Append:
+        """See `EntryRange`."""
+        return msgspec.structs.replace(
+            self, prev_index=last.index, prev_term=last.term, prev_chain=last.chain_crc, count=self.count - count
+        )
+
+
+class AppendReply(_Control, frozen=True, tag="appended", array_like=True):
     """A follower's answer to `Append`, sent again whenever its durable index grows.
 
     `match_index` is durable and known to equal the leader's log; `verified_index` likewise but perhaps not yet
@@ -75,7 +98,7 @@ class AppendReply(msgspec.Struct, frozen=True, tag="appended", array_like=True):
         return self.rejected_index >= -1
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
+class Heartbeat(_Control, frozen=True, tag="beat", array_like=True):
     """Keeps followers from campaigning; carries the commit index and the number of the round in which it is sent."""
 
     term: int
@@ -83,7 +106,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
     round: int = 0
 
 
-class HeartbeatReply(msgspec.Struct, frozen=True, tag="beaten", array_like=True):
+class HeartbeatReply(_Control, frozen=True, tag="beaten", array_like=True):
     """Echoes `round`; `match_index` as in `AppendReply`, `wall_ms` is the sender's wall clock."""
 
     term: int
@@ -94,7 +117,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, tag="beaten", array_like=True)
     healthy: bool = True
 
 
-class TimeoutNow(msgspec.Struct, frozen=True, tag="timeout_now", array_like=True):
+class TimeoutNow(_Control, frozen=True, tag="timeout_now", array_like=True):
     """The leader asks its successor to campaign at once."""
 
     term: int
@@ -102,6 +125,9 @@ class TimeoutNow(msgspec.Struct, frozen=True, tag="timeout_now", array_like=True
 
 class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=True):
     """A follower needs entries that the leader no longer has; the chunks travel beside the core."""
+
+    lane: ClassVar[Lane] = Lane.BULK
+    entries: ClassVar[None] = None
 
     term: int
     position: int
@@ -111,8 +137,21 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
     membership: Membership
     membership_index: int
 
+    @classmethod
+    def of(cls, term: int, snapshot: SnapshotMeta) -> InstallSnapshot:
+        """What the leader of a term sends behind all pieces of a snapshot."""
+        return cls(
+            term,
+            snapshot.position,
+            snapshot.last_index,
+            snapshot.last_term,
+            snapshot.chain_crc,
+            snapshot.membership,
+            snapshot.membership_index,
+        )
+
     @property
-    def base(self) -> SnapshotMeta:
+    def snapshot(self) -> SnapshotMeta:
         """What the log is to begin behind."""
         return SnapshotMeta(
             self.position, self.last_index, self.last_term, self.chain_crc, self.membership, self.membership_index
@@ -120,3 +159,5 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
 
 
 Message = VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow | InstallSnapshot
+
+CODEC = MessageCodec(msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Message).decode)

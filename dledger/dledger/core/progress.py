@@ -3,32 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from enum import IntEnum
-from typing import Final, NamedTuple
 
-MAX_SILENCE_S: Final = 1.0
-"""What a member's clock showed longer ago tells nothing of it."""
-
-
-class Mode(IntEnum):
-    """How entries are sent to a member."""
-
-    PROBE = 0
-    """Where its log ends is not known; one empty append at a time."""
-    STREAM = 1
-    """Pipelined, from memory or from the file."""
-    SNAPSHOT = 2
-    """It needs entries that are gone; a snapshot is on its way."""
-
-
-class ClockReading(NamedTuple):
-    """What a member's wall clock showed, in ms since 1970, at some moment between two of the leader's monotonic clock:
-    when the member was asked, and when its answer was read.
-    """
-
-    wall_ms: int
-    asked_at: float
-    told_at: float
+from dledger.consensus.peers import MAX_SILENCE_S, ClockReading, Mode
 
 
 class Progress:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dledger.core.effects import (
+from dledger.consensus.effects import (
     AppendEntries,
     Commit,
     Effect,
@@ -38,6 +38,10 @@ from dledger.core.effects import (
     SendSnapshot,
     Truncate,
 )
+from dledger.consensus.engine import Entries
+from dledger.consensus.messages import Message
+from dledger.consensus.peers import Mode
+from dledger.consensus.settings import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import (
     Append,
@@ -45,23 +49,19 @@ from dledger.core.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Message,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from dledger.core.progress import Mode, Progress
-from dledger.core.settings import RaftSettings
+from dledger.core.progress import Progress
 from dledger.errors import ContradictionError
 from dledger.invariants import invariant
 from dledger.term_runs import TermRuns
-from dledger.types import EntryKind, EntryMeta, HardState, ReplicaId, Role
-
-Entries = tuple[EntryMeta, ...] | list[EntryMeta]
+from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 
 class Raft:
-    """One replica's consensus state.
+    """One replica's consensus state, a `dledger.consensus.engine.Engine`.
 
     Every public method takes `now` in seconds of a monotonic clock where time matters, and leaves effects that `take`
     hands over.  `disk_used`, `wall_ms` and `healthy` are set by the driver and travel in acknowledgements.
@@ -147,6 +147,22 @@ class Raft:
         """Leading and not handing over."""
         return self.is_leader and self.transfer_to is None
 
+    @property
+    def membership(self) -> Membership:
+        return self.table.membership
+
+    @property
+    def membership_index(self) -> int:
+        return self.table.membership_index
+
+    @property
+    def membership_is_known(self) -> bool:
+        return self.table.membership_is_known
+
+    def membership_at(self, index: int) -> tuple[int, Membership]:
+        """The membership (with its entry's index) in force at `index`."""
+        return self.table.membership_at(index)
+
     def tick(self, now: float) -> None:
         """Let time pass; to be called a few times per heartbeat interval.
 
@@ -169,6 +185,17 @@ class Raft:
                 self._campaign(now, pre=True)
             elif self.leader is not None:
                 self._become(Role.FOLLOWER, None)
+
+    def to_append(self, message: Message, metas: Entries) -> Entries:
+        """Those of the verified entries of an `Append` that `step` appends."""
+        table, commit, entries = self.table, self.commit_index, message.entries
+        if entries is None or message.term < self.term:
+            return ()
+        if entries.prev_index > commit and table.term_at(entries.prev_index) != entries.prev_term:
+            return ()  # it will be rejected
+        if metas[0].index <= table.last_index:
+            return [meta for meta in metas if meta.index > commit and table.term_at(meta.index) != meta.term]
+        return metas
 
     def step(self, sender: ReplicaId, message: Message, now: float, metas: Entries = (), data: bytes = b"") -> None:
         """Take one message in.  `metas` and `data` are the verified entries of an `Append`."""
@@ -277,6 +304,14 @@ class Raft:
         if self.role is Role.LEADER:
             self._heartbeat(now)
 
+    def catch_up_message(self, term: int, metas: Entries) -> Append | None:
+        """What precedes entries that were read back; None if they are not this leader's any more."""
+        first = metas[0].index
+        prev_term = self.table.term_at(first - 1)
+        if self.role is not Role.LEADER or term != self.term or prev_term is None:
+            return None
+        return Append(term, first - 1, prev_term, self.commit_index, len(metas))
+
     def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
         """The run asked for by `SendCatchUp` went out and ended at `last_index`."""
         progress = self.progress.get(to)
@@ -285,6 +320,15 @@ class Raft:
             progress.sent(last_index, size)
             progress.probe_at = now
             self._replicate(to, progress, now)
+
+    def wants_snapshot(self, to: ReplicaId, term: int) -> bool:
+        """Whether the snapshot asked for by `SendSnapshot` is still to be sent."""
+        progress = self.progress.get(to)
+        return self.is_leader and term == self.term and progress is not None and progress.mode is Mode.SNAPSHOT
+
+    def snapshot_message(self, term: int, snapshot: SnapshotMeta) -> InstallSnapshot:
+        """What follows the pieces of a snapshot."""
+        return InstallSnapshot.of(term, snapshot)
 
     def snapshot_sent(self, to: ReplicaId, term: int, now: float) -> None:
         """All of the snapshot asked for by `SendSnapshot` went out; if nothing comes of it, another one follows."""
@@ -532,7 +576,7 @@ class Raft:
             self.table.reset(index, message.last_term, message.membership, message.membership_index)
             self.durable_index = self.verified_index = self.commit_index = index
             self.generation += 1
-            self._effects.append(ResetLog(message.base))
+            self._effects.append(ResetLog(message.snapshot))
             self._membership_changed()
         self._send(sender, self._reply())
 

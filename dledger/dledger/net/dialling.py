@@ -15,9 +15,9 @@ from dledger.net.errors import PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls
-from dledger.net.transport import Buffer, Lane
+from dledger.net.transport import Buffer
 from dledger.supervision import supervise
-from dledger.types import ReplicaId
+from dledger.types import Lane, ReplicaId
 
 _LAST_WORDS_S = 0.25
 """How long a stranger has to say who it is."""

@@ -25,7 +25,7 @@ import msgspec
 
 from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
-from dledger.net.transport import Lane
+from dledger.types import Lane
 
 PROTOCOL_VERSION = 1
 """Of frames, handshake and messages together."""

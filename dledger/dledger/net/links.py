@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from dledger.core.messages import Message
+from dledger.consensus.messages import Message, MessageCodec
 from dledger.errors import ConfigError
 from dledger.invariants import invariant
 from dledger.net.connection import PeerConnection
@@ -26,8 +26,8 @@ from dledger.net.eviction import oldest_of_busiest_host
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
-from dledger.net.transport import Buffer, Lane, Receiver
-from dledger.types import ReplicaId
+from dledger.net.transport import Buffer, Receiver
+from dledger.types import Lane, ReplicaId
 
 COMPLAINT_INTERVAL_S = 60.0
 """What goes wrong again and again is logged so often."""
@@ -35,7 +35,6 @@ MAX_COMPLAINTS = 256
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_message = msgspec.msgpack.Decoder(Message).decode
 _decode_channel = msgspec.msgpack.Decoder(int).decode
 
 
@@ -55,7 +54,8 @@ class Links:
     `bind` is where the node listens (port 0: any free one, see `address`), `advertise` the address others can dial,
     which a node says of itself; it defaults to the bound address.  `peers` are the dial addresses of the other nodes
     by node id.  A node that no configuration names may dial in if it knows the secret (a learner that joins): it is
-    then dialled at the address it says of itself, until it is gone in both directions.
+    then dialled at the address it says of itself, until it is gone in both directions.  `codec` is that of the engine
+    whose messages are carried.
 
     A connection is refused, with one log line that names what was found and expected, if the other end has another
     secret, cluster, group, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever the
@@ -76,6 +76,7 @@ class Links:
         bind: Address,
         peers: Mapping[str, Address],
         receiver: Receiver,
+        codec: MessageCodec,
         advertise: Address | None = None,
         tls: PeerTls | None = None,
         limits: LinkLimits | None = None,
@@ -93,6 +94,8 @@ class Links:
         self._bind = bind
         self._advertise = advertise
         self._receiver = receiver
+        self._encode_message = codec.encode
+        self._decode_message = codec.decode
         self._tls = tls
         self._limits = limits or LinkLimits()
         self._configured = {node_id: address for node_id, address in peers.items() if node_id != me.node_id}
@@ -160,7 +163,7 @@ class Links:
         peer = self._peers.get(to)
         if peer is None or peer.peer is None:
             return False
-        head = encode_head(FrameKind.MESSAGE, _encode(message), sum(map(len, payload)))
+        head = encode_head(FrameKind.MESSAGE, self._encode_message(message), sum(map(len, payload)))
         return peer.send(lane, head, payload)
 
     def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
@@ -233,7 +236,7 @@ class Links:
         elif not connection.ready:
             raise PeerProtocolError(f"{FrameKind(kind).name} found, READY expected after the handshake")
         elif kind == FrameKind.MESSAGE:
-            self._receiver.on_message(sender, decode_header(frame, _decode_message), frame.payload)
+            self._receiver.on_message(sender, decode_header(frame, self._decode_message), frame.payload)
         elif kind == FrameKind.DATA:
             channel = decode_header(frame, _decode_channel)
             listener = self._channels.get(channel)

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Self
 
-from dledger.net.transport import Lane
+from dledger.types import Lane
 
 Address = tuple[str, int]
 """Host and port."""

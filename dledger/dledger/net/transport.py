@@ -7,29 +7,19 @@ breaks.  A real transport is `dledger.net.links`; the simulator has its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Protocol
 
-from dledger.core.messages import Message
-from dledger.types import ReplicaId
+from dledger.consensus.messages import Message
+from dledger.types import Lane, ReplicaId
 
 Buffer = bytes | bytearray | memoryview
-
-
-class Lane(IntEnum):
-    """The two connections by which one node dials another."""
-
-    CONTROL = 0
-    """Heartbeats, votes, acknowledgements: small, never behind bulk data."""
-    BULK = 1
-    """Appends, forwarded requests, snapshot chunks."""
 
 
 class Receiver(Protocol):
     """What a transport calls, always on the event loop."""
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
-        """A consensus message; `payload` holds the raw entries of an `Append`, else it is empty."""
+        """A consensus message; `payload` holds the raw entries that it brings, else it is empty."""
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
         """Opaque bytes of one of the numbered channels (snapshot chunks, forwarded requests, …)."""

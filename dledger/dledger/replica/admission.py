@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 
 from dledger.config import ReplicaConfig
-from dledger.core.messages import DISK_FULL
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
+from dledger.consensus.peers import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES
 from dledger.replica.backlog import Backlog
@@ -105,7 +105,7 @@ class Admission:
     def _require_followers_room(self) -> None:
         """Refuse what could not be committed: raises `LogFullError` when too many voters have full disks."""
         engine = self._engine
-        membership, progress = engine.table.membership, engine.progress
+        membership, progress = engine.membership, engine.progress
         full = [
             peer.node_id for peer in membership.voters if peer in progress and progress[peer].disk_used >= DISK_FULL
         ]

@@ -11,12 +11,12 @@ that runs at another speed than the leader's monotonic one, or is set after the 
 
 from __future__ import annotations
 
-from dledger.core.progress import MAX_SILENCE_S, Progress
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
+from dledger.consensus.peers import MAX_SILENCE_S, Peer
 from dledger.types import ReplicaId, WallClock
 
 
-def clock_ahead_ms(peer: Progress, now: float, wall_ms: int) -> int | None:
+def clock_ahead_ms(peer: Peer, now: float, wall_ms: int) -> int | None:
     """How far a member's wall clock is ahead of the leader's, None if it has not told in this term.
 
     `now` and `wall_ms` are the leader's monotonic seconds and wall clock.  A member's clock is known as of its last
@@ -31,13 +31,13 @@ def voter_clocks(engine: Engine, me: ReplicaId, now: float, wall_ms: int) -> lis
 
     A node that leads no more knows nobody's clock but its own, and has the clocks of as many voters as before.
     """
-    voters = engine.table.membership.voters
+    voters = engine.membership.voters
     return [
         WallClock(wall_ms, wall_ms) if voter == me else _clock_of(engine.progress.get(voter), now) for voter in voters
     ]
 
 
-def _clock_of(peer: Progress | None, now: float) -> WallClock | None:
+def _clock_of(peer: Peer | None, now: float) -> WallClock | None:
     clock = None if peer is None else peer.clock
     if clock is None or now - clock.asked_at > MAX_SILENCE_S:
         return None

@@ -10,7 +10,7 @@ from dledger.replica.status import NodeStatus, PeerStatus
 def describe(replica: Replica) -> NodeStatus:
     """What `/status` shows of a replica; peers only on the leader."""
     engine, store = replica.engine, replica.store
-    membership = engine.table.membership
+    membership = engine.membership
     now, wall_ms = replica.environment.now(), replica.environment.wall_ms()
     peers = [
         PeerStatus(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dledger.core.effects import Output
+from dledger.consensus.effects import Output
 from dledger.replica.proposer import Fill
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import FLUSH, Environment
 from dledger.errors import StorageError
 from dledger.replica.completions import Completions

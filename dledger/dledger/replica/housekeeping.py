@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from dledger.config import ReplicaConfig
-from dledger.core.messages import DISK_FULL
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
+from dledger.consensus.peers import DISK_FULL
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, StorageError
 from dledger.replica.driver import Driver
@@ -83,7 +83,7 @@ class Housekeeping:
         self._warnings.look(engine, self._environment.now())
         if self._driver.is_ready and engine.can_change_membership:
             membership = self._joining.due(
-                engine.table.membership,
+                engine.membership,
                 self._connected.values(),
                 engine.progress,
                 engine.commit_index,

@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
-from dledger.core.messages import DISK_FULL, Append, InstallSnapshot, Message
-from dledger.core.raft import Entries
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine, Entries
+from dledger.consensus.messages import EntryRange, Message
+from dledger.consensus.peers import DISK_FULL
 from dledger.environment import Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, TrimmedError
 from dledger.format import HEADER_BYTES, parse_run
@@ -21,7 +19,7 @@ from dledger.replica.outbox import Outbox
 from dledger.replica.reserving import Reserver
 from dledger.replica.transfer import Received, SnapshotReceiver
 from dledger.store.log import LogStore
-from dledger.types import NO_CHAIN, EntryKind, EntryMeta, ReplicaId
+from dledger.types import NO_CHAIN, EntryKind, EntryMeta, Lane, ReplicaId, SnapshotMeta
 
 MAX_HELD = 1024
 """Messages that wait while the log is being rewritten; a leader has less than that on its way to one follower."""
@@ -79,13 +77,16 @@ class Inbox:
         """Take a message in, or drop it if what it carries is of no use."""
         if self._is_held(partial(self.on_message, sender, message, payload)):
             return
-        if isinstance(message, Append | InstallSnapshot) and self._waits_for_space:
+        if message.lane is Lane.CONTROL:
+            self._step(sender, message)
+        elif self._waits_for_space:
             if len(self._behind) < MAX_HELD:
                 self._behind.append(partial(self.on_message, sender, message, payload))
-        elif isinstance(message, Append):
-            self._on_append(sender, message, payload)
-        elif isinstance(message, InstallSnapshot):
-            self.receiver.finish(sender, message, partial(self._on_snapshot_received, sender, message))
+        elif (entries := message.entries) is not None:
+            self._on_entries(sender, message, entries, payload)
+        elif (snapshot := message.snapshot) is not None:
+            received = partial(self._on_snapshot_received, sender, message, snapshot)
+            self.receiver.finish(sender, snapshot, received)
         else:
             self._step(sender, message)
 
@@ -93,30 +94,30 @@ class Inbox:
         self._engine.wall_ms = self._environment.wall_ms()  # of this moment: a leader takes it for older than it is
         self._engine.step(sender, message, self._environment.now(), metas, payload)
 
-    def _on_append(self, sender: ReplicaId, message: Append, payload: bytes) -> None:
+    def _on_entries(self, sender: ReplicaId, message: Message, entries: EntryRange, payload: bytes) -> None:
         metas: list[EntryMeta] = []
-        if message.count:
+        if entries.count:
             if self._environment.now() < self._deaf_until:
                 return
             try:
                 metas = parse_run(payload, None)
-                if len(metas) != message.count or metas[0].index != message.prev_index + 1:
+                if len(metas) != entries.count or metas[0].index != entries.prev_index + 1:
                     raise CorruptionError(f"{len(metas)} entries from {metas[0].index} on belie {message}")
-                message, metas, payload = self._within_reach(sender, message, metas, payload)
+                message, metas, payload = self._within_reach(sender, message, entries, metas, payload)
             except CorruptionError:
                 self.corrupt_messages += 1
                 return
             if not self._has_space(sender, message, metas, payload):
                 return
         if message.term >= self._engine.term:
-            self._compare(message.prev_index, message.prev_term, message.prev_chain)
+            self._compare(entries.prev_index, entries.prev_term, entries.prev_chain)
             for meta in metas:
                 self._compare(meta.index, meta.term, meta.chain_crc)
         self._step(sender, message, metas, payload)
 
     def _within_reach(
-        self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes
-    ) -> tuple[Append, list[EntryMeta], bytes]:
+        self, sender: ReplicaId, message: Message, entries: EntryRange, metas: list[EntryMeta], payload: bytes
+    ) -> tuple[Message, list[EntryMeta], bytes]:
         """The entries that the log can append in one go, space being reserved up to the end of its next segment.
 
         Those that lie beyond, behind entries that fill a segment each, follow as a message of their own.
@@ -126,17 +127,9 @@ class Inbox:
             return message, metas, payload
         count = sum(meta.end <= reach for meta in metas)
         size = sum(meta.size for meta in metas[:count])
-        last = metas[count - 1]
-        rest = msgspec.structs.replace(
-            message,
-            prev_index=last.index,
-            prev_term=last.term,
-            prev_chain=last.chain_crc,
-            count=message.count - count,
-        )
-        step = partial(self.on_message, sender, rest, payload[size:])
+        step = partial(self.on_message, sender, entries.behind(count, metas[count - 1]), payload[size:])
         self._environment.call_soon(partial(self._driver.run, step))
-        return msgspec.structs.replace(message, count=count), metas[:count], payload[:size]
+        return entries.up_to(count), metas[:count], payload[:size]
 
     def _compare(self, index: int, term: int, chain: int) -> None:
         """See that an entry of the leader's log has the same bytes here, if there is one of its index and term.
@@ -153,24 +146,22 @@ class Inbox:
                 f" its chain crc there is {chain:#010x}, ours is {ours.chain_crc:#010x}"
             )
 
-    def _has_space(self, sender: ReplicaId, message: Append, metas: list[EntryMeta], payload: bytes) -> bool:
-        """Whether there is room for those entries that the engine will append; if not, the message waits for it."""
-        engine, table, commit = self._engine, self._engine.table, self._engine.commit_index
-        if message.term < engine.term:
-            return True  # it will be rejected, and its entries may lie anywhere
-        if message.prev_index > commit and table.term_at(message.prev_index) != message.prev_term:
-            return True  # it will be rejected
-        if metas[0].index <= table.last_index:
-            metas = [meta for meta in metas if meta.index > commit and table.term_at(meta.index) != meta.term]
-        if not metas:
+    def _has_space(self, sender: ReplicaId, message: Message, metas: list[EntryMeta], payload: bytes) -> bool:
+        """Whether there is room for those entries that the engine will append; if not, the message waits for it.
+
+        What it does not append may lie anywhere.
+        """
+        engine = self._engine
+        fresh = engine.to_append(message, metas)
+        if not fresh:
             return True
-        privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in metas)
-        if not self._reserver.claim(metas, privileged=privileged):
+        privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in fresh)
+        if not self._reserver.claim(fresh, privileged=privileged):
             self._waits_for_space = True
             again = partial(self.on_message, sender, message, payload)
-            self._reserver.wait(metas, partial(self._waited, again), privileged=privileged)
+            self._reserver.wait(fresh, partial(self._waited, again), privileged=privileged)
             return False
-        if not self._reserver.has_room(metas[-1].end):
+        if not self._reserver.has_room(fresh[-1].end):
             engine.disk_used = DISK_FULL  # the leader learns it with the answer to this append
         return True
 
@@ -189,23 +180,23 @@ class Inbox:
         self._behind.extendleft(reversed(behind))
 
     def _on_snapshot_received(
-        self, sender: ReplicaId, message: InstallSnapshot, result: Received | BaseException
+        self, sender: ReplicaId, message: Message, snapshot: SnapshotMeta, result: Received | BaseException
     ) -> None:
         if isinstance(result, BusyError | CorruptionError | LogFullError | TrimmedError):
             return  # the leader sends it again, unless a trim has just gone beyond it
         if isinstance(result, BaseException):
             self._driver.fail(result)
             return
-        install = partial(self._install, sender, message, result)
+        install = partial(self._install, sender, message, snapshot, result)
         if not self._is_held(install):
             install()
 
-    def _install(self, sender: ReplicaId, message: InstallSnapshot, received: Received) -> None:
+    def _install(self, sender: ReplicaId, message: Message, snapshot: SnapshotMeta, received: Received) -> None:
         self._feed.offer(received.meta, received.restore)
-        self._driver.run(partial(self._step_install, sender, message))
+        self._driver.run(partial(self._step_install, sender, message, snapshot))
         self._feed.withdraw()
 
-    def _step_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
+    def _step_install(self, sender: ReplicaId, message: Message, snapshot: SnapshotMeta) -> None:
         if message.term >= self._engine.term:
-            self._compare(message.last_index, message.last_term, message.chain_crc)
+            self._compare(snapshot.last_index, snapshot.last_term, snapshot.chain_crc)
         self._step(sender, message)

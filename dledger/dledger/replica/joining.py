@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dledger.core.progress import Mode, Progress
+from dledger.consensus.peers import Mode, Peer
 from dledger.types import Membership, ReplicaId
 
 REPLACE_AFTER_S = 10.0
@@ -29,7 +29,7 @@ class JoiningPolicy:
         self,
         membership: Membership,
         connected: Iterable[ReplicaId],
-        progress: Mapping[ReplicaId, Progress],
+        progress: Mapping[ReplicaId, Peer],
         commit_index: int,
         now: float,
     ) -> Membership | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from dledger.config import ReplicaConfig
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
 from dledger.replica.admission import Admission
@@ -70,7 +70,7 @@ class Leading:
         """Called before a handover begins, to stage what the service still holds back."""
         self.contexts = Contexts()
         self.admission = Admission(config, store, reserver, self._backlog, snapshotting, engine)
-        self.roster = Roster(config.node_id, engine.table.membership)
+        self.roster = Roster(config.node_id, engine.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.next_position,
@@ -147,7 +147,7 @@ class Leading:
             candidates = [
                 (progress.match_index, peer)
                 for peer, progress in engine.progress.items()
-                if peer in engine.table.membership.voters and progress.healthy and peer.node_id in self._connected
+                if peer in engine.membership.voters and progress.healthy and peer.node_id in self._connected
             ]
             if not candidates:
                 return False

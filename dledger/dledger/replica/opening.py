@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dledger.config import ReplicaConfig
-from dledger.core.log_table import LogTable
-from dledger.engines import Engine, EngineFactory
+from dledger.consensus.engine import Engine, EngineKind, EngineStart, KnownLog
 from dledger.environment import Environment
 from dledger.errors import CorruptionError, IdentityError, LostDirectoryError, UnreadableIdentityError
 from dledger.replica.boot import BootRecord, is_loss_accepted, note_boot, record_boot
@@ -73,30 +72,32 @@ class Opened:
     scrub_identity: Callable[[], Sequence[str]] = tuple
     """Writes the copies of the identity anew that have rotted; returns their paths.  Raises `OSError`."""
 
-    def make_engine(self, make: EngineFactory, config: ReplicaConfig, environment: Environment) -> Engine:
+    def make_engine(self, kind: EngineKind, config: ReplicaConfig, environment: Environment) -> Engine:
         """The engine that goes on from here."""
         recovery = self.recovery
         base = recovery.base
-        table = LogTable(
+        log = KnownLog(
             recovery.first_index - 1,
             self.base_term,
             recovery.term_runs,
             recovery.last_index,
-            base.membership if base is not None else self.identity.initial,
+            base.membership if base is not None else self.identity.initial or Membership(),
             base.membership_index if base is not None else -1,
             recovery.memberships,
             recovery.unread,
         )
-        return make(
-            ReplicaId(config.node_id, self.identity.incarnation),
-            table,
-            self.hard_state,
-            durable_index=recovery.durable_index,
-            commit_index=self.commit_index,
-            settings=config.raft,
-            random=environment.random(),
-            now=environment.now(),
-            may_vote=self.may_vote,
+        return kind.start(
+            EngineStart(
+                ReplicaId(config.node_id, self.identity.incarnation),
+                log,
+                self.hard_state,
+                recovery.durable_index,
+                self.commit_index,
+                config.raft,
+                environment.random(),
+                environment.now(),
+                self.may_vote,
+            )
         )
 
 

@@ -10,20 +10,19 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dledger.core.effects import SendCatchUp, SendEntries, SendMessage
-from dledger.core.messages import Append
-from dledger.core.progress import Mode
-from dledger.engines import Engine
+from dledger.consensus.effects import SendCatchUp, SendEntries, SendMessage
+from dledger.consensus.engine import Engine
+from dledger.consensus.messages import Message
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, StorageError
-from dledger.net.transport import Lane, Transport
+from dledger.net.transport import Transport
 from dledger.replica.driver import Driver
 from dledger.replica.leading import Leading
 from dledger.replica.recent import RecentEntries
 from dledger.replica.transfer import SnapshotSender
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
-from dledger.types import EntryMeta, ReplicaId
+from dledger.types import EntryMeta, Lane, ReplicaId
 
 Send = SendMessage | SendEntries | SendCatchUp
 
@@ -84,7 +83,7 @@ class Outbox:
         to = send.to
         if self._connected.get(to.node_id) != to:
             return
-        if isinstance(send, SendMessage) and not isinstance(send.message, Append):
+        if isinstance(send, SendMessage) and send.message.lane is Lane.CONTROL:
             self._transport.send(to.node_id, Lane.CONTROL, send.message)
         elif (waiting := self._reading.get(to)) is not None:
             waiting.append(send)
@@ -102,12 +101,14 @@ class Outbox:
         elif isinstance(send, SendMessage):
             self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message))
         else:
-            first = send.message.prev_index + 1
-            entries = self._recent.get(first, send.message.count)
-            if entries is None:
-                self._read(to, term, first, send.message, partial(self._read_run, first, send.message.count))
+            entries = send.message.entries
+            assert entries is not None
+            first, count = entries.prev_index + 1, entries.count
+            recent = self._recent.get(first, count)
+            if recent is None:
+                self._read(to, term, first, send.message, partial(self._read_run, first, count))
             else:
-                data = [data for _, data in entries]
+                data = [data for _, data in recent]
                 self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
 
     def _read_some(self, first: int, max_bytes: int) -> tuple[list[EntryMeta], bytes]:
@@ -138,7 +139,7 @@ class Outbox:
         to: ReplicaId,
         term: int,
         first: int,
-        message: Append | None,
+        message: Message | None,
         read: Callable[[], tuple[list[EntryMeta], bytes]],
     ) -> None:
         waiting: deque[Send] = deque()
@@ -159,10 +160,9 @@ class Outbox:
                         self._resign(result)
                 return
             metas, data = result
-            prev_term = engine.table.term_at(first - 1)
-            if engine.is_leader and engine.term == term and prev_term is not None:
-                append = message or Append(term, first - 1, prev_term, engine.commit_index, len(metas))
-                accepted = self._transport.send(to.node_id, Lane.BULK, append, (data,))
+            made = engine.catch_up_message(term, metas)
+            if made is not None:
+                accepted = self._transport.send(to.node_id, Lane.BULK, message or made, (data,))
                 self._note(to, accepted)
                 if message is None and accepted:
                     engine.catch_up_sent(to, term, metas[-1].index, len(data), self._environment.now())
@@ -197,14 +197,9 @@ class Outbox:
             return
 
         def still_wanted() -> bool:
-            engine = self._engine
-            progress = engine.progress.get(to)
             return (
                 self._snapshot_senders.get(to) is sender
-                and engine.is_leader
-                and engine.term == term
-                and progress is not None
-                and progress.mode is Mode.SNAPSHOT
+                and self._engine.wants_snapshot(to, term)
                 and self._connected.get(to.node_id) == to
             )
 
@@ -218,8 +213,8 @@ class Outbox:
             self._transport,
             self._snapshots,
             to,
-            term,
             meta,
+            self._engine.snapshot_message(term, meta),
             still_wanted=still_wanted,
             sent=sent,
             broken=partial(self._engine.peer_disconnected, to),

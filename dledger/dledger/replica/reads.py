@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.replica.driver import Driver
 from dledger.replica.standing import not_leader

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import BACKGROUND, URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.config import ReplicaConfig
-from dledger.core.effects import (
+from dledger.consensus.effects import (
     AppendEntries,
     Commit,
     Effect,
@@ -28,8 +28,8 @@ from dledger.core.effects import (
     SendSnapshot,
     Truncate,
 )
-from dledger.core.messages import Message
-from dledger.engines import EngineFactory, native
+from dledger.consensus.engine import EngineKind
+from dledger.consensus.messages import Message
 from dledger.environment import Environment
 from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
@@ -80,7 +80,7 @@ class Replica:
         transport: Transport,
         state_machine: StateMachine,
         *,
-        engine: EngineFactory = native,
+        engine: EngineKind,
         on_failure: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.config = config

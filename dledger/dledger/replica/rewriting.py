@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dledger.core.effects import Output
-from dledger.engines import Engine
+from dledger.consensus.effects import Output
+from dledger.consensus.engine import Engine
 from dledger.errors import ContradictionError, CorruptionError
 from dledger.invariants import invariant
 from dledger.replica.driver import Driver

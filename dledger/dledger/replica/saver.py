@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import HARD_STATE, Environment
 from dledger.replica.driver import Driver
 from dledger.replica.outbox import Outbox, Send

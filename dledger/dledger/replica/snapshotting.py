@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError, StateDivergedError
 from dledger.format import encode_command, iter_commands
@@ -65,7 +65,7 @@ class Snapshotting:
     @property
     def disagree(self) -> bool:
         """No majority computed the same state: nothing may be built on any of them."""
-        return self._votes.disagree(self._engine.table.membership)
+        return self._votes.disagree(self._engine.membership)
 
     def wanted(self) -> bool:
         """Leader, at a segment start: whether to mark it.
@@ -135,7 +135,7 @@ class Snapshotting:
         if before is None or any(meta.position == mark.position for meta in self._snapshots.list()):
             return
         index = before.index
-        membership_index, membership = self._engine.table.membership_at(index)
+        membership_index, membership = self._engine.membership_at(index)
         if not membership.voters:
             # Only its founders know a group's first membership. A replica that was caught up from the first entry on
             # meets one in its log at the latest where it was taken in itself; a snapshot from before would name none.
@@ -144,7 +144,7 @@ class Snapshotting:
         self._snapshotter.begin(meta, self._machine.snapshot())
 
     def _count_digest(self, digest: Digest) -> None:
-        verdict = self._votes.record(digest, self._engine.table.membership, self._me)
+        verdict = self._votes.record(digest, self._engine.membership, self._me)
         if self._own_digest is not None and self._votes.knows(self._own_digest):
             self._own_digest = None
         if verdict is Verdict.SELF_DIFFERS:

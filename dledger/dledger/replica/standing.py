@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.errors import NotLeaderError
 from dledger.replica.completions import Completions
 from dledger.replica.driver import Driver

@@ -1,7 +1,7 @@
 """Carries snapshots from a leader to followers that need entries it no longer has.
 
 On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, one END, then the
-core's `InstallSnapshot` message behind them.  Back come TAKENs.  Each piece starts with
+engine's message that announces the snapshot behind them.  Back come TAKENs.  Each piece starts with
 
     offset  size  field
          0     1  kind    0 begin, 1 chunk, 2 end, 3 taken
@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from dledger.core.messages import InstallSnapshot
+from dledger.consensus.messages import Message
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, LogFullError, StorageError
-from dledger.net.transport import Lane, Transport
+from dledger.net.transport import Transport
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.snapshot_job import SnapshotJob
 from dledger.statemachine import Restore
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
-from dledger.types import ReplicaId, SnapshotMeta
+from dledger.types import Lane, ReplicaId, SnapshotMeta
 
 SNAPSHOT_CHANNEL = 250
 MAX_QUEUED_BYTES = 1 << 20
@@ -48,7 +48,9 @@ _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
 class SnapshotSender:
-    """Sends one snapshot to one peer; `still_wanted()` is asked before every piece.
+    """Sends one snapshot to one peer, then the engine's `announcement` of it.
+
+    `still_wanted()` is asked before every piece.
 
     Ends with `sent()` or `broken()`, or with neither once it is not wanted any more; `rotten()` says beforehand that it
     is broken for good.
@@ -60,8 +62,8 @@ class SnapshotSender:
         transport: Transport,
         snapshots: SnapshotStore,
         to: ReplicaId,
-        term: int,
         meta: SnapshotMeta,
+        announcement: Message,
         *,
         still_wanted: Callable[[], bool],
         sent: Callable[[], None],
@@ -71,8 +73,8 @@ class SnapshotSender:
         self._environment = environment
         self._transport = transport
         self._to = to
-        self._term = term
         self._meta = meta
+        self._announcement = announcement
         self._still_wanted = still_wanted
         self._sent = sent
         self._broken = broken
@@ -161,19 +163,9 @@ class SnapshotSender:
             self._break()
 
     def _finish(self) -> bool:
-        meta = self._meta
-        end = _PIECE.pack(_END, meta.position, self._number)
-        install = InstallSnapshot(
-            self._term,
-            meta.position,
-            meta.last_index,
-            meta.last_term,
-            meta.chain_crc,
-            meta.membership,
-            meta.membership_index,
-        )
+        end = _PIECE.pack(_END, self._meta.position, self._number)
         return self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (end,)) and self._transport.send(
-            self._to.node_id, Lane.BULK, install
+            self._to.node_id, self._announcement.lane, self._announcement
         )
 
 
@@ -199,9 +191,9 @@ class Received(NamedTuple):
 
 
 class _Install(NamedTuple):
-    """The message behind a transfer's pieces, and who is told that the snapshot is here."""
+    """What the message behind a transfer's pieces announces, and who is told that the snapshot is here."""
 
-    message: InstallSnapshot
+    announced: SnapshotMeta
     done: Callable[[Received | BaseException], None]
 
 
@@ -264,7 +256,7 @@ class SnapshotReceiver:
         self._transfer = _Transfer(SnapshotJob(self._environment, URGENT, self._snapshots.begin(meta)), sender)
 
     def finish(
-        self, sender: ReplicaId, message: InstallSnapshot, done: Callable[[Received | BaseException], None]
+        self, sender: ReplicaId, announced: SnapshotMeta, done: Callable[[Received | BaseException], None]
     ) -> None:
         """All pieces are here: make the snapshot durable and decode it, then call `done`.
 
@@ -273,8 +265,8 @@ class SnapshotReceiver:
         transfer = self._transfer
         if transfer is None or transfer.install is not None or not transfer.whole:
             return
-        if sender == transfer.sender and message.position == transfer.job.meta.position:
-            transfer.install = _Install(message, done)
+        if sender == transfer.sender and announced.position == transfer.job.meta.position:
+            transfer.install = _Install(announced, done)
             self._go_on(transfer)
 
     def abandon(self) -> None:
@@ -291,7 +283,7 @@ class SnapshotReceiver:
             pieces, transfer.waiting = transfer.waiting, []
             transfer.job.write(pieces, partial(self._written, transfer, transfer.number))
         elif transfer.install is not None:
-            work = partial(self._take_in, transfer.install.message)
+            work = partial(self._take_in, transfer.install.announced)
             transfer.job.run(work, partial(self._ended, transfer))
 
     def _written(self, transfer: _Transfer, number: int, error: BaseException | None) -> None:
@@ -302,9 +294,9 @@ class SnapshotReceiver:
         else:
             self._ended(transfer, error)
 
-    def _take_in(self, message: InstallSnapshot, writer: SnapshotWriter) -> Received:
-        if (writer.meta.last_index, writer.meta.last_term) != (message.last_index, message.last_term):
-            raise CorruptionError(f"the snapshot at {message.position} is not the one announced: {writer.meta}")
+    def _take_in(self, announced: SnapshotMeta, writer: SnapshotWriter) -> Received:
+        if (writer.meta.last_index, writer.meta.last_term) != (announced.last_index, announced.last_term):
+            raise CorruptionError(f"the snapshot at {announced.position} is not the one announced: {writer.meta}")
         self._store.files.prepare_reset(writer.meta)  # the space that installing it needs beside its file
         meta = writer.commit()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.config import ReplicaConfig
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
@@ -99,6 +99,6 @@ class Upkeep:
 
     def _standing(self) -> Standing:
         engine = self._engine
-        membership = engine.table.membership if engine.table.membership_is_known else None
+        membership = engine.membership if engine.membership_is_known else None
         leader = None if engine.leader is None else engine.leader.node_id
         return Standing(engine.own_term_committed, membership, leader)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from dledger.engines import Engine
+from dledger.consensus.engine import Engine
 from dledger.replica.clocks import clock_ahead_ms
 
 MAX_CLOCK_DIFFERENCE_MS = 5_000
@@ -53,7 +53,7 @@ class Warnings:
         return found
 
     def _members(self, engine: Engine) -> dict[str, str]:
-        members = frozenset(str(member.node_id) for member in engine.table.membership.members)
+        members = frozenset(str(member.node_id) for member in engine.membership.members)
         if not members or members == self._configured or engine.leader is None:
             return {}
         reason = (

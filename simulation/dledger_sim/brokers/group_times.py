@@ -98,7 +98,7 @@ class TimeJudge:
 
     def _judge_reckoning(self, life: Life, from_ms: int) -> None:
         """A leader reckons delays from this."""
-        now, voters = self._scheduler.now, [str(one.node_id) for one in life.replica.engine.table.membership.voters]
+        now, voters = self._scheduler.now, [str(one.node_id) for one in life.replica.engine.membership.voters]
         lowest = [
             min([wrong(), *(by_ms for at, by_ms in self._lately[voter] if at >= now - LATELY_S)])
             for voter in voters
@@ -115,7 +115,7 @@ class TimeJudge:
 
     def _judge(self, life: Life, machine: BrokerMachine, time_ms: int) -> None:
         """A leader takes this for group time."""
-        membership, now = life.replica.engine.table.membership, self._scheduler.now
+        membership, now = life.replica.engine.membership, self._scheduler.now
         voters = [str(voter.node_id) for voter in membership.voters]
         right_ms = WALL_EPOCH_MS + int(now * 1000)
         stand = [self._wrong[voter]() for voter in voters if voter in self._wrong]

@@ -9,7 +9,8 @@ from random import Random
 from typing import Literal
 
 from dledger.config import ReplicaConfig
-from dledger.core.messages import Message
+from dledger.consensus.messages import Message
+from dledger.engines.native import NATIVE
 from dledger.errors import (
     ContradictionError,
     CorruptionError,
@@ -29,6 +30,7 @@ from dledger.store.rewriting import Cut
 from dledger.testing.disk import SimDisk
 from dledger.testing.inodes import Keep
 from dledger.types import Membership, ReplicaId, SnapshotMeta
+from dledger_sim.log.cores import core_of
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.invariants import Violation, Witness, require
 from dledger_sim.log.life import Life, SimNode
@@ -241,7 +243,7 @@ class SimGroup:
             lost=str(lost),
         )
         leader = self.leader
-        listed = leader is not None and leader.replica is not None and leader.replica.engine.table.membership
+        listed = leader is not None and leader.replica is not None and leader.replica.engine.membership
         if not listed or listed.find(node.name) is None:
             self.say(f"{node.name} waits for a leader: {lost}")
             return False
@@ -334,8 +336,8 @@ class SimGroup:
             environment.call_soon(lambda: self._replica_failed(life, error))
 
         life.serving = self._serve(self, life)
-        replica = Replica(node.config, opened, environment, transport, life.machine, on_failure=failed)
-        replica.engine.table.window = self.settings.sizes_window
+        replica = Replica(node.config, opened, environment, transport, life.machine, engine=NATIVE, on_failure=failed)
+        core_of(replica).table.window = self.settings.sizes_window
         life.run(replica)
         return life
 
@@ -457,7 +459,7 @@ class SimGroup:
         leader = self.leader
         if leader is None or leader.replica is None:
             return False
-        voters = leader.replica.engine.table.membership.voters
+        voters = leader.replica.engine.membership.voters
         return len(voters) > 2 or all(voter.node_id != name for voter in voters)
 
     @property
@@ -476,7 +478,7 @@ class SimGroup:
         if leader is None or leader.replica is None:
             return False
         head = leader.replica
-        membership = head.engine.table.membership
+        membership = head.engine.membership
         stay = self.settings.learner_names
         if any(learner.node_id not in stay for learner in membership.learners) or not head.engine.can_change_membership:
             return False

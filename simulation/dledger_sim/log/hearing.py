@@ -7,13 +7,13 @@ for, may.
 
 from __future__ import annotations
 
+from dledger.consensus.messages import Message
 from dledger.core.messages import (
     Append,
     AppendReply,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Message,
     VoteReply,
     VoteRequest,
 )
@@ -106,7 +106,7 @@ class Hearing:
             return engine.leader is not None and self._heard_term == engine.term and self._heard_at > since
         if self._contacts_term != engine.term:
             return False
-        membership = engine.table.membership
+        membership = engine.membership
         heard = [voter for voter in membership.voters if self._contacts.get(voter, -1.0) > since]
         return len(heard) + (self._replica.me in membership.voters) >= membership.quorum
 
@@ -123,7 +123,7 @@ class PreVotes:
 
     def check(self, replica: Replica, request: VoteRequest) -> None:
         """A node asks for votes in a term that it has begun."""
-        membership = replica.engine.table.membership
+        membership = replica.engine.membership
         promised = {*self._granted.get((request.term, replica.me.node_id), ()), replica.me}
         require(
             request.transfer or len(promised.intersection(membership.voters)) >= membership.quorum,

@@ -26,7 +26,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, Message, VoteReply, VoteRequest
+from dledger.consensus.messages import Message
+from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, VoteReply, VoteRequest
 from dledger.errors import CorruptionError
 from dledger.loop_guard import excepted
 from dledger.statemachine import CommittedEntry
@@ -213,11 +214,11 @@ class Witness:
             self.happened["log replaced" if first > life.last_seen + 1 else "log trimmed"] += 1
             life.first_seen = first
         life.last_seen = store.last_index
-        if engine.table.membership_index != life.membership_known or first != life.membership_from:
-            life.membership_known, life.membership_from = engine.table.membership_index, first
+        if engine.membership_index != life.membership_known or first != life.membership_from:
+            life.membership_known, life.membership_from = engine.membership_index, first
             self.memberships.check_replica(life, len(self.committed) - 1)
-        if engine.role is _LEADER and engine.table.membership_index != life.membership_seen:
-            life.membership_seen = engine.table.membership_index
+        if engine.role is _LEADER and engine.membership_index != life.membership_seen:
+            life.membership_seen = engine.membership_index
             self.memberships.check_leader(life, len(self.committed) - 1)
         applied = replica.applied_index
         if applied != life.applied_seen:
@@ -292,7 +293,7 @@ class Witness:
         self.committed_in.append(life.replica.engine.term)
         data = store.read(meta.position, meta.size)
         self.memberships.committed(meta, data)
-        membership = life.replica.engine.table.membership
+        membership = life.replica.engine.membership
         path = segment_path(meta.position - meta.position % store.segment_bytes)
         offset = meta.position % store.segment_bytes
         holders = [

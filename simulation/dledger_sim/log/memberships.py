@@ -62,8 +62,8 @@ class CommittedMemberships:
         """
         engine = life.replica.engine
         index = min(engine.commit_index, last_committed)
-        found = engine.table.membership_at(index)
-        if life.astray or life.node.rotten or found[0] < 0 or not engine.table.membership_is_known:
+        found = engine.membership_at(index)
+        if life.astray or life.node.rotten or found[0] < 0 or not engine.membership_is_known:
             return
         require(
             found == self.at(index),
@@ -79,19 +79,19 @@ class CommittedMemberships:
         """A replica has committed something: it does not lead if that took it out."""
         engine = life.replica.engine
         require(
-            engine.is_voter or not engine.is_leader or engine.table.membership_index > engine.commit_index,
+            engine.is_voter or not engine.is_leader or engine.membership_index > engine.commit_index,
             "a leader that is out leads no more once that is committed",
             node=life.node.name,
-            membership=engine.table.membership,
+            membership=engine.membership,
         )
 
     def check_leader(self, life: Life, last_committed: int) -> None:
         """A leader goes by another membership than before."""
-        table = life.replica.engine.table
-        index = table.membership_index
+        engine = life.replica.engine
+        index = engine.membership_index
         if index <= last_committed:
             return
-        before_index, before = table.membership_at(index - 1)
+        before_index, before = engine.membership_at(index - 1)
         require(
             before_index <= last_committed,
             "a membership change waits for the one before",
@@ -99,7 +99,7 @@ class CommittedMemberships:
             changes=(before_index, index),
             committed=last_committed,
         )
-        changed = set(before.voters) ^ set(table.membership.voters)
+        changed = set(before.voters) ^ set(engine.membership.voters)
         require(len(changed) <= 1, "one voter changes at a time", leader=life.node.name, changed=_names(changed))
 
 

@@ -13,11 +13,11 @@ from functools import partial
 from random import Random
 from typing import NamedTuple, Protocol
 
-from dledger.core.messages import Message
+from dledger.consensus.messages import Message
 from dledger.invariants import invariant
 from dledger.net.links import ChannelListener
-from dledger.net.transport import Buffer, Lane, Receiver
-from dledger.types import ReplicaId
+from dledger.net.transport import Buffer, Receiver
+from dledger.types import Lane, ReplicaId
 from dledger_sim.log.scheduler import Scheduler
 
 GIVE_UP_S = 2.0

@@ -72,7 +72,7 @@ class SimulatedNode(Log):
     @property
     def membership(self) -> Membership:
         """See `Log.membership`."""
-        return self._life.replica.engine.table.membership
+        return self._life.replica.engine.membership
 
     @property
     def disk_space(self) -> DiskSpace | None:

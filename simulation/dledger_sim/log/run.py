@@ -181,10 +181,10 @@ def _lost_what_made_it_alone(group: SimGroup) -> bool:
     if not group.witness.losses.are_possible:
         return False
     replicas = _replicas(group)
-    alone = {voters[0] for replica in replicas if len(voters := replica.engine.table.membership.voters) == 1}
-    short = [one for one in replicas if one.me in alone and len(one.engine.table.membership.voters) > 1]
+    alone = {voters[0] for replica in replicas if len(voters := replica.engine.membership.voters) == 1}
+    short = [one for one in replicas if one.me in alone and len(one.engine.membership.voters) > 1]
     return any(
-        other.engine.table.membership.voters == (one.me,) and other.store.last_index > one.store.last_index
+        other.engine.membership.voters == (one.me,) and other.store.last_index > one.store.last_index
         for one in short
         for other in replicas
     )

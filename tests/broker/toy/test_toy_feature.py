@@ -149,7 +149,7 @@ def test_a_run_that_follows_a_handover_that_fails_does_not_store_again_what_is_i
     group.network.slow(leader, other, 0.3)
     brokers.run(0.75)
     assert not reminded.stored(operation)
-    member = life.replica.engine.table.membership.find(target)
+    member = life.replica.engine.membership.find(target)
     assert member is not None
     assert life.replica.transfer(member)
     brokers.run(3.0)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from dledger.core.messages import Message
+from dledger.core.messages import CODEC, Message
 from dledger.net.links import Links
 from dledger.net.settings import Address, LinkLimits
 from dledger.testing.ports import free_ports
@@ -42,6 +42,7 @@ class Node:
             "segment_bytes": 1 << 20,
             "secret": SECRET,
             "limits": LinkLimits(),
+            "codec": CODEC,
             **options,
         }
         self.links = Links(self.me, bind=bind, peers=peers, receiver=self, **settings)

@@ -4,8 +4,7 @@ import asyncio
 
 from dledger.core.messages import Append, Heartbeat, InstallSnapshot, VoteReply
 from dledger.net.settings import LinkLimits
-from dledger.net.transport import Lane
-from dledger.types import Membership, ReplicaId
+from dledger.types import Lane, Membership, ReplicaId
 
 
 async def test_messages_of_a_lane_arrive_in_order(group):

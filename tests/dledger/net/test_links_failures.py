@@ -14,7 +14,7 @@ from dledger.net.connection import PeerConnection
 from dledger.net.frames import FrameKind, FrameReader, encode_head
 from dledger.net.handshake import Handshake
 from dledger.net.settings import LinkLimits
-from dledger.net.transport import Lane
+from dledger.types import Lane
 
 
 class Proxy:

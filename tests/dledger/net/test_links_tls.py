@@ -10,7 +10,7 @@ import pytest
 
 from dledger.core.messages import Append, Heartbeat
 from dledger.net.settings import LinkLimits, PeerTls
-from dledger.net.transport import Lane
+from dledger.types import Lane
 
 PEM = Path(__file__).with_name("loopback.pem")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
-from dledger.net.transport import Lane
+from dledger.types import Lane
 
 SECRET = b"sixteen bytes or more"
 A = Hello(1, "cluster", "group", 1 << 30, "a", "a-1", Lane.BULK, "host-a", 10912)

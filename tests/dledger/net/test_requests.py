@@ -19,8 +19,7 @@ from dledger.net.errors import (
     PeerUnavailableError,
 )
 from dledger.net.requests import MAX_IN_FLIGHT, SWEEP_INTERVAL_S, RequestChannel
-from dledger.net.transport import Lane
-from dledger.types import ReplicaId
+from dledger.types import Lane, ReplicaId
 
 
 class Wire:

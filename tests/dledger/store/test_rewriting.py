@@ -10,7 +10,7 @@ import pytest
 from store_model import SEGMENT_BYTES, LoggedModel
 
 from dledger import loop_guard
-from dledger.core.effects import Output
+from dledger.consensus.effects import Output
 from dledger.core.messages import TimeoutNow
 from dledger.environment import FLUSH
 from dledger.errors import ContradictionError, CorruptionError, TrimmedError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.core.progress import ClockReading, Progress
+from dledger.consensus.peers import ClockReading
+from dledger.core.progress import Progress
 from dledger_broker.kernel import clock, group_clock
 from dledger_broker.kernel.clock import BelievedTime
 from dledger_broker.kernel.group_time import GroupTimeTable

@@ -106,7 +106,7 @@ class Brokers:
     def hand_over(self, name: str) -> None:
         """Have the leader begin to hand over."""
         replica = leading(self.group).replica
-        member = replica.engine.table.membership.find(name)
+        member = replica.engine.membership.find(name)
         assert member is not None
         assert replica.transfer(member)
 

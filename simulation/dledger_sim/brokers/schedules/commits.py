@@ -53,7 +53,7 @@ def commit_that_missed_two_leaders() -> None:
     brokers.run(0.4)
     assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
     life = leading(brokers.group)
-    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    life.replica.transfer(life.replica.engine.membership.find(heir))
     brokers.run(4.0)
     assert brokers.leader == heir
     assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
@@ -82,7 +82,7 @@ def commit_in_a_node_that_stood_still() -> None:
     brokers.run(1.0)
     assert brokers.workload.truth.committed[GROUP_NAME, TOPIC, 0] == 2
     life = leading(brokers.group)
-    life.replica.transfer(life.replica.engine.table.membership.find(heir))
+    life.replica.transfer(life.replica.engine.membership.find(heir))
     brokers.run(STANDSTILL_S + 4.0)
     assert brokers.leader == heir
     assert counters.forwarded > forwarded
@@ -104,7 +104,7 @@ def commit_behind_a_refused_one() -> None:
     group.network.slow(follower, leader, 0.4)
     group.network.block(leader, target)
     life = leading(group)
-    member = life.replica.engine.table.membership.find(target)
+    member = life.replica.engine.membership.find(target)
     assert member is not None
     assert life.replica.transfer(member)
     gives_up_s = life.node.config.election_max_ms / 1000
@@ -134,7 +134,7 @@ def commit_that_came_back() -> None:
     brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.run(0.1)
     life = leading(brokers.group)
-    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    life.replica.transfer(life.replica.engine.membership.find(follower))
     brokers.run(0.4)
     assert brokers.leader == follower
     second = brokers.ask(brokers.connect(follower), RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
@@ -159,7 +159,7 @@ def commit_behind_one_that_is_away() -> None:
     first = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(1))
     brokers.run(0.1)
     life = leading(brokers.group)
-    life.replica.transfer(life.replica.engine.table.membership.find(follower))
+    life.replica.transfer(life.replica.engine.membership.find(follower))
     brokers.run(0.4)
     assert brokers.leader == follower
     second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
@@ -191,7 +191,7 @@ def pull_behind_a_later_commit() -> None:
     brokers.run(0.11)
     assert old.replica.is_ready
     heir = next(name for name in group.nodes if name != old.node.name)
-    assert old.replica.transfer(old.replica.engine.table.membership.find(heir))
+    assert old.replica.transfer(old.replica.engine.membership.find(heir))
     second = brokers.ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(2))
     brokers.run(0.01)
     for link in links:

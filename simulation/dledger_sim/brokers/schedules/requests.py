@@ -52,7 +52,7 @@ def handover_that_fails() -> None:
     connection = brokers.connect(leader)
     brokers.send(connection, TOPIC)
     brokers.run(0.05)
-    member = life.replica.engine.table.membership.find(target)
+    member = life.replica.engine.membership.find(target)
     assert member is not None
     assert life.replica.transfer(member)
     group.network.slow(leader, other, 0.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from dledger.core.effects import (
+from dledger.consensus.effects import (
     AppendEntries,
     Commit,
     Effect,
@@ -24,10 +24,10 @@ from dledger.core.effects import (
     SendSnapshot,
     Truncate,
 )
+from dledger.consensus.peers import Mode
+from dledger.consensus.settings import RaftSettings
 from dledger.core.messages import Append, VoteReply
-from dledger.core.progress import Mode
 from dledger.core.raft import Raft
-from dledger.core.settings import RaftSettings
 from dledger.errors import ContradictionError
 from dledger.invariants import InvariantError
 from dledger.types import EntryMeta, HardState, Role

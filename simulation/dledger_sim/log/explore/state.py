@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from dledger.consensus.messages import Message as AnyMessage
+from dledger.consensus.peers import Mode
+from dledger.consensus.settings import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import (
     Append,
@@ -27,9 +30,8 @@ from dledger.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from dledger.core.progress import Mode, Progress
+from dledger.core.progress import Progress
 from dledger.core.raft import Raft
-from dledger.core.settings import RaftSettings
 from dledger.invariants import invariant
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role
 from dledger_sim.log.explore.bounds import NAMES
@@ -50,7 +52,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
 )
 VOTE_REQUEST, VOTE_REPLY, APPEND, APPEND_REPLY, HEARTBEAT, HEARTBEAT_REPLY, TIMEOUT_NOW = range(len(MESSAGE_TYPES))
 _MAKE: tuple[Callable[..., Message], ...] = MESSAGE_TYPES
-KINDS = {kind: number for number, kind in enumerate(MESSAGE_TYPES)}
+KINDS: dict[type, int] = {kind: number for number, kind in enumerate(MESSAGE_TYPES)}
 
 Entry = tuple[int, int]
 """(term, voters of a membership entry as a mask, or 0).  A leader proposes one entry at an index of its term, so term
@@ -137,8 +139,9 @@ def mask_of(replicas: Membership | set[ReplicaId]) -> int:
     return sum(1 << NUMBERS[replica] for replica in voters)
 
 
-def pack(sender: int, to: int, message: Message, entries: Log = ()) -> Envelope:
+def pack(sender: int, to: int, message: AnyMessage, entries: Log = ()) -> Envelope:
     """A message as a state holds it."""
+    assert isinstance(message, msgspec.Struct)
     return sender, to, KINDS[type(message)], msgspec.structs.astuple(message), entries
 
 

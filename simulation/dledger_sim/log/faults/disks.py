@@ -212,7 +212,7 @@ class OldCopy:
         if node.life is None or node.copy is not None or node.disk.faults or node.rotten:
             return False
         engine = node.life.replica.engine
-        _, committed = engine.table.membership_at(engine.commit_index)
+        _, committed = engine.membership_at(engine.commit_index)
         if len(committed.voters) < 2:
             return False
         group.kill(self.node)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from dledger.replica.joining import promote, without
 from dledger.types import Membership, ReplicaId
+from dledger_sim.log.cores import core_of
 from dledger_sim.log.faults.operations import call_on
 from dledger_sim.log.group import Life, SimGroup
 
@@ -58,7 +59,7 @@ def _ask(group: SimGroup, change: Change) -> None:
 def _change(group: SimGroup, life: Life, change: Change) -> None:
     """Only while every voter is there: what is left of a group that lost one could decide nothing any more."""
     replica = life.replica
-    membership = replica.engine.table.membership
+    membership = replica.engine.membership
     member = membership.find(change.node)
     alive = {node.life.replica_id for node in group.running if node.life is not None}
     if member is None or group.damaged or not alive.issuperset(membership.voters):
@@ -95,13 +96,13 @@ class Reinstall:
         leader = group.leader
         if leader is None or leader.life is None:
             return False
-        engine = leader.life.replica.engine
-        member = engine.table.membership.find(self.node)
-        progress = None if member is None else engine.progress.get(member)
-        if progress is None or engine.table.first_index == 0:
+        core = core_of(leader.life.replica)
+        member = core.membership.find(self.node)
+        progress = None if member is None else core.progress.get(member)
+        if progress is None or core.table.first_index == 0:
             return False
         group.witness.happened["snapshot for nothing"] += 1
-        progress.restart(engine.table.first_index - 1)
+        progress.restart(core.table.first_index - 1)
         return True
 
     def heal(self, group: SimGroup) -> None:

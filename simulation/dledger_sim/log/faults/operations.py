@@ -55,7 +55,7 @@ class Remove:
         if leader is None or leader.life is None:
             return False
         replica = leader.life.replica
-        membership = replica.engine.table.membership
+        membership = replica.engine.membership
         member = membership.find(self.node)
         alive = {node.life.replica_id for node in group.running if node.life is not None}
         if (
@@ -85,7 +85,7 @@ class Transfer:
         if leader is None or leader.life is None:
             return False
         replica = leader.life.replica
-        member = replica.engine.table.membership.find(self.node)
+        member = replica.engine.membership.find(self.node)
         if member is None:
             return False
         call_on(leader, lambda: replica.transfer(None if member == replica.me else member))
@@ -206,7 +206,7 @@ class _Restart:
             replica = node.replica if self._group.start(node.name) else None
             return (
                 replica is not None
-                and replica.me in replica.engine.table.membership.voters
+                and replica.me in replica.engine.membership.voters
                 and replica.applied_index >= committed
             )
 

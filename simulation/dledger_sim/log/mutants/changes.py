@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.core.effects import ResetLog
+from dledger.consensus.effects import ResetLog
 from dledger.core.log_table import LogTable
 from dledger.core.messages import InstallSnapshot
 from dledger.core.raft import Raft
@@ -104,7 +104,7 @@ def _always_replace(self: Raft, sender: ReplicaId, message: InstallSnapshot) -> 
     self.table.reset(index, message.last_term, message.membership, message.membership_index)
     self.durable_index = self.verified_index = self.commit_index = index
     self.generation += 1
-    self._effects.append(ResetLog(message.base))
+    self._effects.append(ResetLog(message.snapshot))
     self._membership_changed()
     self._send(sender, self._reply())
 

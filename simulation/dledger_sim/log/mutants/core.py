@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dledger.core.effects import Commit, ReadsReady, SaveHardState
+from dledger.consensus.effects import Commit, ReadsReady, SaveHardState
+from dledger.consensus.engine import Entries
 from dledger.core.log_table import LogTable
 from dledger.core.messages import Append, AppendReply, VoteReply, VoteRequest
-from dledger.core.raft import Entries, Raft
+from dledger.core.raft import Raft
 from dledger.types import HardState, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.schedules import core as core_schedules

@@ -3,9 +3,10 @@
 # ruff: noqa: SLF001 - what is patched is what is private
 from __future__ import annotations
 
-from dledger.core.effects import ResetLog
+from dledger.consensus.effects import ResetLog
+from dledger.consensus.engine import Entries
 from dledger.core.messages import InstallSnapshot
-from dledger.core.raft import Entries, Raft
+from dledger.core.raft import Raft
 from dledger.replica.commands import Digest
 from dledger.replica.snapshotting import Snapshotting
 from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
@@ -21,9 +22,9 @@ def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta) -> None:
     self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
     if any(meta.position == mark.position for meta in self._snapshots.list()):
         return
-    index, table = mark.index - 1, self._engine.table
+    index, engine = mark.index - 1, self._engine
     before = self._store.meta(index)
-    meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, table.membership, table.membership_index)
+    meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, engine.membership, engine.membership_index)
     self._snapshotter.begin(meta, self._machine.snapshot())
 
 

@@ -3,7 +3,7 @@
 # ruff: noqa: SLF001 - what is patched is what is private
 from __future__ import annotations
 
-from dledger.core.effects import SaveHardState
+from dledger.consensus.effects import SaveHardState
 from dledger.core.log_table import LogTable
 from dledger.core.messages import VoteRequest
 from dledger.core.raft import Raft

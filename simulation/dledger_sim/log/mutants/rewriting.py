@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.core.effects import Output
+from dledger.consensus.effects import Output
 from dledger.replica.flusher import Flusher
 from dledger.replica.inbox import Inbox
 from dledger.replica.rewriting import Rewriter

@@ -6,7 +6,8 @@ from typing import Any
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
-from dledger.testing.cores import CoreGroup, entries, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import entries, replica
 from dledger.types import Role
 
 
@@ -24,7 +25,7 @@ def figure_8() -> None:
     group.isolate("s2")
     group.hold(lambda envelope: envelope.sender == "s5" and bool(envelope.metas))
     group.elect("s5")
-    assert group.cores["s5"].terms == [1, 2]
+    assert group.members["s5"].terms == [1, 2]
     # (c) s5 fails, s1 is back and leads; its old entry 1 reaches a majority, its no-op does not.
     group.release()
     group.wire.clear()
@@ -36,7 +37,7 @@ def figure_8() -> None:
     while not group["s1"].is_leader:
         group.campaign("s1")
         group.settle()
-    assert [group.cores[name].terms[:2] for name in ("s1", "s2", "s3")] == [[1, 1]] * 3
+    assert [group.members[name].terms[:2] for name in ("s1", "s2", "s3")] == [[1, 1]] * 3
     # (d) s1 fails; s5, whose last term is higher than theirs, leads and overwrites entry 1.
     group.held.clear()
     group.release()
@@ -47,7 +48,7 @@ def figure_8() -> None:
         group.campaign("s5")
         group.settle()
     group.pass_time(0.3, "s5")
-    assert group.cores["s3"].terms[:2] == [1, 2]
+    assert group.members["s3"].terms[:2] == [1, 2]
 
 
 def stale_acknowledgement() -> None:
@@ -91,7 +92,7 @@ def _two_histories() -> CoreGroup:
     group.elect("c")
     group.propose("c", 2)
     group.settle()
-    assert (group.cores["b"].terms, group.cores["d"].terms) == ([1, 1, 1, 1], [1, 2, 2, 2])
+    assert (group.members["b"].terms, group.members["d"].terms) == ([1, 1, 1, 1], [1, 2, 2, 2])
     group.join(("b", "c"))
     group.tick("c", group.settings.heartbeat_s)
     return group
@@ -114,11 +115,11 @@ def conflict_at_the_compacted_base() -> None:
     group.campaign("c")
     for _ in range(40):
         group.settle(limit=500)
-        if replica("b") in group.cores["c"].snapshots_asked:
+        if replica("b") in group.members["c"].snapshots_asked:
             break
         group.now += group.settings.heartbeat_s
         group.tick("c")
-    assert replica("b") in group.cores["c"].snapshots_asked
+    assert replica("b") in group.members["c"].snapshots_asked
     group.install("c", "b")
     group.pass_time(0.5)
     assert group["b"].table.last_index == group["c"].table.last_index == group["b"].commit_index
@@ -171,7 +172,7 @@ def word_of_who_kept_what_was_lost() -> None:
     group.pass_time(0.2)
     group.isolate("c")
     for name in ("a", "b"):
-        group.cores[name].durable = 3
+        group.members[name].durable = 3
         group.crash(name)
     for index in range(3, 7):
         del group.committed[index]  # the operator said so
@@ -197,10 +198,10 @@ def snapshot_without_effect() -> None:
     group.compact("a", 4)
     group.heal()
     group.pass_time(0.2)
-    assert group.cores["a"].snapshots_asked == [replica("b")]
+    assert group.members["a"].snapshots_asked == [replica("b")]
     group["a"].snapshot_sent(replica("b"), group["a"].term, group.now)
     group.pass_time(3.0)
-    assert len(group.cores["a"].snapshots_asked) > 1
+    assert len(group.members["a"].snapshots_asked) > 1
 
 
 def transfer_under_load() -> None:
@@ -259,12 +260,12 @@ def read_of_an_isolated_leader() -> None:
     assert group["a"].is_leader
     assert group["a"].read_index(group.now) is not None
     group.run("a")
-    assert group.cores["a"].reads == []
+    assert group.members["a"].reads == []
     number = group["b"].read_index(group.now)
     group.run("b")
     group.settle()
     assert number is not None
-    assert group.cores["b"].reads == [number]
+    assert group.members["b"].reads == [number]
 
 
 def duplicate_append() -> None:
@@ -278,9 +279,9 @@ def duplicate_append() -> None:
     group.release()
     group.propose("a", 5)
     group.settle()
-    before = list(group.cores["b"].log)
+    before = list(group.members["b"].log)
     group.deliver(late)
-    assert group.cores["b"].log == before
+    assert group.members["b"].log == before
     group.settle()
 
 
@@ -296,7 +297,7 @@ def vote_of_a_longer_log() -> None:
     group.isolate("a")
     group.now += group.settings.election_max_s
     last, term = group["b"].table.last_index, group["b"].table.last_term
-    assert not any(reply.granted for reply in group.send("e", "b", VoteRequest(5, last - 3, term)))  # type: ignore[union-attr]
+    assert VoteReply(5, granted=True) not in group.send("e", "b", VoteRequest(5, last - 3, term))
     (first,) = group.send("c", "b", VoteRequest(6, last, term))
     (second,) = group.send("d", "b", VoteRequest(6, last, term))
     assert (first, second) == (VoteReply(6, granted=True), VoteReply(6, granted=False))

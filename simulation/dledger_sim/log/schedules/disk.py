@@ -8,8 +8,8 @@ from dledger.format import HEADER_BYTES, seal
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
-from dledger.testing.cores import replica
 from dledger.testing.disk import BLOCK_BYTES, SimDisk
+from dledger.testing.engine_group import replica
 from dledger.types import EntryKind, HardState, Membership, SnapshotMeta
 
 SEGMENT_BYTES = 4096

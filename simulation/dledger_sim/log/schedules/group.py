@@ -96,7 +96,7 @@ def _membership(group: SimGroup) -> Membership:
     leader = group.leader
     if leader is None or leader.replica is None:
         return Membership()
-    return leader.replica.engine.table.membership
+    return leader.replica.engine.membership
 
 
 def slow_sync_hands_over() -> None:

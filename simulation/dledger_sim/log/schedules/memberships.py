@@ -1,7 +1,8 @@
 """Schedules of cores whose group changes: who counts meanwhile, and who may still lead."""
 
 from dledger.core.messages import Append
-from dledger.testing.cores import CoreGroup, replica
+from dledger.testing.cores import CoreGroup
+from dledger.testing.engine_group import replica
 from dledger.types import Membership, Role
 
 
@@ -134,7 +135,7 @@ def unread_membership() -> None:
     for voters, learners in (("ab", "c"), ("abc", "")):
         group.propose("a", membership=Membership(tuple(map(replica, voters)), tuple(map(replica, learners))))
         group.settle()
-    changes = [meta for meta in group.cores["a"].log if meta.membership is not None]
+    changes = [meta for meta in group.members["a"].log if meta.membership is not None]
     group.crash("a", unread=True)
     assert group["a"].table.membership.voters == (replica("a"),)
     group.isolate("a")

@@ -1,4 +1,4 @@
-"""The core's few numbers."""
+"""Settings of an engine."""
 
 from __future__ import annotations
 

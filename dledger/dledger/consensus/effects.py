@@ -1,6 +1,6 @@
-"""Everything that the core can ask of its driver.
+"""Effects of an engine: everything that it can ask of its replica.
 
-A driver carries the effects of one call out in order, before it makes the next call.  `Output.after_sync` holds the
+A replica carries the effects of one call out in order, before it makes the next call.  `Output.after_sync` holds the
 messages that may leave only once every `SaveHardState` up to and including this output's is durable.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dledger.core.messages import Append, Message
+from dledger.consensus.messages import Message
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 
 
@@ -40,23 +40,24 @@ class ResetLog(msgspec.Struct, frozen=True):
 
 
 class SendMessage(msgspec.Struct, frozen=True):
-    """Send on the control lane (votes, heartbeats, acknowledgements) or, for `Append` probes, on the bulk lane."""
+    """Send on the message's lane: control for votes, beats and acknowledgements, bulk for probes."""
 
     to: ReplicaId
     message: Message
 
 
 class SendEntries(msgspec.Struct, frozen=True):
-    """Send `message` followed by the raw bytes of the entries `message.prev_index + 1 …`, `message.count` of them."""
+    """Send `message` followed by the raw bytes of its `entries`."""
 
     to: ReplicaId
-    message: Append
+    message: Message
 
 
 class SendCatchUp(msgspec.Struct, frozen=True):
-    """Read a contiguous run of at most `max_bytes` (or one entry) from `first_index` on and send it as an `Append`.
+    """Read a contiguous run of at most `max_bytes` (or one entry) from `first_index` on and send it.
 
-    Report by `catch_up_sent` how far the run went, or by `peer_disconnected` that nothing was sent.
+    What goes ahead of the entries is asked for by `catch_up_message`.  Report by `catch_up_sent` how far the run went,
+    or by `peer_disconnected` that nothing was sent.
     """
 
     to: ReplicaId
@@ -66,7 +67,7 @@ class SendCatchUp(msgspec.Struct, frozen=True):
 
 
 class SendSnapshot(msgspec.Struct, frozen=True):
-    """Send the oldest kept snapshot that the log continues, then `InstallSnapshot`.
+    """Send the oldest kept snapshot that the log continues, then what `snapshot_message` gives.
 
     Report by `snapshot_sent` once all of it went out, or by `peer_disconnected` that it did not.
     """
