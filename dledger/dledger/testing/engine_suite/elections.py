@@ -1,0 +1,168 @@
+"""Promises about who leads."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from dledger.consensus.engine import EngineKind, EngineStart, KnownLog
+from dledger.consensus.settings import RaftSettings
+from dledger.invariants import invariant
+from dledger.testing.engine_group import replica
+from dledger.testing.engine_suite.groups import LONG_S, Promise, engines, group_of, leaders, led_by_a
+from dledger.types import HardState, Membership, Role
+
+
+def a_group_elects_one_leader_whom_all_know(kind: EngineKind) -> None:
+    """It says so by `RoleChanged`, and once its no-op is committed it serves reads and takes proposals."""
+    group = group_of(kind)
+    group.pass_time(LONG_S)
+    (name,) = leaders(group)
+    leader = group[name]
+    invariant(group.leaders[leader.term] == name, "the leader has said that it leads", leaders=group.leaders)
+    invariant(leader.own_term_committed and leader.accepts_proposals, "the leader is ready", name=name)
+    invariant(leader.commit_index >= leader.term_start >= 0, "its no-op is committed", index=leader.commit_index)
+    for other, engine in engines(group).items():
+        invariant((engine.term, engine.leader) == (leader.term, replica(name)), "all know who leads", other=other)
+        invariant(engine.is_voter, "all of them vote", other=other)
+        peers = {peer.node_id for peer in engine.progress}
+        expected = set(group.members) - {name} if other == name else set()
+        invariant(peers == expected, "the leader alone knows the others", other=other, peers=peers)
+
+
+def a_group_of_one_leads_itself(kind: EngineKind) -> None:
+    """Nobody has to be asked."""
+    group = group_of(kind, "a")
+    group.pass_time(LONG_S)
+    index = group.propose("a")
+    invariant(group["a"].commit_index == index, "what one has is committed", index=index)
+
+
+def no_vote_counts_before_it_is_durable(kind: EngineKind) -> None:
+    """Neither another one's nor a candidate's own: a crash could take it back, and another be given in its term."""
+    group = group_of(kind)
+    group.auto_save = False
+    group.pass_time(LONG_S)
+    invariant(not group.leaders, "nobody is elected by votes that are on no disk", leaders=group.leaders)
+    group.auto_save = True
+    for name, member in group.members.items():
+        while member.saves:
+            group.save(name)
+    group.pass_time(LONG_S)
+    invariant(len(leaders(group)) == 1, "votes that are on disk count", leaders=group.leaders)
+
+
+def a_term_outlives_a_crash(kind: EngineKind) -> None:
+    """An engine goes on in the term that it had made durable."""
+    group = led_by_a(kind)
+    terms = {name: engine.term for name, engine in engines(group).items()}
+    for name in group.members:
+        group.crash(name)
+        invariant(group[name].term == terms[name], "the term is remembered", name=name, term=group[name].term)
+
+
+def a_term_is_at_least_that_of_the_log(kind: EngineKind) -> None:
+    """An entry may have become durable before the term in which it came."""
+    membership = Membership((replica("a"), replica("b"), replica("c")))
+    log = KnownLog(-1, 0, [(0, 2), (4, 7)], 5, membership)
+    engine = kind.start(EngineStart(replica("b"), log, HardState(3, None), 5, -1, RaftSettings(), Random(1), 10.0))
+    invariant(engine.term >= 7, "no term below that of an entry is gone on with", term=engine.term)
+
+
+def a_leader_that_is_heard_is_left_alone(kind: EngineKind) -> None:
+    """Who does not hear it gets no votes of those who do, and raises nobody's term."""
+    group = led_by_a(kind)
+    term = group["a"].term
+    group.cut(("a", "c"))
+    group.pass_time(LONG_S)
+    invariant(group["a"].is_leader and group["a"].term == term, "the leader stays", term=term, now=group["a"].term)
+
+
+def who_was_cut_off_deposes_nobody(kind: EngineKind) -> None:
+    """It asks first whether it would be elected; while it is alone its term does not rise."""
+    group = led_by_a(kind)
+    term = group["a"].term
+    group.isolate("c")
+    group.pass_time(LONG_S)
+    group.heal()
+    group.pass_time(1.0)
+    invariant(group["a"].is_leader and group["c"].term == term, "the leader stays", term=term, now=group["a"].term)
+
+
+def a_leader_that_hears_no_majority_leads_no_more(kind: EngineKind) -> None:
+    """Its clients are to go to another one, and its reads would be old."""
+    group = led_by_a(kind)
+    group.isolate("a")
+    group.pass_time(LONG_S, "a")
+    invariant(not group["a"].is_leader, "who is alone does not lead", role=group["a"].role)
+
+
+def a_late_tick_elects_nobody(kind: EngineKind) -> None:
+    """A process that was stopped finds its timers expired although nobody was silent."""
+    group = led_by_a(kind)
+    term = group["a"].term
+    group.now += 30.0
+    for name in ("b", "c", "a"):
+        group.tick(name)
+    roles = {name: engine.role for name, engine in engines(group).items()}
+    invariant(
+        roles == {"a": Role.LEADER, "b": Role.FOLLOWER, "c": Role.FOLLOWER}, "all stay what they are", roles=roles
+    )
+    group.pass_time(1.0)
+    invariant(group["a"].is_leader and group["a"].term == term, "the leader stays", term=term)
+
+
+def who_may_have_lost_entries_neither_votes_nor_leads(kind: EngineKind) -> None:
+    """Until a leader has brought it up to date: what it acknowledged could be missing in whoever it elects."""
+    group = group_of(kind)
+    for name in ("a", "b"):
+        group.crash(name, may_vote=False)
+    group.pass_time(LONG_S)
+    invariant(not group.leaders, "one vote of three elects nobody", leaders=group.leaders)
+    group.crash("b")
+    group.pass_time(LONG_S)
+    invariant(set(group.leaders.values()) <= {"b", "c"}, "who may vote is elected", leaders=group.leaders)
+    invariant(len(leaders(group)) == 1 and group["a"].may_vote, "a leader makes good what is missing")
+
+
+def strangers_neither_vote_nor_lead(kind: EngineKind) -> None:
+    """Whoever runs without being a member of the group counts for nothing."""
+    group = group_of(kind, "a", "b", strangers=["s"])
+    group.isolate("b")
+    group.pass_time(LONG_S)
+    invariant(not group.leaders, "one vote of two elects nobody", leaders=group.leaders)
+    invariant(not group["s"].is_voter, "a stranger is no voter")
+
+
+def who_cannot_read_the_members_does_not_lead(kind: EngineKind) -> None:
+    """It would count the votes of whom it takes for them; it leads again once its entries are healed."""
+    group = led_by_a(kind)
+    last = group.propose("a", 3)
+    group.settle()
+    for name in ("b", "c"):
+        group.crash(name, unread=True)
+        invariant(not group[name].membership_is_known, "what is unread may hold other members", name=name)
+    group.isolate("a")
+    group.pass_time(LONG_S)
+    invariant(set(group.leaders.values()) == {"a"}, "nobody leads a group that it does not know", leaders=group.leaders)
+    for name in ("b", "c"):
+        group[name].repaired(0, last + 1, [], [(0, 1)])
+        group.run(name)
+    group.pass_time(LONG_S, "b", "c")
+    invariant({"b", "c"} & set(leaders(group)), "who knows the members again leads", leaders=group.leaders)
+
+
+PROMISES: Final[tuple[Promise, ...]] = (
+    a_group_elects_one_leader_whom_all_know,
+    a_group_of_one_leads_itself,
+    no_vote_counts_before_it_is_durable,
+    a_term_outlives_a_crash,
+    a_term_is_at_least_that_of_the_log,
+    a_leader_that_is_heard_is_left_alone,
+    who_was_cut_off_deposes_nobody,
+    a_leader_that_hears_no_majority_leads_no_more,
+    a_late_tick_elects_nobody,
+    who_may_have_lost_entries_neither_votes_nor_leads,
+    strangers_neither_vote_nor_lead,
+    who_cannot_read_the_members_does_not_lead,
+)
