@@ -8,8 +8,8 @@ from typing import Final
 from dledger.consensus.engine import EngineKind, EngineStart, KnownLog
 from dledger.consensus.settings import RaftSettings
 from dledger.invariants import invariant
-from dledger.testing.engine_group import replica
-from dledger.testing.engine_suite.groups import LONG_S, Promise, engines, group_of, leaders, led_by_a
+from dledger.testing.engine_group import STEP_S, replica
+from dledger.testing.engine_suite.groups import LONG_S, Promise, brings_entries, engines, group_of, leaders, led_by_a
 from dledger.types import HardState, Membership, Role
 
 
@@ -78,6 +78,22 @@ def a_leader_that_is_heard_is_left_alone(kind: EngineKind) -> None:
     invariant(group["a"].is_leader and group["a"].term == term, "the leader stays", term=term, now=group["a"].term)
 
 
+def a_leader_that_a_majority_hears_gives_its_place_to_nobody(kind: EngineKind) -> None:
+    """Its own vote could elect who did not hear it and is heard again."""
+    group = led_by_a(kind)
+    term = group["a"].term
+    group.cut(("a", "c"))
+    while group["c"].role is Role.FOLLOWER:
+        group.settle()
+        group.now += STEP_S
+        for name in group.members:
+            group.tick(name)
+    group.join(("a", "c"))
+    group.settle()
+    group.pass_time(0.3)
+    invariant(group["a"].is_leader and group["a"].term == term, "the leader stays", term=term, now=group["a"].term)
+
+
 def who_was_cut_off_deposes_nobody(kind: EngineKind) -> None:
     """It asks first whether it would be elected; while it is alone its term does not rise."""
     group = led_by_a(kind)
@@ -125,6 +141,19 @@ def who_may_have_lost_entries_neither_votes_nor_leads(kind: EngineKind) -> None:
     invariant(len(leaders(group)) == 1 and group["a"].may_vote, "a leader makes good what is missing")
 
 
+def to_hear_a_leader_makes_nothing_good(kind: EngineKind) -> None:
+    """Who may have lost entries votes once one of its leader's term is committed and here, with all before it."""
+    group = group_of(kind)
+    group.crash("b", may_vote=False)
+    group.hold(brings_entries)
+    group.elect("a")
+    group.pass_time(0.3)
+    invariant(group["b"].leader == replica("a") and not group["b"].may_vote, "it hears a leader, and does not vote")
+    group.release()
+    group.pass_time(0.3)
+    invariant(group["b"].may_vote, "it has what is committed, and votes")
+
+
 def strangers_neither_vote_nor_lead(kind: EngineKind) -> None:
     """Whoever runs without being a member of the group counts for nothing."""
     group = group_of(kind, "a", "b", strangers=["s"])
@@ -159,10 +188,12 @@ PROMISES: Final[tuple[Promise, ...]] = (
     a_term_outlives_a_crash,
     a_term_is_at_least_that_of_the_log,
     a_leader_that_is_heard_is_left_alone,
+    a_leader_that_a_majority_hears_gives_its_place_to_nobody,
     who_was_cut_off_deposes_nobody,
     a_leader_that_hears_no_majority_leads_no_more,
     a_late_tick_elects_nobody,
     who_may_have_lost_entries_neither_votes_nor_leads,
+    to_hear_a_leader_makes_nothing_good,
     strangers_neither_vote_nor_lead,
     who_cannot_read_the_members_does_not_lead,
 )

@@ -60,6 +60,30 @@ def a_membership_acts_from_when_it_is_appended(kind: EngineKind) -> None:
     invariant(group["a"].commit_index == last, "the newcomer counts", commit=group["a"].commit_index)
 
 
+def the_members_are_remembered(kind: EngineKind) -> None:
+    """By who starts again, and by whose log begins behind a snapshot."""
+    group = group_of(kind, "a", "b", "c", strangers=["d"])
+    group.elect("a")
+    group.isolate("c")
+    index = group.propose("a", membership=_members("abc", "d"))
+    group.settle()
+    group.pass_time(0.3, "a", "b", "d")
+    group.crash("b")
+    found = group["b"].membership, group["b"].membership_index
+    invariant(found == (_members("abc", "d"), index), "who starts again remembers", found=found)
+    last = group.propose("a", 3)
+    group.settle()
+    group.pass_time(0.3, "a", "b", "d")
+    group.compact("a", last - 1)
+    group.heal()
+    group.settle()
+    group.install("a", "c")
+    group.settle()
+    group.pass_time(0.3)
+    found = group["c"].membership, group["c"].membership_index
+    invariant(found == (_members("abc", "d"), index), "a snapshot tells who they are", found=found)
+
+
 def a_membership_that_is_replaced_is_not_in_force(kind: EngineKind) -> None:
     """It goes with its entry, and the one before it is in force again."""
     group = led_by_a(kind)
@@ -98,6 +122,7 @@ def a_leader_that_leaves_leads_until_that_is_committed(kind: EngineKind) -> None
 PROMISES: Final[tuple[Promise, ...]] = (
     learners_get_the_log_and_count_for_nothing,
     a_membership_acts_from_when_it_is_appended,
+    the_members_are_remembered,
     a_membership_that_is_replaced_is_not_in_force,
     nothing_changes_before_the_no_op_is_committed,
     a_leader_that_leaves_leads_until_that_is_committed,

@@ -56,6 +56,11 @@ def only_what_a_majority_has_durably_is_committed(kind: EngineKind) -> None:
         group.sync(slow[0])
         group.settle()
         invariant(group["a"].commit_index == index, "two disks of three commit", slow=slow)
+    alone = group_of(kind, "a")
+    alone.pass_time(LONG_S)
+    alone.unsynced.add("a")
+    index = alone.propose("a")
+    invariant(alone["a"].commit_index == index - 1, "who is alone commits what is on its disk")
 
 
 def a_sync_vouches_for_its_generation_alone(kind: EngineKind) -> None:
@@ -133,10 +138,10 @@ def a_message_can_be_cut_in_two(kind: EngineKind) -> None:
     group.run("a")
     group.settle()
     for envelope in group.held:
-        entries, metas = envelope.message.entries, envelope.metas
-        assert entries is not None
+        whole, metas = envelope.message.entries, envelope.metas
+        assert whole is not None
         for count in (1, len(metas) - 1):
-            head, rest = entries.up_to(count), entries.behind(count, metas[count - 1])
+            head, rest = whole.up_to(count), whole.behind(count, metas[count - 1])
             for part, some in ((head, metas[:count]), (rest, metas[count:])):
                 covered = part.entries
                 assert covered is not None
@@ -173,7 +178,7 @@ def who_lags_is_caught_up(kind: EngineKind) -> None:
 
 
 def who_needs_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
-    """It is asked for once, wanted until it is there, and replaces the log; then entries follow."""
+    """It is wanted until it is there, and replaces the log; then entries follow."""
     group = led_by_a(kind)
     group.isolate("c")
     last = group.propose("a", 10)
@@ -188,6 +193,9 @@ def who_needs_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
     invariant(leader.wants_snapshot(replica("c"), term), "it is wanted")
     invariant(not leader.wants_snapshot(replica("c"), term - 1), "it is wanted in this term")
     invariant(not leader.wants_snapshot(replica("b"), term), "who has the entries needs none")
+    leader.snapshot_sent(replica("c"), term, group.now)
+    group.pass_time(LONG_S)
+    invariant(len(group.members["a"].snapshots_asked) > 1, "it is asked for again if nothing comes of it")
     generation = group["c"].generation
     group.install("a", "c")
     group.settle()
@@ -200,19 +208,60 @@ def who_needs_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
     require_equal_logs(group)
 
 
-def a_snapshot_of_what_is_here_replaces_nothing(kind: EngineKind) -> None:
-    """Entries that are acknowledged stay where they are."""
+def who_conflicts_with_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
+    """The leader has nothing left that its log would join."""
     group = led_by_a(kind)
-    last = group.propose("a", 5)
+    group.isolate("a")
+    group.propose("a", 4)
+    group.elect("b")
+    last = group.propose("b", 5)
     group.settle()
-    group.pass_time(0.2)
-    group.compact("a", last - 1)
-    generation = group["c"].generation
-    group.install("a", "c")
+    group.pass_time(0.2, "b", "c")
+    group.compact("b", last - 2)
+    group.heal()
+    group.pass_time(0.3)
+    invariant(group.members["b"].snapshots_asked == [replica("a")], "a snapshot is asked for")
+    group.install("b", "a")
     group.settle()
-    kept = group.members["c"].first_index, group.members["c"].last_index
-    invariant(kept == (0, last), "the log is as it was", kept=kept)
-    invariant(group["c"].generation == generation, "syncs still vouch")
+    group.pass_time(0.3)
+    require_equal_logs(group)
+
+
+def a_snapshot_says_nothing_of_what_follows_it(kind: EngineKind) -> None:
+    """What another leader wrote behind its last entry is not acknowledged with it."""
+    group = led_by_a(kind)
+    group.isolate("a")
+    group.propose("a", 4)
+    group.elect("b")
+    group.compact("b", 0)
+    group.heal()
+    group.wire.clear()
+    group.install("b", "a")
+    group.hold(lambda envelope: envelope.sender == "b")
+    group.settle()
+    peer = group["b"].progress[replica("a")]
+    invariant(peer.match_index <= 0, "no more than the snapshot is acknowledged", match=peer.match_index)
+    group.release()
+    group.pass_time(1.0)
+    require_equal_logs(group)
+
+
+def a_snapshot_of_what_is_here_replaces_nothing(kind: EngineKind) -> None:
+    """Entries that are acknowledged stay where they are, be it known yet that they are committed or not."""
+    for told in (False, True):
+        group = led_by_a(kind)
+        last = group.propose("a", 5)
+        group.settle()
+        if told:
+            group.pass_time(0.2)
+        invariant((group["c"].commit_index == last) is told, "c knows what it was told", told=told)
+        group.compact("a", last - 1)
+        generation = group["c"].generation
+        group.install("a", "c")
+        group.settle()
+        kept = group.members["c"].first_index, group.members["c"].last_index
+        invariant(kept == (0, last), "the log is as it was", kept=kept)
+        invariant(group["c"].generation == generation, "syncs still vouch")
 
 
 def what_contradicts_what_is_committed_is_refused(kind: EngineKind) -> None:
@@ -260,6 +309,8 @@ PROMISES: Final[tuple[Promise, ...]] = (
     a_message_can_be_cut_in_two,
     who_lags_is_caught_up,
     who_needs_what_is_gone_gets_a_snapshot,
+    who_conflicts_with_what_is_gone_gets_a_snapshot,
+    a_snapshot_says_nothing_of_what_follows_it,
     a_snapshot_of_what_is_here_replaces_nothing,
     what_contradicts_what_is_committed_is_refused,
     who_may_have_lost_entries_gets_them_again,
