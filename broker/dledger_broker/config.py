@@ -65,7 +65,7 @@ class BrokerConfig(
         """What is allowed but should be known, one line each."""
         found: list[str] = []
         for key, host in (("host", self.host), ("peer_host", self.peer_host)):
-            if not is_loopback(host):
+            if not is_loopback(host) and self.access_key_file is None:
                 found.append(
                     f"{key} = {host!r} accepts connections from other machines and access control is off: everyone who "
                     "reaches the port can read, write and delete"

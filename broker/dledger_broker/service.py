@@ -21,6 +21,7 @@ from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
@@ -56,11 +57,12 @@ class BrokerService:
         self.config = config
         self.machine = machine
         self.group = group
-        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation)
+        access = Access()
+        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation, access)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine)
-        self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters)
+        self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters, access)
         self.topic_routes = TopicRoutes()
         self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes)
         self.writer = LogWriter(machine, log, env, store_host)
@@ -80,6 +82,7 @@ class BrokerService:
             self.writer,
             self.clock,
             self.parts,
+            access,
         )
         for feature in features:
             self.parts.build(feature, context)

@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 
 from tests.recorded.areas import (
+    accounts,
     assignments,
     consumer_questions,
     groups,
@@ -50,6 +51,7 @@ AREAS = (
     statistics,
     resets,
     consumer_questions,
+    accounts,
 )
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -116,6 +117,12 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("a group that pops", PutRequestMode("T1", "CG", True, -1)),
     ("a group that is reset", ResetOffsets("CG", (ResetRow("T1", 5, 0, 1 << 40), ResetRow("T1", 5, 1, 0)))),
     ("a reset that a consumer has seen", SeeReset("CG", "T1", 0, 1 << 40, Committer(1 << 63, (2, 3), 4))),
+    (
+        "an account",
+        PutAccount("app", "key:c2VjcmV0", False, True, ("10.0.0.7",), (Rule("Topic:T1", ("Pub",), ("10.0.0.0/8",)),)),
+    ),
+    ("an account's end", DeleteAccount("app")),
+    ("addresses that need no account", PutWhiteList(("10.0.0.7",))),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

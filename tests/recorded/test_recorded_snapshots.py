@@ -9,6 +9,7 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -155,6 +156,17 @@ def request_modes(replica: Replica) -> None:
     replica.apply(PutRequestMode("orders", "readers", True, -1), PutRequestMode("orders", "others", False, 0))
 
 
+def accounts(replica: Replica) -> None:
+    rules = (Rule("Topic:orders", ("Pub", "Sub")), Rule("Topic:*", ("Pub",), ("10.0.0.0/8",), allow=False))
+    replica.apply(
+        PutAccount("app", "key:c2VhbGVk", custom=rules[:1], default=rules[1:]),
+        PutAccount("admin", "key:c2VhbGVk", admin=True, white_list=("10.0.0.7",)),
+        PutAccount("gone", "key:c2VhbGVk", enabled=False),
+        DeleteAccount("gone"),
+        PutWhiteList(("127.0.0.1",)),
+    )
+
+
 def reset(replica: Replica) -> None:
     groups(replica)
     topics(replica)
@@ -273,6 +285,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     popped,
     request_modes,
     reset,
+    accounts,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -352,6 +365,8 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
     alone = {
+        "accounts",
+        "white-list",
         "activated",
         "locks",
         "pop-queues",

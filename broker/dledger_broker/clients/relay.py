@@ -25,7 +25,10 @@ from dledger.net.requests import RequestChannel
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientChannel, LocalClients, MergedClients
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.rights import Action, Demand, ResourceKind
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 
 RELAY_CHANNEL: Final = 3
@@ -91,7 +94,9 @@ class Relay:
         merged: MergedClients,
         limits: BrokerConfig,
         counters: BrokerCounters,
+        access: Access,
     ) -> None:
+        self._access = access
         self._env = env
         self._node_id = node_id
         self._local = local
@@ -214,7 +219,7 @@ class Relay:
     def _ask(self, call: _Call, done: Told) -> bool:
         """Ask over a connection of this node; False, and nothing was sent, if the client has none."""
         channel = self._local.channel_of(call.client_id)
-        if channel is None:
+        if channel is None or not self._may_hear(channel, call):
             return False
         opaque = channel.push(call.code, dict(call.ext), call.body, oneway=call.timeout_ms == 0)
         if call.timeout_ms == 0:
@@ -224,6 +229,15 @@ class Relay:
         timer = self._env.call_later(call.timeout_ms / 1000, late)
         self._asked.setdefault(channel.key, {})[opaque] = _Waiting(done, timer)
         return True
+
+    def _may_hear(self, channel: ClientChannel, call: _Call) -> bool:
+        """Whether a client may be asked: a check of a transaction has the message, and goes to any client that says it
+        is of the producer group.
+        """
+        if call.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return True
+        demand = Demand((Action.PUB,), ResourceKind.TOPIC, call.ext.get("topic", ""))
+        return self._access.may(self._local.account_of(call.client_id) or "", channel.address.ip, demand)
 
     def _settle(self, channel: str, opaque: int, outcome: Outcome) -> None:
         numbers = self._asked[channel]

@@ -102,11 +102,12 @@ class ClientChannel(Protocol):
 
 
 class _Local:
-    __slots__ = ("channel", "seen")
+    __slots__ = ("account", "channel", "seen")
 
-    def __init__(self, channel: ClientChannel, seen: float) -> None:
+    def __init__(self, channel: ClientChannel, seen: float, account: str) -> None:
         self.channel = channel
         self.seen = seen
+        self.account = account
 
 
 class LocalClients:
@@ -121,9 +122,15 @@ class LocalClients:
         return len(self._locals)
 
     def heartbeat(
-        self, channel: ClientChannel, heartbeat: HeartbeatData, language: int, version: int, now: float
+        self,
+        channel: ClientChannel,
+        heartbeat: HeartbeatData,
+        language: int,
+        version: int,
+        now: float,
+        account: str = "",
     ) -> ClientRow:
-        """Take a heartbeat in; returns what is known of the client now."""
+        """Take a heartbeat in, of an account where access control is on; returns what is known of the client now."""
         client_id = heartbeat.client_id
         known = self.index.rows.get(client_id)
         consumers = tuple(heartbeat.consumer_data_set)
@@ -143,7 +150,7 @@ class LocalClients:
         local = self._locals.get(client_id)
         if local is not None and local.channel is not channel:
             local.channel.client_ids.discard(client_id)
-        self._locals[client_id] = _Local(channel, now)
+        self._locals[client_id] = _Local(channel, now, account)
         channel.client_ids.add(client_id)
         groups = self.index.put(row)
         if groups or known is None or known != row:
@@ -193,6 +200,11 @@ class LocalClients:
         """The channel of a client that heartbeats to this node."""
         local = self._locals.get(client_id)
         return None if local is None else local.channel
+
+    def account_of(self, client_id: str) -> str | None:
+        """The account of a client that heartbeats to this node."""
+        local = self._locals.get(client_id)
+        return None if local is None else local.account
 
     def seen(self) -> Iterator[tuple[ClientRow, float]]:
         """Each client with the time of its last heartbeat, by client id."""

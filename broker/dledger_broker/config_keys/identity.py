@@ -80,6 +80,12 @@ class Identity:
         "peers. `dledger node lead` and `remove` prove with it that they may change the group; a node without one "
         "refuses them",
     )
+    access_key_file: Path | None = key(
+        None,
+        "file with the keys that secrets of accounts are [sealed with](wire.md#access-control), each 32 bytes in Base64 "
+        "on a line of its own; the same on every node, and readable by the nodes alone: who can read it is an "
+        "administrator. Where it is named the node asks a signature and rights of each request",
+    )
 
 
 def _peers(_name: str, value: ConfigValue, _base: Path) -> dict[str, Address]:
@@ -107,7 +113,7 @@ class Addresses:
 
     host: str = key(
         "127.0.0.1",
-        "where to listen for clients and HTTP; anything but loopback is warned about, for there is no access control",
+        "where to listen for clients and HTTP; anything but loopback is warned about, unless there is [access control](wire.md#access-control)",
         takes="an address",
         aliases=(Alias("bindAddress"),),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features import (
+    accounts,
     assignments,
     class_filters,
     client_membership,
@@ -59,6 +60,7 @@ FEATURES: Final = (
     statistics.FEATURE,
     consumer_questions.FEATURE,
     runtime.FEATURE,
+    accounts.FEATURE,
 )
 
 COMMANDS: Final = registry_of(FEATURES)

@@ -13,10 +13,12 @@ from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.forwarding import Forwarder
+from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Channel, Origin, Read, Request, request_of
+from dledger_broker.kernel.requests import Channel, Origin, Principal, Read, Request, request_of
+from dledger_broker.kernel.rights import ANY_ACCOUNT
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.codes import ResponseCode, request_code_name
 from dledger_remoting.command import RemotingCommand, decode_command
@@ -94,7 +96,9 @@ class Dispatcher:
         now: Callable[[], float],
         max_frame_bytes: int,
         activation: Activation,
+        access: Access,
     ) -> None:
+        self._access = access
         self._group = group
         self._counters = counters
         self._node = node
@@ -139,7 +143,7 @@ class Dispatcher:
     def _handle(self, reads: Sequence[Read]) -> None:
         now, number, place = self._now(), 0, 0
         while number < len(reads):
-            if self._group.ready:
+            if self._group.ready and not self._access.is_on:
                 number, place = self._sends.take_run(reads, number, place, now)
                 if number == len(reads):
                     break
@@ -155,18 +159,37 @@ class Dispatcher:
                 number, place = number + 1, 0
 
     def receive_forwarded(
-        self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float
+        self,
+        origin: Origin,
+        serialize_type: int,
+        header: bytes,
+        body: bytes,
+        received: float,
+        principal: Principal | None = None,
     ) -> None:
-        """Handle a request that another node passed on. Raises `FrameError`."""
-        self.receive(origin, serialize_type, header, body, received)
+        """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
+        self.receive(origin, serialize_type, header, body, received, principal)
         self._sends.flush_later()
 
-    def receive(self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> None:
+    def receive(
+        self,
+        origin: Origin,
+        serialize_type: int,
+        header: bytes,
+        body: bytes,
+        received: float,
+        principal: Principal | None = None,
+    ) -> None:
         """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
 
-        Pulls in the form that most clients use take a short way.
+        Pulls in the form that most clients use take a short way, unless the account has to be read from their fields.
         """
-        if serialize_type == _JSON and not origin.forwards and header.startswith(_PULL_PREFIX):
+        if (
+            serialize_type == _JSON
+            and not origin.forwards
+            and not self._access.is_on
+            and header.startswith(_PULL_PREFIX)
+        ):
             pull = decode_pull_json(header)
             if pull is not None and not pull.flag & _RESPONSE:
                 request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, body, received)
@@ -178,7 +201,10 @@ class Dispatcher:
             self._answers.take_answer(origin.key, command)
             return
         general = request_of(origin, command, header, body, received)
+        general.principal = principal
         self._begin(general)
+        if not self._introduced(general):
+            return
         if origin.forwards and self.route(general.code).needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)
         else:
@@ -196,6 +222,16 @@ class Dispatcher:
         else:
             self.fail(request, error)
 
+    def _introduced(self, request: Request) -> bool:
+        """Whether a request of this node's own client may be handled, or handed on."""
+        if self._access.is_on and not request.origin.is_forwarded:
+            try:
+                self._access.introduce(request)
+            except AccessRefused as refusal:
+                self.fail(request, refusal)
+                return False
+        return True
+
     def _begin(self, request: Request) -> None:
         self._counters.requests += 1
         if not request.flag & _ONEWAY:
@@ -206,18 +242,33 @@ class Dispatcher:
     def route(self, code: int) -> Route:
         """How a request code is handled."""
         route = self._table.get(code)
-        return route if route is not None else Route(self._unsupported, Needs.NOTHING, NO_EFFECT, forwarded=False)
+        return (
+            route
+            if route is not None
+            else Route(self._unsupported, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=ANY_ACCOUNT)
+        )
 
     def _dispatch(self, request: Request) -> None:
         route = self.route(request.code)
         if route.needs is not Needs.NOTHING and not self._group.ready:
             self._forwarder.pass_on(request)
+        elif self._access.is_on and not self._is_admitted(request, route):
+            return
         elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
             self.confirm(request)
         elif route.feature is not None and not self._activation.is_active(route.feature):
             self._guard(request, partial(self._activation.require, route.feature))
         else:
             self._guard(request, partial(route.handler, request))
+
+    def _is_admitted(self, request: Request, route: Route) -> bool:
+        """Whether a request's account may have what it asks for; else it is answered."""
+        try:
+            self._access.admit(request, route.rights)
+        except RemotingError as refusal:
+            self.fail(request, refusal)
+            return False
+        return True
 
     def require_understood(self, code: int, leader: str) -> None:
         """See `forwarding.Handling.require_understood`."""
@@ -281,9 +332,11 @@ class Dispatcher:
             self._forwarder.pass_on(request)
             return
         answer = wire_error(error)
-        if (answer.code in UNSURE_CODES or isinstance(answer, NoSuchQueue)) and not request.confirmed:
+        if self._may_be_wrong(request, answer):
             self.confirm(request)
             return
+        if isinstance(answer, AccessRefused):
+            self._access.note_refusal(request, answer)
         if not isinstance(error, RemotingError | LogError):
             _logger.error(
                 "event=request_failed client=%s code=%d error=%r",
@@ -296,6 +349,19 @@ class Dispatcher:
         if isinstance(answer, OutcomeUnknown):
             self._counters.outcomes_unknown += 1
         request.fail(answer)
+
+    def _may_be_wrong(self, request: Request, answer: RemotingError) -> bool:
+        """Whether another node, or a confirmed leader, may answer otherwise.
+
+        Accounts of a client that only its own node can speak to are refused by the rules that this has applied.
+        """
+        if request.confirmed:
+            return False
+        if isinstance(answer, AccessRefused) and (
+            answer.certain or not (self._group.ready or self.route(request.code).forwarded)
+        ):
+            return False
+        return answer.code in UNSURE_CODES or isinstance(answer, NoSuchQueue)
 
     @property
     def max_body_bytes(self) -> int:

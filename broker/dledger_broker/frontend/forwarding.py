@@ -13,7 +13,8 @@ behind would be handled before the one that comes again. Therefore a node that h
 channel up to the same epoch, and the channel's node begins another one once it knows of everything it sent behind.
 
     envelope   MessagePack array: client channel, its address and port, its client ids, age in ms, serialize type,
-               header, body, epoch of the channel
+               header, body, epoch of the channel; and, of a client whom its address gives an account, and of a
+               node's own requests, whose it is
     answer     1 byte: 0 answered (a response frame follows), 1 refused before proposing (term as 8 bytes), 2 settled
                (a oneway request is done)
 """
@@ -37,7 +38,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Buffer, Origin, Request
+from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request
 from dledger_broker.kernel.routes import Route
 from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
 from dledger_remoting.hosts import HostAddress
@@ -70,6 +71,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     header: bytes
     body: bytes
     epoch: int = 0
+    principal: Principal | None = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -136,9 +138,15 @@ class Handling(Protocol):
         """How a request code is handled."""
 
     def receive_forwarded(
-        self, origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float
+        self,
+        origin: Origin,
+        serialize_type: int,
+        header: bytes,
+        body: bytes,
+        received: float,
+        principal: Principal | None,
     ) -> None:
-        """Handle a request that another node passed on. Raises `FrameError`."""
+        """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
 
     def run(self, request: Request) -> None:
         """Handle a request that waited here until this node became the leader."""
@@ -252,8 +260,9 @@ class Forwarder:
             request.header,
             request.body,
             origin.forward_epoch,
+            _vouched(request.principal),
         )
-        data = _encode(envelope)
+        data = _encode_envelope(envelope)
         if len(data) > MAX_DATA_BYTES:
             request.fail(
                 MessageIllegal(
@@ -390,7 +399,9 @@ class Forwarder:
             return
         received = self._env.now() - envelope.age_ms / 1000
         try:
-            self._handling.receive_forwarded(origin, envelope.serialize_type, envelope.header, envelope.body, received)
+            self._handling.receive_forwarded(
+                origin, envelope.serialize_type, envelope.header, envelope.body, received, envelope.principal
+            )
         except FrameError as error:
             _logger.warning("event=header_unreadable peer=%s error=%r", sender, str(error))
             raise
@@ -403,6 +414,17 @@ class Forwarder:
             while now - next(iter(refusals.values()))[1] > REFUSALS_KEPT_S:
                 refusals.popitem(last=False)
         reply(answer)
+
+
+def _vouched(principal: Principal | None) -> Principal | None:
+    """Whose request it is, if the leader cannot tell by itself; it looks at signatures anew, by its own rules."""
+    return principal if principal is not None and (principal.by_address or principal.is_node) else None
+
+
+def _encode_envelope(envelope: Envelope) -> bytes:
+    """The envelope, as older nodes write it if it says nothing more."""
+    fields = msgspec.structs.astuple(envelope)
+    return _encode(fields if envelope.principal is not None else fields[:-1])
 
 
 def _sequence_of(request: Request) -> int:

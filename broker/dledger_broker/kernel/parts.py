@@ -14,6 +14,7 @@ from dledger.environment import Environment
 from dledger.invariants import invariant
 from dledger.log import Log
 from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.feature import Replicated
@@ -146,6 +147,7 @@ class Context:
     writer: LogWriter
     clock: GroupClock
     parts: Parts
+    access: Access
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -111,13 +111,26 @@ Read: TypeAlias = tuple[Channel, bytes, list[FrameBounds]]
 """What came over one connection at once, and where the whole frames in it lie."""
 
 
+class Principal(NamedTuple):
+    """Whose request it is: the account `name`, as it was at `version`.
+
+    `by_address`: the client's address gives it the account, without a signature and without an administrator's rights.
+    `is_node`: the request is a node's own, for that account.
+    """
+
+    name: str
+    version: int = 0
+    by_address: bool = False
+    is_node: bool = False
+
+
 class Request(msgspec.Struct, eq=False):
     """A request as it came, with what dispatching adds.
 
     `header` and `body` are the frame's; `received` is a time of the event loop's clock. `confirmed` says that this node
     has asked a majority whether it still leads since the request came, so that any answer may be given. `command` is
     the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
-    passed on.
+    passed on. `principal` is told by `kernel.access`, None as long as nobody has asked.
     """
 
     origin: Origin
@@ -131,6 +144,7 @@ class Request(msgspec.Struct, eq=False):
     confirmed: bool = False
     sequence: int = 0
     command: RemotingCommand | None = None
+    principal: Principal | None = None
 
     @property
     def is_oneway(self) -> bool:
@@ -145,6 +159,11 @@ class Request(msgspec.Struct, eq=False):
         if self.command is not None:
             return self.command.language == LanguageCode.GO
         return _FROM_GO in self.header
+
+    @property
+    def account(self) -> str:
+        """The name of the account that it is of; empty where access control is off."""
+        return "" if self.principal is None else self.principal.name
 
     @property
     def took_a_detour(self) -> bool:
@@ -243,8 +262,10 @@ def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: by
     )
 
 
-def own_request(origin: Origin, command: RemotingCommand, received: float) -> Request:
-    """A request that this node makes by itself, in the name of `origin`, as if it had come at `received`."""
+def own_request(origin: Origin, command: RemotingCommand, received: float, account: str = "") -> Request:
+    """A request that this node makes by itself, in the name of `origin` and its account, as if it had come at
+    `received`.
+    """
     decoder = FrameDecoder()
     decoder.receive_data(encode_command(command))
     frame = cast(Frame, decoder.next_frame())  # what one command was encoded as is whole
@@ -257,4 +278,5 @@ def own_request(origin: Origin, command: RemotingCommand, received: float) -> Re
         frame.header,
         frame.body,
         received,
+        principal=Principal(account, is_node=True),
     )

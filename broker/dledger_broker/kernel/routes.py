@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.rights import ADMIN, Rights
 
 Handler: TypeAlias = Callable[[Request], None]
 
@@ -51,7 +52,8 @@ class Route(NamedTuple):
     """How a request code is handled.
 
     `forwarded`: a node that is not the leader, or may not know enough, hands it on; else it answers by itself.
-    `feature` is the name of the feature that must be active first, if any; `Parts.routes` sets it.
+    `feature` is the name of the feature that must be active first, if any; `Parts.routes` sets it. `rights` are those
+    that it asks for where access control is on.
     """
 
     handler: Handler
@@ -59,3 +61,4 @@ class Route(NamedTuple):
     effect: Effect
     forwarded: bool = True
     feature: str | None = None
+    rights: Rights = ADMIN

@@ -17,6 +17,7 @@ from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome,
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
 from dledger_broker.frontend.listener import Listener
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.testing import BrokerInMemory, FakeEnvironment
@@ -92,7 +93,7 @@ class Node:
         config = BrokerConfig(broker_group="b", node_id=node_id, data_dir=Path("unused"), max_relayed_calls=limit)
         self.gossip = Gossip(network.env, self.group, others, COMMANDS.kinds, lambda *_: None)
         self.gossip.attach_members(self)
-        self.relay = Relay(network.env, node_id, self.gossip.local, self.gossip.merged, config, self.counters)
+        self.relay = Relay(network.env, node_id, self.gossip.local, self.gossip.merged, config, self.counters, Access())
 
     def ensure_all(self, rows: object) -> None:
         """Nothing is needed."""

@@ -20,7 +20,7 @@ from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Buffer, Request, read_request
+from dledger_broker.kernel.requests import Buffer, Principal, Request, read_request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -100,6 +100,7 @@ class Node:
         self.channel = FakeChannel()
         self.ran: list[Request] = []
         self.received: list[tuple[ForwardedOrigin, bytes, float]] = []
+        self.principals: list[Principal | None] = []
         config = BrokerConfig(
             broker_group="b",
             node_id=node_id,
@@ -118,9 +119,16 @@ class Node:
         return known.get(RequestCode(code), changes)
 
     def receive_forwarded(
-        self, origin: ForwardedOrigin, _type: int, header: bytes, _body: bytes, received: float
+        self,
+        origin: ForwardedOrigin,
+        _type: int,
+        header: bytes,
+        _body: bytes,
+        received: float,
+        principal: Principal | None,
     ) -> None:
         self.received.append((origin, header, received))
+        self.principals.append(principal)
 
     def run(self, request: Request) -> None:
         self.ran.append(request)

@@ -7,6 +7,7 @@ from dledger.errors import CorruptionError
 from dledger.format import encode_command, iter_commands
 from dledger.invariants import InvariantError
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -59,6 +60,11 @@ EXAMPLES = [
     PutRequestMode("T1", "CG", True, 3),
     ResetOffsets("g", (ResetRow("orders", 48, 0, 7), ResetRow("orders", 48, 1, 0))),
     SeeReset("g", "orders", 0, 9, Committer(1, (2, 3), 4)),
+    PutAccount(
+        "app", "key:c2VjcmV0", True, False, ("10.0.0.7",), (Rule("Topic:T1", ("Pub",)),), (Rule("*", ("All",)),)
+    ),
+    DeleteAccount("app"),
+    PutWhiteList(("10.0.0.7",)),
 ]
 
 

@@ -35,6 +35,10 @@ READS = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     RequestCode.GET_TOPICS_OF_GROUP,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    RequestCode.AUTH_GET_USER,
+    RequestCode.AUTH_LIST_USER,
+    RequestCode.AUTH_GET_ACL,
+    RequestCode.AUTH_LIST_ACL,
 }
 REPLIES = {
     RequestCode.SEND_REPLY_MESSAGE,

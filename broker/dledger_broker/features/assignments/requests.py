@@ -18,11 +18,13 @@ from dledger_broker.clients.topic_routes import TopicRoutes
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.assignments.choosing import DEFAULT_STRATEGY, STRATEGIES, Strategy, readable_queues, share
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey, PutRequestMode, RequestModeTable
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Effect, Needs, Route
 from dledger_remoting.assignments import (
     AssignmentsBody,
@@ -42,6 +44,32 @@ from dledger_remoting.topics import is_retry_topic, require_readable, validate_g
 MAX_CLIENT_ID_CHARS: Final = 1_024
 UNANSWERED_S: Final = 2.5
 """How long the leader's answer to 400 is waited for: Java's client gives up after 3 s."""
+
+
+def _topic_asked(request: Request) -> tuple[str, ...]:
+    return (decode_body(QueryAssignmentBody, request.body, "query assignment").topic,)
+
+
+def _group_asked(request: Request) -> tuple[str, ...]:
+    return (decode_body(QueryAssignmentBody, request.body, "query assignment").consumer_group,)
+
+
+def _topic_set(request: Request) -> tuple[str, ...]:
+    return (decode_body(RequestModeBody, request.body, "request mode").topic,)
+
+
+def _group_set(request: Request) -> tuple[str, ...]:
+    return (decode_body(RequestModeBody, request.body, "request mode").consumer_group,)
+
+
+_ASSIGNMENT: Final = (
+    rights.groups_in("consumerGroup in the body", _group_asked, Action.SUB),
+    rights.topics_in("topic in the body", _topic_asked, Action.SUB),
+)
+_MODE: Final = (
+    rights.groups_in("consumerGroup in the body", _group_set, Action.UPDATE),
+    rights.topics_in("topic in the body", _topic_set, Action.UPDATE),
+)
 
 
 class AssignmentRequests(Part):
@@ -71,9 +99,11 @@ class AssignmentRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.QUERY_ASSIGNMENT: Route(self.query, Needs.NOTHING, ASKED),
-            RequestCode.SET_MESSAGE_REQUEST_MODE: Route(self.put_mode, Needs.LEADER, CHANGES),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Route(self.modes, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.QUERY_ASSIGNMENT: Route(self.query, Needs.NOTHING, ASKED, rights=_ASSIGNMENT),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: Route(self.put_mode, Needs.LEADER, CHANGES, rights=_MODE),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Route(
+                self.modes, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.cluster(Action.GET, Action.LIST),)
+            ),
         }
 
     @property

@@ -11,15 +11,17 @@ from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.errors import BodyError, ServerError
+from dledger_remoting.errors import BodyError, NoPermission, ServerError
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext
 from dledger_remoting.heartbeat import decode_heartbeat
-from dledger_remoting.topics import validate_group
+from dledger_remoting.topics import is_retry_topic, validate_group
 
 MAX_HEARTBEAT_BYTES: Final = 1 << 20
 """Room for thousands of subscriptions; what a client says of itself is told to the leader in one message."""
@@ -28,6 +30,23 @@ MAX_GROUPS: Final = 4_096
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_CLIENTS_PER_CONNECTION: Final = 1_024
 """The ids of a connection's clients go with every request that is passed on."""
+
+
+def _consumed_groups(request: Request) -> list[str]:
+    return [consumer.group_name for consumer in decode_heartbeat(request.body).consumer_data_set]
+
+
+def _subscribed_topics(request: Request) -> list[str]:
+    """All but topics of what comes again: stock clients subscribe to that of each group of their own."""
+    consumers = decode_heartbeat(request.body).consumer_data_set
+    topics = [entry.topic for consumer in consumers for entry in consumer.subscription_data_set]
+    return [topic for topic in topics if not is_retry_topic(topic)]
+
+
+_HEARTBEAT: Final = (
+    rights.groups_in("all that it consumes for", _consumed_groups, Action.SUB),
+    rights.topics_in("all subscribed to", _subscribed_topics, Action.SUB),
+)
 
 
 class ClientRequests(Part):
@@ -49,11 +68,33 @@ class ClientRequests(Part):
         """See `Part.routes`."""
         consumers = self._consumers
         return {
-            RequestCode.HEART_BEAT: Route(self.heartbeat, Needs.NOTHING, CHANGES, forwarded=False),
-            RequestCode.UNREGISTER_CLIENT: Route(self.unregister, Needs.NOTHING, CHANGES, forwarded=False),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(consumers.client_ids, Needs.LEADER, NO_EFFECT),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(consumers.connections, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.DLEDGER_QUEUE_READERS: Route(consumers.readers, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.HEART_BEAT: Route(self.heartbeat, Needs.NOTHING, CHANGES, forwarded=False, rights=_HEARTBEAT),
+            RequestCode.UNREGISTER_CLIENT: Route(
+                self.unregister,
+                Needs.NOTHING,
+                CHANGES,
+                forwarded=False,
+                rights=(rights.group("consumerGroup", Action.SUB, optional=True),),
+            ),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Route(
+                consumers.client_ids,
+                Needs.LEADER,
+                NO_EFFECT,
+                rights=(rights.group("consumerGroup", Action.SUB, Action.GET),),
+            ),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: Route(
+                consumers.connections,
+                Needs.CONFIRMED_LEADER,
+                NO_EFFECT,
+                rights=(rights.group("consumerGroup", Action.GET),),
+            ),
+            RequestCode.DLEDGER_QUEUE_READERS: Route(
+                consumers.readers,
+                Needs.NOTHING,
+                NO_EFFECT,
+                forwarded=False,
+                rights=(rights.group("consumerGroup", Action.SUB, Action.GET),),
+            ),
         }
 
     def heartbeat(self, request: Request) -> None:
@@ -66,6 +107,7 @@ class ClientRequests(Part):
             raise BodyError(f"heartbeat body: {len(request.body)} bytes, the limit is {MAX_HEARTBEAT_BYTES}")
         heartbeat = decode_heartbeat(request.body)
         _check_client_id(heartbeat.client_id, connection.client_ids)
+        self._require_own(heartbeat.client_id, request)
         groups = len(heartbeat.producer_data_set) + len(heartbeat.consumer_data_set)
         if groups > MAX_GROUPS:
             raise BodyError(f"heartbeat body: {groups} groups, the limit is {MAX_GROUPS}")
@@ -75,7 +117,7 @@ class ClientRequests(Part):
             validate_group(consumer.group_name)
         connection.serialize_type = request.serialize_type
         row = self._gossip.local.heartbeat(
-            connection, heartbeat, int(command.language), command.version, self._env.now()
+            connection, heartbeat, int(command.language), command.version, self._env.now(), request.account
         )
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond)
@@ -85,10 +127,17 @@ class ClientRequests(Part):
     def unregister(self, request: Request) -> None:
         """35: the client leaves one or two groups."""
         header = decode_ext(UnregisterClientHeader, request.ext)
+        self._require_own(header.client_id, request)
         self._gossip.local.unregister(header.client_id, header.producer_group or None, header.consumer_group or None)
         for told in self.on_unregister:
             told(request, header)
         request.respond()
+
+    def _require_own(self, client_id: str, request: Request) -> None:
+        """Raise `NoPermission` for the id of another account's connected client: who had it would get its replies."""
+        account = self._gossip.local.account_of(client_id)
+        if account is not None and account != request.account:
+            raise NoPermission(f"clientID {client_id[:64]!r} is that of a client of another account")
 
 
 def _check_client_id(client_id: str, known: set[str]) -> None:

@@ -26,11 +26,13 @@ from dledger_broker.features.delay.recalls import Recalls
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
 from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import NOTHING, TIMERS, Pending
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitOutcome
@@ -91,7 +93,11 @@ class DueMessages(Part):
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
-        return {RequestCode.RECALL_MESSAGE: Route(self._recalls.handle, Needs.LEADER, CHANGES)}
+        return {
+            RequestCode.RECALL_MESSAGE: Route(
+                self._recalls.handle, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.PUB),)
+            )
+        }
 
     @property
     def jobs(self) -> Sequence[Job]:

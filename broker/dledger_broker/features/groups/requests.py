@@ -15,10 +15,12 @@ from dledger_broker.features.topics.configuration import (
     data_version,
     outcome_of_all,
 )
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
@@ -43,6 +45,14 @@ class GroupConfigList(msgspec.Struct, frozen=True, rename="camel"):
     group_config_list: list[SubscriptionGroupConfig] = []
 
 
+def _group_in(request: Request) -> tuple[str, ...]:
+    return (decode_body(SubscriptionGroupConfig, request.body).group_name,)
+
+
+def _groups_in(request: Request) -> list[str]:
+    return [config.group_name for config in decode_body(GroupConfigList, request.body).group_config_list]
+
+
 class GroupRequests(Part):
     """Creates, changes, deletes and lists consumer groups. `checks` are what other features ask of settings; each
     raises `RemotingError` for those that it refuses.
@@ -59,11 +69,27 @@ class GroupRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(self.put_group, Needs.LEADER, CHANGES),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP_LIST: Route(self.put_groups, Needs.LEADER, CHANGES),
-            RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(self.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(self.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(self.delete_group, Needs.LEADER, CHANGES),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(
+                self.put_group,
+                Needs.LEADER,
+                CHANGES,
+                rights=(rights.groups_in("groupName in the body", _group_in, Action.CREATE, Action.UPDATE),),
+            ),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP_LIST: Route(
+                self.put_groups,
+                Needs.LEADER,
+                CHANGES,
+                rights=(rights.groups_in("all in the body", _groups_in, Action.CREATE, Action.UPDATE),),
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Route(
+                self.all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.cluster(Action.LIST, Action.GET),)
+            ),
+            RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: Route(
+                self.one_group, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.group("group", Action.GET),)
+            ),
+            RequestCode.DELETE_SUBSCRIPTION_GROUP: Route(
+                self.delete_group, Needs.LEADER, CHANGES, rights=(rights.group("groupName", Action.DELETE),)
+            ),
         }
 
     def put_group(self, request: Request) -> None:

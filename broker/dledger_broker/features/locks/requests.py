@@ -15,12 +15,14 @@ from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.job import EndedLeases
 from dledger_broker.features.locks.leases import Leases
 from dledger_broker.features.locks.table import NAME, LockKey, Owner
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests, own_request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
@@ -31,7 +33,20 @@ from dledger_remoting.queue_locks import LockedQueuesBody, QueueLocksBody
 from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig, validate_group, validate_topic
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
-NO_ACCOUNT: Final = ""
+
+
+def _group_in(request: Request) -> tuple[str, ...]:
+    return (decode_body(QueueLocksBody, request.body, "queue locks").consumer_group,)
+
+
+def _topics_in(request: Request) -> set[str]:
+    return {queue.topic for queue in decode_body(QueueLocksBody, request.body, "queue locks").mq_set}
+
+
+_LOCK: Final = (
+    rights.groups_in("consumerGroup in the body", _group_in, Action.SUB),
+    rights.topics_in("all in the body", _topics_in, Action.SUB),
+)
 
 
 class LockRequests(Part):
@@ -66,9 +81,14 @@ class LockRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.LOCK_BATCH_MQ: Route(self.lock, Needs.LEADER, CHANGES),
-            RequestCode.UNLOCK_BATCH_MQ: Route(self.unlock, Needs.LEADER, CHANGES),
-            RequestCode.RELEASE_LOCKS: Route(self.release_all, Needs.LEADER, CHANGES),
+            RequestCode.LOCK_BATCH_MQ: Route(self.lock, Needs.LEADER, CHANGES, rights=_LOCK),
+            RequestCode.UNLOCK_BATCH_MQ: Route(self.unlock, Needs.LEADER, CHANGES, rights=_LOCK),
+            RequestCode.RELEASE_LOCKS: Route(
+                self.release_all,
+                Needs.LEADER,
+                CHANGES,
+                rights=(rights.group("consumerGroup", Action.SUB, optional=True),),
+            ),
         }
 
     @property
@@ -110,7 +130,7 @@ class LockRequests(Part):
         else is a command, and told when it is applied.
         """
         body = self._read(request)
-        owner, channel = Owner(NO_ACCOUNT, body.client_id), request.origin.key
+        owner, channel = Owner(request.account, body.client_id), request.origin.key
         if body.consumer_group not in self._machine.state.table(GROUPS).by_name:
             self._make_group(request, body.consumer_group)
             return
@@ -168,12 +188,12 @@ class LockRequests(Part):
     def unlock(self, request: Request) -> None:
         """42: give locks up, as far as the client was granted them over this channel; others end with their leases."""
         body = self._read(request)
-        self._release(request, _keys(body), Owner(NO_ACCOUNT, body.client_id))
+        self._release(request, _keys(body), Owner(request.account, body.client_id))
 
     def release_all(self, request: Request) -> None:
         """20016: the same of all locks that a client has in a group."""
         header = decode_ext(UnregisterClientHeader, request.ext)
-        owner = Owner(NO_ACCOUNT, header.client_id)
+        owner = Owner(request.account, header.client_id)
         self._release(request, self._changes.owned(header.consumer_group or "", owner), owner)
 
     def client_left(self, request: Request, header: UnregisterClientHeader) -> None:
@@ -185,7 +205,7 @@ class LockRequests(Part):
             return
         ext = encode_ext(UnregisterClientHeader(header.client_id, consumer_group=header.consumer_group))
         command = RemotingCommand(RequestCode.RELEASE_LOCKS, opaque=request.opaque, flag=FLAG_ONEWAY, ext=ext)
-        release = own_request(request.origin, command, request.received)
+        release = own_request(request.origin, command, request.received, request.account)
         if request.origin.forwards:
             self._requests.pass_on(release)
         else:

@@ -11,12 +11,14 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.offsets.recent_commits import Committer, Key
 from dledger_broker.features.offsets.table import OFFSETS
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
@@ -71,12 +73,39 @@ class OffsetRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.QUERY_CONSUMER_OFFSET: Route(self.query, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.UPDATE_CONSUMER_OFFSET: Route(self.update, Needs.LEADER, CHANGES),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(self.search, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_MAX_OFFSET: Route(self.maximum, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_MIN_OFFSET: Route(self.minimum, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: Route(self.earliest_time, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.QUERY_CONSUMER_OFFSET: Route(
+                self.query,
+                Needs.CONFIRMED_LEADER,
+                NO_EFFECT,
+                rights=(
+                    rights.group("consumerGroup", Action.SUB, Action.GET),
+                    rights.topic("topic", Action.SUB, Action.GET),
+                ),
+            ),
+            RequestCode.UPDATE_CONSUMER_OFFSET: Route(
+                self.update,
+                Needs.LEADER,
+                CHANGES,
+                rights=(
+                    rights.group("consumerGroup", Action.SUB, Action.UPDATE),
+                    rights.topic("topic", Action.SUB, Action.UPDATE),
+                ),
+            ),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(
+                self.search, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.SUB, Action.GET),)
+            ),
+            RequestCode.GET_MAX_OFFSET: Route(
+                self.maximum, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.SUB, Action.GET),)
+            ),
+            RequestCode.GET_MIN_OFFSET: Route(
+                self.minimum, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.SUB, Action.GET),)
+            ),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: Route(
+                self.earliest_time,
+                Needs.CONFIRMED_LEADER,
+                NO_EFFECT,
+                rights=(rights.topic("topic", Action.SUB, Action.GET),),
+            ),
         }
 
     def _keep_table(self, state: BrokerState) -> None:

@@ -11,12 +11,14 @@ from dledger.errors import LogError
 from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key, own_request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
@@ -30,6 +32,9 @@ from dledger_remoting.range_reads import PinList, PinRow
 MAX_PINS: Final = 1_000
 RENEW_AFTER_SHARE: Final = 0.25
 """A range read renews a pin once so much of its lease is over."""
+
+
+_LOG: Final = (rights.cluster(Action.LOG),)
 
 
 class PinRequests(Part):
@@ -55,9 +60,9 @@ class PinRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.PIN_LOG: Route(self.pin, Needs.LEADER, CHANGES),
-            RequestCode.UNPIN_LOG: Route(self.unpin, Needs.LEADER, CHANGES),
-            RequestCode.LIST_PINS: Route(self.list, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.PIN_LOG: Route(self.pin, Needs.LEADER, CHANGES, rights=_LOG),
+            RequestCode.UNPIN_LOG: Route(self.unpin, Needs.LEADER, CHANGES, rights=_LOG),
+            RequestCode.LIST_PINS: Route(self.list, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_LOG),
         }
 
     @property

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from dledger.errors import LogError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import AckRow, PopQueueKey
 from dledger_broker.features.pop.limits import MAX_ACK_ROWS, invisible_ms_of
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import BodyError, MessageIllegal, TopicNotExist
@@ -24,6 +27,33 @@ from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResponseHeader
 from dledger_remoting.pop import parse_check_point, pop_retry_topic, revive_queue_of
 from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
+from dledger_remoting.topics import retry_topic
+
+
+def _acked_topic(group: str, topic: str) -> tuple[str, ...]:
+    """The topic whose right is asked for; none beside the group's for what came again to the group, whose topics have
+    names that begin with its own. Only what the group itself has popped is found there.
+    """
+    return () if topic.startswith(retry_topic(group)) else (topic,)
+
+
+def _topic_of(request: Request) -> tuple[str, ...]:
+    return _acked_topic(request.ext.get("consumerGroup", ""), request.ext.get("topic", ""))
+
+
+def _topics_of(request: Request) -> list[str]:
+    return [name for ack in decode_batch_ack(request.body) for name in _acked_topic(ack.consumer_group, ack.topic)]
+
+
+def _groups_of(request: Request) -> list[str]:
+    return [ack.consumer_group for ack in decode_batch_ack(request.body)]
+
+
+_ACK: Final = (rights.group("consumerGroup", Action.SUB), rights.topics_in("topic", _topic_of, Action.SUB))
+_BATCH_ACK: Final = (
+    rights.groups_in("all in the body", _groups_of, Action.SUB),
+    rights.topics_in("all in the body", _topics_of, Action.SUB),
+)
 
 
 class AckRequests:
@@ -42,9 +72,9 @@ class AckRequests:
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.ACK_MESSAGE: Route(self.ack, Needs.LEADER, CHANGES),
-            RequestCode.BATCH_ACK_MESSAGE: Route(self.batch_ack, Needs.LEADER, CHANGES),
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Route(self.change, Needs.LEADER, CHANGES),
+            RequestCode.ACK_MESSAGE: Route(self.ack, Needs.LEADER, CHANGES, rights=_ACK),
+            RequestCode.BATCH_ACK_MESSAGE: Route(self.batch_ack, Needs.LEADER, CHANGES, rights=_BATCH_ACK),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Route(self.change, Needs.LEADER, CHANGES, rights=_ACK),
         }
 
     # ---------------------------------------------------------------- one message

@@ -30,6 +30,7 @@ from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.requests import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -38,6 +39,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import NO_EFFECT, Effect, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import InvalidParameter, NoPermission, TopicNotExist
@@ -55,6 +57,9 @@ from dledger_remoting.topics import is_readable, require_readable
 
 MAX_ATTEMPT_CHARS: Final = 128
 MAX_DIGITS: Final = 20
+
+
+_READING: Final = (rights.group("consumerGroup", Action.SUB), rights.topic("topic", Action.SUB))
 
 
 class PopRequests(Part):
@@ -108,11 +113,13 @@ class PopRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.POP_MESSAGE: Route(self.pop, Needs.LEADER, HELD),
-            RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.NOTIFICATION: Route(self.notify, Needs.LEADER, HELD_QUESTION),
-            RequestCode.POLLING_INFO: Route(self.polling_info, Needs.LEADER, NO_EFFECT),
-            RequestCode.POP_ROLLBACK: Route(self.move_nothing, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.POP_MESSAGE: Route(self.pop, Needs.LEADER, HELD, rights=_READING),
+            RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READING),
+            RequestCode.NOTIFICATION: Route(self.notify, Needs.LEADER, HELD_QUESTION, rights=_READING),
+            RequestCode.POLLING_INFO: Route(self.polling_info, Needs.LEADER, NO_EFFECT, rights=_READING),
+            RequestCode.POP_ROLLBACK: Route(
+                self.move_nothing, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.UPDATE),)
+            ),
             **self._acks.routes,
         }
 

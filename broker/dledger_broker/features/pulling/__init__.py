@@ -31,6 +31,7 @@ def _build(context: Context) -> PullRequests:
         context.roles,
         context.parts[GroupRequests].proposals,
         context.parts[ClassFilters],
+        context.access,
     )
 
 

@@ -26,12 +26,15 @@ from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import NO_EFFECT, Effect, Needs, Route
 from dledger_broker.kernel.state import BrokerState
@@ -85,6 +88,9 @@ _UNSURE: Final = frozenset(
 """These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
+_READING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
+
+
 class PullRequests(Part):
     """Answers pulls; `take_over` answers one in another way, if it returns True."""
 
@@ -103,7 +109,9 @@ class PullRequests(Part):
         roles: Roles,
         group_proposals: GroupProposals,
         classes: ClassFilters,
+        access: Access,
     ) -> None:
+        self._access = access
         self._machine = machine
         machine.on_state(self._keep_table)
         self._log = log
@@ -131,10 +139,10 @@ class PullRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
-            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD),
+            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD, rights=_READING),
+            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD, rights=_READING),
             RequestCode.CHECK_CLIENT_CONFIG: Route(
-                self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False
+                self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=rights.ANY_ACCOUNT
             ),
         }
 
@@ -390,7 +398,12 @@ class PullRequests(Part):
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
-        """Look again for a held pull; True if it was answered."""
+        """Look again for a held pull, if its account may still have it; True if it was answered."""
+        try:
+            self._access.admit(pull.request, _READING)
+        except AccessRefused as refusal:
+            self._requests.fail(pull.request, refusal)
+            return True
         while True:
             result = self._look_again(pull)
             if result is None:

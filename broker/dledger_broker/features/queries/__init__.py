@@ -9,7 +9,7 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> QueryRequests:
-    return QueryRequests(context.machine, context.requests)
+    return QueryRequests(context.machine, context.requests, context.access)
 
 
 FEATURE: Final = Feature(name="queries", build=_build)

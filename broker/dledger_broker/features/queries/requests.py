@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from dledger_broker.features.queries.by_key import KeyQueries
+from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, QueryNotFound, ServerError
@@ -22,6 +25,7 @@ from dledger_remoting.headers import (
     encode_ext,
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
+from dledger_remoting.record import decode_record
 from dledger_remoting.topics import require_readable
 
 MAX_RESULTS: Final = 64
@@ -31,7 +35,8 @@ UNIQUE_KEY_RESULTS: Final = 32
 class QueryRequests(Part):
     """Answers queries in tasks, because they may need the disk."""
 
-    def __init__(self, machine: BrokerMachine, requests: Requests) -> None:
+    def __init__(self, machine: BrokerMachine, requests: Requests, access: Access) -> None:
+        self._access = access
         self._lookup = machine.lookup
         self._by_keys = KeyQueries(machine.keys, machine.lookup)
         self._requests = requests
@@ -40,8 +45,15 @@ class QueryRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.QUERY_MESSAGE: Route(self.by_key, Needs.NOTHING, NO_EFFECT),
-            RequestCode.VIEW_MESSAGE_BY_ID: Route(self.by_offset, Needs.NOTHING, NO_EFFECT),
+            RequestCode.QUERY_MESSAGE: Route(
+                self.by_key, Needs.NOTHING, NO_EFFECT, rights=(rights.topic("topic", Action.SUB, Action.GET),)
+            ),
+            RequestCode.VIEW_MESSAGE_BY_ID: Route(
+                self.by_offset,
+                Needs.NOTHING,
+                NO_EFFECT,
+                rights=(rights.later("that of the message", Action.SUB, Action.GET),),
+            ),
         }
 
     def by_key(self, request: Request) -> None:
@@ -79,6 +91,9 @@ class QueryRequests(Part):
     async def _by_offset(self, request: Request, position: int) -> None:
         record = await self._lookup.message_at(position) if position >= 0 else None
         if record is not None:
+            if self._access.is_on:
+                demand = Demand((Action.SUB, Action.GET), ResourceKind.TOPIC, decode_record(record).topic)
+                self._access.require(request, demand)
             self._requests.respond(request, record)
         elif request.confirmed:
             raise ServerError(f"can not find message by the offset, {position}")

@@ -18,12 +18,14 @@ from dledger.log import Log
 from dledger.store.ranges import LogCut
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.ranges.pace import RangePace
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.kernel.segment_ages import newest_store_time
@@ -53,6 +55,10 @@ MAX_WAITING_READS: Final = 256
 CATCH_UP_S: Final = 2.0
 """How long a read waits for this node to apply what it asks for."""
 POLL_S: Final = 0.01
+
+
+_LOG: Final = (rights.cluster(Action.LOG),)
+"""Ranges have the records of all topics, and all commands."""
 
 
 class RangeRequests(Part):
@@ -88,9 +94,9 @@ class RangeRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.READ_PLAN: Route(self.plan, Needs.NOTHING, NO_EFFECT, forwarded=False),
-            RequestCode.READ_RANGE: Route(self.read, Needs.NOTHING, NO_EFFECT, forwarded=False),
-            RequestCode.READ_COMMIT: Route(self.commit, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.READ_PLAN: Route(self.plan, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_LOG),
+            RequestCode.READ_RANGE: Route(self.read, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_LOG),
+            RequestCode.READ_COMMIT: Route(self.commit, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_LOG),
         }
 
     def commit(self, request: Request) -> None:

@@ -11,6 +11,7 @@ from dledger.environment import Environment
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -64,8 +65,8 @@ class Replies(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`; a reply that is pushed twice is dropped by its requester, which waits for the first."""
         return {
-            RequestCode.SEND_REPLY_MESSAGE: Route(self.handle, Needs.LEADER, NO_EFFECT),
-            RequestCode.SEND_REPLY_MESSAGE_V2: Route(self.handle, Needs.LEADER, NO_EFFECT),
+            RequestCode.SEND_REPLY_MESSAGE: Route(self.handle, Needs.LEADER, NO_EFFECT, rights=rights.SENDS),
+            RequestCode.SEND_REPLY_MESSAGE_V2: Route(self.handle, Needs.LEADER, NO_EFFECT, rights=rights.SENDS),
         }
 
     def handle(self, request: Request) -> None:

@@ -19,11 +19,13 @@ from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.resets.changes import ResetChanges
 from dledger_broker.features.resets.consumers import GroupMembers, Statuses
 from dledger_broker.features.resets.table import NAME, ResetRow
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
@@ -81,7 +83,12 @@ class Resets(Part):
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Route(self.reset, Needs.LEADER, CHANGES),
             RequestCode.CLONE_GROUP_OFFSET: Route(self.clone, Needs.LEADER, CHANGES),
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Route(self.status, Needs.LEADER, NO_EFFECT),
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Route(
+                self.status,
+                Needs.LEADER,
+                NO_EFFECT,
+                rights=(rights.group("group", Action.GET), rights.topic("topic", Action.GET)),
+            ),
         }
 
     @property

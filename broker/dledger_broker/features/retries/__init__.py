@@ -25,6 +25,7 @@ def _build(context: Context) -> RetryRequests:
         context.requests,
         groups.proposals,
         context.parts[DueMessages],
+        context.access,
     )
     groups.checks.append(retries.check_settings)
     return retries

@@ -21,10 +21,13 @@ from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.retries.policies import asked_for_retry, check_policy
 from dledger_broker.features.retries.records import sent_back
+from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.units import Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
@@ -64,7 +67,9 @@ class RetryRequests(Part):
         requests: Requests,
         groups: GroupProposals,
         due_messages: DueMessages,
+        access: Access,
     ) -> None:
+        self._access = access
         self._machine = machine
         self._writer = writer
         self._env = env
@@ -78,7 +83,14 @@ class RetryRequests(Part):
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: Route(self.send_back, Needs.LEADER, CHANGES)}
+        return {
+            RequestCode.CONSUMER_SEND_MSG_BACK: Route(
+                self.send_back,
+                Needs.LEADER,
+                CHANGES,
+                rights=(rights.group("group", Action.SUB), rights.later("that of the message", Action.SUB)),
+            )
+        }
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
@@ -127,6 +139,7 @@ class RetryRequests(Part):
         if data is None:
             raise ServerError(f"look message by offset failed, {header.offset}")
         record = decode_record(data)
+        self._access.require(request, Demand((Action.SUB,), ResourceKind.TOPIC, record.topic))
         group = self._group(header.group)
         if group is None:
             again = partial(self._requests.resume, request)

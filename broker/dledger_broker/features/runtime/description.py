@@ -24,11 +24,13 @@ from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.runtime.throughput import Throughput
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import KVTable, encode_body
 from dledger_remoting.codes import RequestCode
@@ -63,7 +65,9 @@ class RuntimeInfo(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.GET_BROKER_RUNTIME_INFO: Route(self.describe, Needs.NOTHING, NO_EFFECT, forwarded=False),
+            RequestCode.GET_BROKER_RUNTIME_INFO: Route(
+                self.describe, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.GET),)
+            ),
         }
 
     def start(self) -> None:

@@ -36,6 +36,7 @@ from dledger_broker.features.sending.tails import Complete, RecordTails, unique_
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.features.sending.unsupported import check_properties, check_sys_flag
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -119,9 +120,9 @@ class SendRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES),
-            RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, CHANGES),
-            RequestCode.SEND_BATCH_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES),
+            RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
+            RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
+            RequestCode.SEND_BATCH_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
         }
 
     @property

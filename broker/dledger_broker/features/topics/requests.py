@@ -17,11 +17,13 @@ from dledger_broker.features.topics.configuration import (
     outcome_of_all,
     without_signs,
 )
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
@@ -37,6 +39,10 @@ class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
     topic_config_list: list[TopicConfig] = []
 
 
+def _topics_in(request: Request) -> list[str]:
+    return [config.topic_name for config in decode_body(TopicConfigList, request.body).topic_config_list]
+
+
 class TopicRequests(Part):
     """Creates, changes, deletes and lists topics."""
 
@@ -50,11 +56,24 @@ class TopicRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: Route(self.put_topic, Needs.LEADER, CHANGES),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Route(self.put_topics, Needs.LEADER, CHANGES),
-            RequestCode.DELETE_TOPIC_IN_BROKER: Route(self.delete_topic, Needs.LEADER, CHANGES),
-            RequestCode.GET_TOPIC_CONFIG: Route(self.topic, Needs.CONFIRMED_LEADER, NO_EFFECT),
-            RequestCode.GET_ALL_TOPIC_CONFIG: Route(self.all_topics, Needs.CONFIRMED_LEADER, NO_EFFECT),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: Route(
+                self.put_topic, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.CREATE, Action.UPDATE),)
+            ),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Route(
+                self.put_topics,
+                Needs.LEADER,
+                CHANGES,
+                rights=(rights.topics_in("all in the body", _topics_in, Action.CREATE, Action.UPDATE),),
+            ),
+            RequestCode.DELETE_TOPIC_IN_BROKER: Route(
+                self.delete_topic, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.DELETE),)
+            ),
+            RequestCode.GET_TOPIC_CONFIG: Route(
+                self.topic, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.GET),)
+            ),
+            RequestCode.GET_ALL_TOPIC_CONFIG: Route(
+                self.all_topics, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.cluster(Action.LIST, Action.GET),)
+            ),
         }
 
     def put_topic(self, request: Request) -> None:

@@ -36,7 +36,7 @@ def _build(context: Context) -> Transactions:
     sends = HalfSends(machine, requests, proposed, units, config, counters, keys, clock)
     checks = CheckBacks(machine, proposed, clock, context.parts[Relay], config)
     resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, config)
-    ends = HalfEnds(machine, writer, context.env, requests, proposed)
+    ends = HalfEnds(machine, writer, context.env, requests, proposed, context.access)
     transactions = Transactions(machine, clock, sends, units, ends, checks, resumption)
     context.parts[SendRequests].attach_halves(transactions)
     return transactions

@@ -21,9 +21,11 @@ from dledger_broker.features.sending.on_their_way import waits_for_others
 from dledger_broker.features.transactions.messages import committed, real_target
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.contexts import UNKNOWN_CHANGE
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome, failure
 from dledger_broker.kernel.writer import LogWriter
@@ -65,7 +67,9 @@ class HalfEnds:
         env: Environment,
         requests: Requests,
         proposed: ProposedHalves,
+        access: Access,
     ) -> None:
+        self._access = access
         self._machine = machine
         self._writer = writer
         self._requests = requests
@@ -98,8 +102,8 @@ class HalfEnds:
                 self._requests.confirm(request)
         elif position < self._machine.kept_from:
             raise SystemBusy(f"the log below {self._machine.kept_from} is about to be trimmed: try again later")
-        elif wish is HalfOutcome.COMMITTED:
-            self._requests.spawn(request, self._commit(request, position))
+        elif wish is HalfOutcome.COMMITTED or self._access.is_on:
+            self._requests.spawn(request, self._end(request, position, wish))
         else:
             self._add(request, position, None)
 
@@ -127,8 +131,8 @@ class HalfEnds:
 
     # ---------------------------------------------------------------- ends
 
-    async def _commit(self, request: Request, position: int) -> None:
-        """Read the half, and look again at everything in the turn that has it."""
+    async def _end(self, request: Request, position: int, wish: HalfOutcome) -> None:
+        """Read the half, and look again at everything in the turn that has it. Its topic says who may end it."""
         found = await self._machine.lookup.record_at(position)
         half = self._table.open.get(position)
         if half is None or position in self._ends or not self._machine.leadership.ready:
@@ -136,7 +140,8 @@ class HalfEnds:
         elif found is None:
             raise ServerError(f"the transaction's message at {position} cannot be read: try again later")
         else:
-            self._add(request, position, found[1])
+            self._access.require(request, Demand((Action.PUB,), ResourceKind.TOPIC, real_target(found[1])[0]))
+            self._add(request, position, found[1] if wish is HalfOutcome.COMMITTED else None)
 
     def _add(self, request: Request, position: int, record: MessageRecord | None) -> None:
         """Take an end into the unit of this turn; `record` is the half of a commit, None rolls back."""

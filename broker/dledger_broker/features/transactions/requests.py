@@ -13,11 +13,13 @@ from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.features.transactions.units import HalfUnits
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
@@ -54,7 +56,9 @@ class Transactions(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.END_TRANSACTION: Route(self._ends.handle, Needs.LEADER, CHANGES),
+            RequestCode.END_TRANSACTION: Route(
+                self._ends.handle, Needs.LEADER, CHANGES, rights=(rights.later("that of the half", Action.PUB),)
+            ),
             RequestCode.RESUME_CHECK_HALF_MESSAGE: Route(self._resumption.handle, Needs.LEADER, CHANGES),
         }
 

@@ -1,0 +1,120 @@
+"""Access: whether who sent a request may have what it asks for.
+
+Everybody may everything until somebody judges (`Access.guard`). Then a request is admitted by the node that handles
+it, from the rules that this node has applied: a node that hands it on does not judge it, and its header and body arrive
+as the client signed them. What the first node alone can tell goes with it: that the client's address gives it an
+account, that the request is the node's own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from dledger_broker.kernel.requests import Principal, Request
+from dledger_broker.kernel.rights import Demand, Rights
+from dledger_remoting.errors import NoPermission
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class AccessRefused(NoPermission):
+    """Refused by access control. `certain`: whatever the rules are, so that no other node need be asked."""
+
+    def __init__(self, remark: str, *, certain: bool = False) -> None:
+        super().__init__(remark)
+        self.certain = certain
+
+
+class Judge(Protocol):
+    """Who knows accounts and rules. All methods raise `AccessRefused`."""
+
+    def by_address(self, request: Request) -> Principal | None:
+        """The account that the client's address gives to a request of this node's own client, if any."""
+
+    def by_signature(self, request: Request) -> Principal:
+        """The account that a request is signed for."""
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether an account is what it was when the request was taken for its own; raises if it may do nothing now."""
+
+    def require(self, principal: Principal, address: str, demand: Demand) -> None:
+        """An account has a right, from an address."""
+
+    def require_admin(self, principal: Principal, address: str) -> None:
+        """An account is an administrator's."""
+
+
+class Access:
+    """Access control of one node. `refused` counts requests that it refused."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._judge: Judge | None = None
+
+    def guard(self, judge: Judge) -> None:
+        """Have every request judged from now on."""
+        self._judge = judge
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are judged."""
+        return self._judge is not None
+
+    def introduce(self, request: Request) -> None:
+        """A client of this node has sent a request: note what its address gives it.
+
+        Raises `AccessRefused` for one that names no account and has none: it need not be handed on.
+        """
+        if self._judge is not None:
+            request.principal = self._judge.by_address(request)
+
+    def admit(self, request: Request, rights: Rights) -> None:
+        """Find out whose request it is, and whether it may have what it asks for. Raises `AccessRefused`, or what the
+        names of its resources raise.
+        """
+        judge = self._judge
+        if judge is None:
+            return
+        principal = _principal(judge, request)
+        if principal.is_node:
+            return
+        address = request.origin.address.ip
+        for right in rights:
+            if right.admin:
+                judge.require_admin(principal, address)
+            for demand in right.demands(request):
+                judge.require(principal, address, demand.judged)
+
+    def require(self, request: Request, demand: Demand) -> None:
+        """A handler has found what a request is about. Raises `AccessRefused`."""
+        if self._judge is None:
+            return
+        principal = _principal(self._judge, request)
+        if not principal.is_node:
+            self._judge.require(principal, request.origin.address.ip, demand.judged)
+
+    def may(self, account: str, address: str, demand: Demand) -> bool:
+        """Whether an account may have something that nobody has asked for, as what a broker asks its clients."""
+        if self._judge is None:
+            return True
+        try:
+            self._judge.require(Principal(account), address, demand.judged)
+        except NoPermission:
+            return False
+        return True
+
+    def note_refusal(self, request: Request, refusal: AccessRefused) -> None:
+        """One line for each refused request."""
+        self.refused += 1
+        _logger.warning(
+            "event=access_refused client=%s code=%d refusal=%r", request.origin.address, request.code, refusal.remark
+        )
+
+
+def _principal(judge: Judge, request: Request) -> Principal:
+    """Whose request it is, by its signature once more if the account has changed since."""
+    principal = request.principal
+    if principal is None or not judge.is_current(principal):
+        request.principal = principal = judge.by_signature(request)
+    return principal
