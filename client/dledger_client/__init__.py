@@ -8,8 +8,10 @@ processes for tests. Below them: `core` (what they share), `leaders` (who leads 
 from __future__ import annotations
 
 from dledger_remoting.retry_policies import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
+from .accounts import AccessRule, AccountAdmin, AccountInfo
 from .admin import Admin
 from .consumer import Handler, PushConsumer
 from .errors import (
@@ -60,6 +62,9 @@ from .sync_transactions import SyncCheck, SyncTransactionProducer
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
 __all__ = [
+    "AccessRule",
+    "AccountAdmin",
+    "AccountInfo",
     "Admin",
     "Check",
     "ClassFilter",
@@ -68,6 +73,7 @@ __all__ = [
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
+    "Credentials",
     "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",

@@ -34,6 +34,7 @@ from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import (
     AUTO_CREATE_TOPIC,
     DEFAULT_TOPIC_QUEUES,
@@ -101,17 +102,24 @@ class Admin:
     has been registered, and none of its nodes is now. If it is gone for good, `forget_group` says so.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        credentials: Credentials | None = None,
+    ) -> None:
         above_zero(timeout=timeout)
         self._name_servers = parse_addresses(name_servers)
         self._timeout = timeout
+        self._credentials = credentials
         self._opened: ClusterCalls | None = None
 
     async def start(self) -> None:
         """Open for requests."""
         if self._opened is not None:
             raise ClientClosedError("the admin has been started before; make another one")
-        core = ClientCore(self._name_servers)
+        core = ClientCore(self._name_servers, credentials=self._credentials)
         self._opened = ClusterCalls(core, self._timeout)
         core.start()
 

@@ -41,6 +41,8 @@ from .errors import InvalidArgumentError
 MAX_NUMBER: Final = 1e9
 """Seconds of thirty years. Timers of event loops overflow far above."""
 _SHOWN_CHARS: Final = 120
+_SECRET: Final = frozenset({"credentials", "secret"})
+"""Arguments that no error shows."""
 
 ClassT = TypeVar("ClassT", bound=type)
 ReturnT = TypeVar("ReturnT")
@@ -257,6 +259,6 @@ def _checked_call(call: Callable[Params, ReturnT]) -> Callable[Params, ReturnT |
 
 
 def _refusal(name: str, wrong: Wrong) -> InvalidArgumentError:
-    shown = repr(wrong.value)
+    shown = "a value of another type" if name in _SECRET else repr(wrong.value)
     shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}... of type {type(wrong.value).__name__}"
     return InvalidArgumentError(f"{name}{wrong.place}={shown}: {wrong.expected} is expected")

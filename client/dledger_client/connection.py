@@ -19,6 +19,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import split_host_port
+from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speakers import Speaker, speaker_of
 
 from .errors import (
@@ -54,10 +55,19 @@ RequestHandler: TypeAlias = "Callable[[Connection, RemotingCommand], None]"
 
 
 class Connection(asyncio.Protocol):
-    """An open connection. Obtain it from a `ConnectionPool`."""
+    """An open connection. Obtain it from a `ConnectionPool`. Requests are signed for the account of `credentials`; who
+    encodes one by himself has to sign it.
+    """
 
-    def __init__(self, address: str, on_request: RequestHandler, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_request: RequestHandler,
+        on_lost: Callable[[Connection], None],
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
+        self.credentials = credentials
         self._on_request = on_request
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -119,6 +129,7 @@ class Connection(asyncio.Protocol):
         """Send a request and wait for its answer. Raises what `submit` and its future raise."""
         command.opaque = self.next_opaque()
         command.language = LanguageCode.PYTHON
+        self._sign(command)
         future = self.submit(command.opaque, encode_command(command), deadline)
         try:
             return await future
@@ -133,7 +144,12 @@ class Connection(asyncio.Protocol):
         command.opaque = self.next_opaque()
         command.language = LanguageCode.PYTHON
         command.flag |= FLAG_ONEWAY
+        self._sign(command)
         self.send_frame(encode_command(command))
+
+    def _sign(self, command: RemotingCommand) -> None:
+        if self.credentials is not None:
+            command.ext = signed(command.ext, command.body, self.credentials)
 
     def send_frame(self, frame: bytes) -> None:
         """Queue an encoded frame that nobody waits for: a one-way request, an answer to the server."""
@@ -318,7 +334,9 @@ class ConnectionPool:
         on_connected: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
         connect_timeout: float = 3.0,
+        credentials: Credentials | None = None,
     ) -> None:
+        self._credentials = credentials
         self._on_request = on_request
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -371,7 +389,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(address, self._on_request, self._lost), host, port
+                    lambda: Connection(address, self._on_request, self._lost, self._credentials), host, port
                 )
         except TimeoutError:
             raise ConnectError(address, f"no connection within {self._connect_timeout:g} s") from None

@@ -16,6 +16,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.heartbeat import HeartbeatData
+from dledger_remoting.signatures import Credentials
 
 from .arguments import above_zero, at_least, checked
 from .assignments import Assignments
@@ -116,6 +117,7 @@ class PushConsumer:
         max_topic_bytes: int | None = None,
         priority: bool | Priority = False,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -133,6 +135,7 @@ class PushConsumer:
             raise InvalidArgumentError("queue_locks are for orderly consumers that share their queues")
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
+        self._credentials = credentials
         self._group = self._namespace.full(group)
         self._subscriptions = subscriptions_of(
             self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
@@ -223,6 +226,7 @@ class PushConsumer:
             heartbeat=self._heartbeat,
             on_request=self._on_request,
             namespace=self._namespace,
+            credentials=self._credentials,
         )
         store: OffsetStore = BrokerOffsetStore(core, self._group)
         if self._offset_file is not None:

@@ -25,6 +25,7 @@ from dledger_remoting.errors import (
     error_from_response,
 )
 from dledger_remoting.heartbeat import HeartbeatData, encode_heartbeat
+from dledger_remoting.signatures import Credentials
 
 from .connection import Connection, ConnectionPool
 from .errors import (
@@ -89,7 +90,8 @@ class ClientCore:
 
     `heartbeat` makes the present heartbeat, None for a client that sends none. `on_request` gets requests of brokers
     other than the notice of a new leader. `leader_listeners` are called when a group has found a leader. Messages that
-    are received have their topic's name within `namespace`; all other names are those that brokers know.
+    are received have their topic's name within `namespace`; all other names are those that brokers know. Requests are
+    signed for the account of `credentials`.
     """
 
     def __init__(
@@ -100,13 +102,16 @@ class ClientCore:
         heartbeat: Callable[[], HeartbeatData] | None = None,
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
         namespace: Namespace = NO_NAMESPACE,
+        credentials: Credentials | None = None,
         poll_seconds: float = 30.0,
     ) -> None:
         addresses = parse_addresses(name_servers)
         self.client_id = client_id or new_client_id()
         self.namespace = namespace
         self.loop = asyncio.get_running_loop()
-        self.pool = ConnectionPool(self._on_request, on_connected=self._on_connected, on_lost=self._on_lost)
+        self.pool = ConnectionPool(
+            self._on_request, on_connected=self._on_connected, on_lost=self._on_lost, credentials=credentials
+        )
         self.name_servers = NameServers(addresses, self.pool)
         self.routes = RouteTable(self.name_servers, self._on_leader, poll_seconds=poll_seconds)
         self.leader_listeners: list[Callable[[BrokerGroup], None]] = []

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .consumer import Handler, PushConsumer
@@ -50,6 +51,7 @@ class OrderlyConsumer:
         max_reconsume_times: int = 16,
         priority: bool | Priority = False,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -71,6 +73,7 @@ class OrderlyConsumer:
             max_reconsume_times=max_reconsume_times,
             priority=priority,
             namespace=namespace,
+            credentials=credentials,
             start_timeout=start_timeout,
             close_timeout=close_timeout,
             warn_after=warn_after,

@@ -17,6 +17,7 @@ from dledger_remoting.errors import IllegalOperation, InvalidParameter
 from dledger_remoting.headers import RecallMessageHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.recalls import RecallHandle
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import HALF_TOPIC, validate_group
 from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
@@ -89,11 +90,13 @@ class Producer:
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         self._namespace = Namespace.named(namespace)
+        self._credentials = credentials
         try:
             validate_group(group)
         except InvalidParameter as error:
@@ -131,7 +134,11 @@ class Producer:
         if self._core is not None:
             raise ClientClosedError("the producer has been started before; make another one")
         self._core = ClientCore(
-            self._name_servers, client_id=self._client_id, heartbeat=self._heartbeat, on_request=self._on_request
+            self._name_servers,
+            client_id=self._client_id,
+            heartbeat=self._heartbeat,
+            on_request=self._on_request,
+            credentials=self._credentials,
         )
         self._sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown

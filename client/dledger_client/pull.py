@@ -18,6 +18,7 @@ from dledger_remoting.errors import (
     SystemBusy,
 )
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked
@@ -68,6 +69,7 @@ class PullConsumer:
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
     ) -> None:
         above_zero(timeout=timeout)
@@ -77,6 +79,7 @@ class PullConsumer:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
+        self._credentials = credentials
         self._group = self._namespace.full(group)
         self._subscription = subscription("", filter, 0)
         self._timeout = timeout
@@ -92,7 +95,9 @@ class PullConsumer:
         """Begin to keep routes up to date."""
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
-        self._core = ClientCore(self._name_servers, client_id=self._client_id, namespace=self._namespace)
+        self._core = ClientCore(
+            self._name_servers, client_id=self._client_id, namespace=self._namespace, credentials=self._credentials
+        )
         self._core.start()
 
     async def close(self) -> None:

@@ -150,7 +150,14 @@ class Sender:
         connection = self._core.pool.peek(address)
         if connection is None:
             raise ConnectError(address, "not connected")
-        frame = send_frame(outgoing, self._producer_group, queue.queue_id, connection.next_opaque(), oneway=True)
+        frame = send_frame(
+            outgoing,
+            self._producer_group,
+            queue.queue_id,
+            connection.next_opaque(),
+            oneway=True,
+            credentials=connection.credentials,
+        )
         connection.send_frame(frame)
 
     async def _attempt(
@@ -165,7 +172,9 @@ class Sender:
         try:
             connection = self._core.pool.peek(address) or await self._core.pool.get(address, deadline)
             opaque = connection.next_opaque()
-            frame = send_frame(outgoing, self._producer_group, queue.queue_id, opaque)
+            frame = send_frame(
+                outgoing, self._producer_group, queue.queue_id, opaque, credentials=connection.credentials
+            )
             attempts.made += 1
             response = await connection.submit(
                 opaque, frame, min(deadline, self._core.loop.time() + self._attempt_timeout)

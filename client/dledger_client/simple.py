@@ -22,6 +22,7 @@ from dledger_remoting.headers_pop import (
 )
 from dledger_remoting.pop import MAX_POP_MESSAGES, CheckPoint
 from dledger_remoting.properties import POP_CHECK_POINT
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked
@@ -77,6 +78,7 @@ class SimpleConsumer:
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
@@ -89,6 +91,7 @@ class SimpleConsumer:
             raise InvalidArgumentError(error.remark) from error
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
+        self._credentials = credentials
         self._group = self._namespace.full(group)
         self._topic = self._namespace.full(topic)
         self._wanted = subscription(self._topic, filter, 0)
@@ -104,7 +107,9 @@ class SimpleConsumer:
         """Begin to keep routes up to date."""
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
-        self._core = ClientCore(self._name_servers, client_id=self._client_id, namespace=self._namespace)
+        self._core = ClientCore(
+            self._name_servers, client_id=self._client_id, namespace=self._namespace, credentials=self._credentials
+        )
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)

@@ -16,6 +16,8 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
+from dledger_remoting.signatures import Credentials
+
 from .arguments import check
 from .blocking import Blocking, ClosedAfterUse, evaluate
 from .consumer import PushConsumer
@@ -48,6 +50,7 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     max_in_flight_bytes: int
     namespace: str | None
+    credentials: Credentials | None
     client_id: str | None
     trace: bool | str
     max_traces: int
@@ -72,6 +75,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_topic_bytes: int | None
     priority: bool | Priority
     namespace: str | None
+    credentials: Credentials | None
     start_timeout: float | None
     warn_after: float
     client_id: str | None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import (
     DEFAULT_TOPIC_QUEUES,
     PERM_READ_WRITE,
@@ -27,8 +28,10 @@ from .routes import TopicRoute
 class SyncAdmin(ClosedAfterUse):
     """A blocking `Admin`."""
 
-    def __init__(self, name_servers: str | Sequence[str], *, timeout: float = 10.0) -> None:
-        self._admin = Admin(name_servers, timeout=timeout)
+    def __init__(
+        self, name_servers: str | Sequence[str], *, timeout: float = 10.0, credentials: Credentials | None = None
+    ) -> None:
+        self._admin = Admin(name_servers, timeout=timeout, credentials=credentials)
         self._blocking = Blocking("dledger admin", self._admin.start())
 
     def close(self) -> None:

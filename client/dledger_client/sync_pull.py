@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse, evaluate
@@ -32,11 +33,18 @@ class SyncPullConsumer(ClosedAfterUse):
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
     ) -> None:
         """See `PullConsumer`."""
         self._consumer = PullConsumer(
-            name_servers, group, filter=filter, timeout=timeout, namespace=namespace, client_id=client_id
+            name_servers,
+            group,
+            filter=filter,
+            timeout=timeout,
+            namespace=namespace,
+            credentials=credentials,
+            client_id=client_id,
         )
         self._blocking = Blocking("dledger pull consumer", self._consumer.start())
 

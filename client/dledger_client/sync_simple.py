@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.pop import MAX_POP_MESSAGES
+from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
@@ -36,6 +37,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
         from_beginning: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
@@ -50,6 +52,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
             from_beginning=from_beginning,
             timeout=timeout,
             namespace=namespace,
+            credentials=credentials,
             client_id=client_id,
             trace=trace,
             max_traces=max_traces,

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from dledger_remoting.signatures import Credentials
+
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
 from .producer import DEFAULT_TIMEOUT_SECONDS
@@ -33,6 +35,7 @@ class SyncTransactionProducer(ClosedAfterUse):
         check: SyncCheck,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
@@ -47,6 +50,7 @@ class SyncTransactionProducer(ClosedAfterUse):
             check=ask,
             timeout=timeout,
             namespace=namespace,
+            credentials=credentials,
             trace=trace,
             max_traces=max_traces,
         )

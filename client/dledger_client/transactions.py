@@ -28,6 +28,7 @@ from dledger_remoting.record import (
     SYS_TRANSACTION_ROLLBACK,
     decode_record,
 )
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 
 from .arguments import checked
@@ -102,6 +103,7 @@ class TransactionProducer:
         check: Check,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
+        credentials: Credentials | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
@@ -120,6 +122,7 @@ class TransactionProducer:
             retry_unknown=False,
             compress_over_bytes=None,
             namespace=namespace,
+            credentials=credentials,
             trace=trace,
             max_traces=max_traces,
         )

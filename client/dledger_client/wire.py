@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from dledger_remoting.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
-from dledger_remoting.command import FLAG_ONEWAY
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.frame import SerializeType, join_frame
+from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
 
 
@@ -75,8 +76,16 @@ _encode: Final = msgspec.json.Encoder().encode
 _LANGUAGE: Final = LanguageCode.PYTHON.name
 
 
-def send_frame(outgoing: Outgoing, producer_group: str, queue_id: int, opaque: int, *, oneway: bool = False) -> bytes:
-    """The frame that sends `outgoing` to a queue."""
+def send_frame(
+    outgoing: Outgoing,
+    producer_group: str,
+    queue_id: int,
+    opaque: int,
+    *,
+    oneway: bool = False,
+    credentials: Credentials | None = None,
+) -> bytes:
+    """The frame that sends `outgoing` to a queue, signed for the account of `credentials`."""
     fields = _SendFields(
         a=producer_group,
         b=outgoing.topic,
@@ -95,5 +104,21 @@ def send_frame(outgoing: Outgoing, producer_group: str, queue_id: int, opaque: i
         idempotent="true" if outgoing.idempotent else msgspec.UNSET,
     )
     code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
+    if credentials is not None:
+        return _signed_frame(int(code), fields, outgoing.body, FLAG_ONEWAY if oneway else 0, opaque, credentials)
     header = _encode(_SendCommand(int(code), fields, FLAG_ONEWAY if oneway else 0, _LANGUAGE, opaque, PROTOCOL_VERSION))
     return join_frame(SerializeType.JSON, header, outgoing.body)
+
+
+def _signed_frame(
+    code: int, fields: _SendFields, body: bytes, flag: int, opaque: int, credentials: Credentials
+) -> bytes:
+    """The same by the general path, with every value as the text that is signed."""
+    ext = {name: _text(value) for name, value in msgspec.to_builtins(fields).items()}
+    command = RemotingCommand(code, opaque=opaque, flag=flag, language=LanguageCode.PYTHON, body=body)
+    command.ext = signed(ext, body, credentials)
+    return encode_command(command)
+
+
+def _text(value: str | bool | int) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

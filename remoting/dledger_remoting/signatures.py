@@ -27,10 +27,18 @@ LAST_VERSION_WITHOUT_KEY_QUERY: Final = 399
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The account that a client signs for, and the account's secret, which no text of this object shows."""
+    """The account that a client signs for, and the account's secret, which no text of this object shows.
+
+    Raises `ValueError` for an empty one.
+    """
 
     access_key: str
     secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what no server takes."""
+        if not self.access_key or not self.secret:
+            raise ValueError("credentials name an account and have its secret: one of the two is empty")
 
 
 def signature_of(secret: str, ext: Mapping[str, str], body: bytes, leave_out: frozenset[str] = frozenset()) -> str:

@@ -80,6 +80,8 @@ WRONG = {
     "Iterable[tuple[str, str, int]]": [None, *NO_QUEUES],
     "Iterable[tuple[str, str, int]] | None": NO_QUEUES,
     "Path | None": ["offsets.json", 5],
+    "Credentials | None": ["app", ("app", "secret")],
+    "Credentials": [None, "app", ("app", "secret")],
     "StartFrom": ["middle", None, 2.5, True, []],
     "StrategyName | Strategy": ["middle", None, 5, []],
     "bool | Priority": ["middle", None, 5, []],

@@ -16,13 +16,20 @@ from rows import QUICK
 from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
 from dledger_chaos.toxiproxy.build import find_go
+from dledger_client import Credentials
 from dledger_client.testing import local_cluster_fixture
 
 HERE = Path(__file__).resolve().parent
 INSTALL_SECONDS = 180
 collect_ignore_glob = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_*.py"]
 
-MakeClient = Callable[[str], StockClient]
+MakeClient = Callable[..., StockClient]
+
+
+def signing(account: Credentials | None) -> dict[str, str]:
+    """What has a driver sign for an account."""
+    return {} if account is None else {"DRIVER_ACCESS_KEY": account.access_key, "DRIVER_SECRET": account.secret}
+
 
 quick_group = local_cluster_fixture(scope="session", config=QUICK)
 quick_groups = local_cluster_fixture(scope="session", groups=2, config=QUICK)
@@ -37,10 +44,10 @@ def cpp(tmp_path: Path) -> Iterator[MakeClient]:
         pytest.skip("the only wheel of rocketmq 0.4.4 is for Linux on x86-64")
     with ExitStack() as clients:
 
-        def start(namesrv: str) -> StockClient:
+        def start(namesrv: str, account: Credentials | None = None) -> StockClient:
             home = Path(tmp_path, f"cpp-{namesrv.rpartition(':')[2]}-{next(numbers)}")
             command = [sys.executable, str(HERE / "cpp_driver.py"), namesrv]
-            return clients.enter_context(StockClient(command, home=home))
+            return clients.enter_context(StockClient(command, home=home, environment=signing(account)))
 
         numbers = iter(range(100))
         yield start
@@ -74,10 +81,11 @@ def ali_ons(tmp_path: Path, node_modules: Path) -> Iterator[MakeClient]:
     """Start an ali-ons client for a name server's address."""
     with ExitStack() as clients:
 
-        def start(namesrv: str) -> StockClient:
+        def start(namesrv: str, account: Credentials | None = None) -> StockClient:
             home = Path(tmp_path, f"ali-{namesrv.rpartition(':')[2]}-{next(numbers)}")
             command = [tool("node"), str(HERE / "node" / "driver.js"), namesrv]
-            return clients.enter_context(StockClient(command, home=home, environment={"NODE_PATH": str(node_modules)}))
+            environment = {"NODE_PATH": str(node_modules)} | signing(account)
+            return clients.enter_context(StockClient(command, home=home, environment=environment))
 
         numbers = iter(range(100))
         yield start

@@ -19,6 +19,7 @@ _OUT_LOCK = threading.Lock()
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
 
 NAME_SERVER = sys.argv[1]
+ACCOUNT = (os.environ.get("DRIVER_ACCESS_KEY", ""), os.environ.get("DRIVER_SECRET", ""), "ALIYUN")
 RETRY_PAUSE_SECONDS = 0.1
 CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 
@@ -40,6 +41,8 @@ def producer(group: str = "cpp-producers") -> Producer:
     if group not in _producers:
         made = Producer(group)
         made.set_namesrv_addr(NAME_SERVER)
+        if ACCOUNT[0]:
+            made.set_session_credentials(*ACCOUNT)
         made.start()
         _producers[group] = made
     return _producers[group]
@@ -141,6 +144,8 @@ def push(
 
     made = PushConsumer(group, orderly=orderly)
     made.set_namesrv_addr(NAME_SERVER)
+    if ACCOUNT[0]:
+        made.set_session_credentials(*ACCOUNT)
     made.set_instance_name(name)
     made.subscribe(topic, receive, tag)
     if fails:  # an exception in a callback ends as a success: the binding raises it where ctypes drops it
@@ -159,6 +164,8 @@ def pull(group: str, topic: str, tag: str = "*") -> list[str]:
     if group not in _pullers:
         made = PullConsumer(group)
         made.set_namesrv_addr(NAME_SERVER)
+        if ACCOUNT[0]:
+            made.set_session_credentials(*ACCOUNT)
         made.start()
         _pullers[group] = made
     return [text(one.body) for one in _pullers[group].pull(topic, tag)]

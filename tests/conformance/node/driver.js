@@ -11,7 +11,10 @@ const nameServer = process.argv[2];
 const retryPauseMs = 100;
 const logger = { debug() {}, info() {}, warn() {}, error: complain };
 const httpclient = { request: async () => { throw new Error('only cloud addresses need http'); } };
-const base = { httpclient, logger, nameSrv: nameServer };
+const account = process.env.DRIVER_ACCESS_KEY
+  ? { accessKeyId: process.env.DRIVER_ACCESS_KEY, accessKeySecret: process.env.DRIVER_SECRET }
+  : {};
+const base = { httpclient, logger, nameSrv: nameServer, ...account };
 
 let producer = null;
 const consumers = new Map();

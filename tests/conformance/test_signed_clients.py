@@ -1,0 +1,93 @@
+"""Unmodified stock clients, and ours, that sign, on a group with access control."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+from stock_clients import StockClientError
+
+from dledger_broker.features.accounts.judge import ROOT
+from dledger_broker.features.accounts.sealing import read_key_file
+from dledger_client import (
+    AccessRule,
+    AccountAdmin,
+    Credentials,
+    RefusedError,
+    SyncAdmin,
+    SyncConsumer,
+    SyncProducer,
+    SyncPullConsumer,
+)
+from dledger_client.testing import LocalCluster, local_cluster_fixture
+
+KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
+ROOT_ACCOUNT: Final = Credentials(ROOT, read_key_file(KEY_FILE).root_secrets[0])
+APP: Final = Credentials("app", "secret-of-app")
+STRANGER: Final = Credentials("stranger", "secret-of-stranger")
+TOPIC: Final = "Signed"
+
+guarded_group = local_cluster_fixture(scope="module", config=f'access_key_file = "{KEY_FILE}"\n')
+
+
+@pytest.fixture(scope="module")
+def guarded(guarded_group: LocalCluster) -> LocalCluster:
+    """A group with an account that may send to and consume a topic, and one that may do nothing."""
+
+    async def prepare() -> None:
+        async with AccountAdmin(guarded_group.namesrv, ROOT_ACCOUNT) as admin:
+            for who in (APP, STRANGER):
+                await admin.create(who.access_key, who.secret)
+            await admin.grant("app", AccessRule(f"Topic:{TOPIC}", ("Pub", "Sub", "Get")))
+            await admin.grant("app", AccessRule("Group:*", ("Sub",)))
+
+    asyncio.run(prepare())
+    with SyncAdmin(guarded_group.namesrv, credentials=ROOT_ACCOUNT) as admin:
+        admin.create_topic(TOPIC, queues=2)
+    return guarded_group
+
+
+def test_our_client_signs(guarded: LocalCluster) -> None:
+    with SyncProducer(guarded.namesrv, group="PG", credentials=APP) as producer:
+        producer.send(TOPIC, b"ours")
+    with SyncConsumer(guarded.namesrv, "ours", {TOPIC: "*"}, credentials=APP) as consumer:
+        assert next(iter(consumer)).body == b"ours"
+
+
+@pytest.mark.parametrize("who", [None, STRANGER, Credentials("app", "another secret")])
+def test_our_client_is_told_that_it_may_not(guarded: LocalCluster, who: Credentials | None) -> None:
+    with SyncAdmin(guarded.namesrv, credentials=who) as admin, pytest.raises(RefusedError) as refused:
+        admin.create_topic("NotAllowed", queues=1)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_cpp_client_signs(guarded: LocalCluster, cpp) -> None:
+    client = cpp(guarded.namesrv, APP)
+    assert client.call("send", topic=TOPIC, body="cpp")["status"] == 0
+    client.call("push", name="reader", group="cpp-signed", topic=TOPIC)
+    client.wait_for(lambda: "cpp" in client.bodies("reader"), "the message")
+    for other in (None, STRANGER):
+        with pytest.raises(StockClientError):
+            cpp(guarded.namesrv, other).call("send", topic=TOPIC, body="never")
+
+
+def test_ali_ons_signs(guarded: LocalCluster, ali_ons) -> None:
+    client = ali_ons(guarded.namesrv, APP)
+    assert client.call("send", topic=TOPIC, body="ali")["status"] == "SEND_OK"
+    client.call("push", name="reader", group="ali-signed", topic=TOPIC)
+    client.wait_for(lambda: "ali" in client.bodies("reader"), "the message")
+    for other in (None, STRANGER):
+        with pytest.raises(StockClientError):
+            ali_ons(guarded.namesrv, other).call("send", topic=TOPIC, body="never")
+
+
+def test_what_was_refused_is_not_stored(guarded: LocalCluster) -> None:
+    with SyncPullConsumer(guarded.namesrv, "checker", credentials=APP) as consumer:
+        queues = consumer.queues(TOPIC)
+        consumer.assign(queues)
+        consumer.seek_to_begin()
+        stored = [message.body for message in consumer.poll(1000, timeout=5.0)]
+    assert stored
+    assert b"never" not in stored
