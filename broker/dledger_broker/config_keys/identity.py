@@ -82,8 +82,8 @@ class Identity:
     )
     access_key_file: Path | None = key(
         None,
-        "file with the keys that secrets of accounts are [sealed with](wire.md#access-control), each 32 bytes in Base64 "
-        "on a line of its own; the same on every node, and readable by the nodes alone: who can read it is an "
+        "file with the keys that secrets of accounts are [sealed with](wire.md#access-control), each 32 bytes in "
+        "Base64 on a line of its own; the same on every node, and readable by the nodes alone: who can read it is an "
         "administrator. Where it is named the node asks a signature and rights of each request",
     )
 
@@ -113,7 +113,8 @@ class Addresses:
 
     host: str = key(
         "127.0.0.1",
-        "where to listen for clients and HTTP; anything but loopback is warned about, unless there is [access control](wire.md#access-control)",
+        "where to listen for clients and HTTP; anything but loopback is warned about, unless there is "
+        "[access control](wire.md#access-control)",
         takes="an address",
         aliases=(Alias("bindAddress"),),
     )
