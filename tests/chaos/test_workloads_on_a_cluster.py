@@ -30,7 +30,7 @@ from dledger_remoting.record import RecordRef, scan_records
 
 NAMES = (
     "append", "ordered", "orderly", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "retries",
-    "transactions", "locks", "pops", "replies",
+    "transactions", "locks", "pops", "replies", "resets",
 )  # fmt: skip
 CAPABILITIES = frozenset({FOLLOWER_READS})
 ENOUGH = 800
@@ -113,7 +113,7 @@ async def progress(recorder: Recorder) -> None:
         "key-order", "diverged", "unqueued", "two-values", "dirty-read", "unreadable", "offset-back", "undelivered",
         "delivery-order", "catalogue", "orphaned", "errors", "due",
         "half", "unasked",
-        "dead-letter", "lock", "in-turn", "popped", "popped-in-turn", "replied",
+        "dead-letter", "lock", "in-turn", "popped", "popped-in-turn", "replied", "reset",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):

@@ -16,6 +16,7 @@ from . import (
     reads,
     recovery,
     replies,
+    resets,
     stored,
     transactions,
 )
@@ -24,11 +25,14 @@ from .base import Check
 _MESSAGES: Final = frozenset(
     {
         *("append", "ordered", "orderly", "consumers", "followers", "retention"),
-        *("delays", "retries", "transactions", "pops", "replies", "cpp"),
+        *("delays", "retries", "transactions", "pops", "replies", "resets", "cpp"),
     }
 )
 _READS: Final = frozenset(
-    {"followers", "retention", "consumers", "orderly", "delays", "retries", "transactions", "replies", "cpp"}
+    {
+        *("followers", "retention", "consumers", "orderly", "resets"),
+        *("delays", "retries", "transactions", "replies", "cpp"),
+    }
 )
 _OURS: Final = frozenset({"local"})
 """Targets whose directories are those of this project's brokers."""
@@ -142,6 +146,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a request ends with a reply of its own, or with its time; a replier that hears 0 was heard",
         replies.replied,
         frozenset({"replies"}),
+        _OURS,
+    ),
+    Check(
+        "reset",
+        "a consumer group that is reset goes on there, and no commit of what was read before undoes that",
+        resets.obeyed,
+        frozenset({"resets"}),
         _OURS,
     ),
     Check(

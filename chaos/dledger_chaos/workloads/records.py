@@ -32,6 +32,7 @@
 | `unlock` | group@queue | null; its lock is given up from the call on | |
 | `commit` | group@queue | offset | |
 | `committed` | group@queue | the committed offset read, null if there is none | |
+| `reset` | group | list of [queue, offset that it is to go on at], null if only the answer to it tells | |
 | `group-offsets` | group | list of [queue, committed offset], null where there is none | |
 | `create`, `delete` | `topic:NAME` or `group:NAME` | true, false | |
 | `read` | the same | whether it exists | |

@@ -19,6 +19,7 @@ from . import (
     pops,
     registers,
     replies,
+    resets,
     retention,
     retries,
     transactions,
@@ -43,6 +44,7 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         orderly,
         pops,
         replies,
+        resets,
         cpp,
         registers,
     )
