@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
+from dledger.engines.native import NATIVE
 from dledger.errors import LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.statemachine import Restore
 from dledger.store.disk import OsDisk
@@ -115,6 +116,7 @@ class Group:
             "snapshot_interval_ms": 0,
             **options,
         }
+        self.engine = NATIVE
         self.nodes: dict[str, Node] = {}
         self.machines: dict[str, Journal] = {}
         membership = Membership(tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in self.ids))
@@ -137,7 +139,7 @@ class Group:
         """Start some nodes, or all."""
         for node_id in ids or self.ids:
             self.machines[node_id] = Journal()
-            self.nodes[node_id] = Node(self.config(node_id, **changes), self.machines[node_id])
+            self.nodes[node_id] = Node(self.config(node_id, **changes), self.machines[node_id], engine=self.engine)
             await self.nodes[node_id].start()
 
     async def stop(self, *ids: str) -> None:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Literal
 
 from dledger.config import ReplicaConfig
+from dledger.consensus.engine import EngineKind
 from dledger.consensus.messages import Message
 from dledger.engines.native import NATIVE
 from dledger.errors import (
@@ -83,12 +84,19 @@ class GroupSettings:
 class SimGroup:
     """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken.
 
-    `serve` makes the service of each life of a node.
+    `serve` makes the service of each life of a node.  What replicas say to each other is judged for the native engine.
     """
 
     def __init__(
-        self, scheduler: Scheduler, random: Random, settings: GroupSettings, serve: Callable[[SimGroup, Life], Service]
+        self,
+        scheduler: Scheduler,
+        random: Random,
+        settings: GroupSettings,
+        serve: Callable[[SimGroup, Life], Service],
+        *,
+        engine: EngineKind = NATIVE,
     ) -> None:
+        self._engine = engine
         self.scheduler = scheduler
         self.random = random
         self.settings = settings
@@ -305,7 +313,8 @@ class SimGroup:
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
 
         def sent(to: str, message: Message) -> None:
-            self.witness.sending(life, to, message)
+            if self._engine is NATIVE:
+                self.witness.sending(life, to, message)
 
         transport = SimTransport(self.network, me, sent)
         life = Life(node, environment, transport, me, platter)
@@ -336,8 +345,11 @@ class SimGroup:
             environment.call_soon(lambda: self._replica_failed(life, error))
 
         life.serving = self._serve(self, life)
-        replica = Replica(node.config, opened, environment, transport, life.machine, engine=NATIVE, on_failure=failed)
-        core_of(replica).table.window = self.settings.sizes_window
+        replica = Replica(
+            node.config, opened, environment, transport, life.machine, engine=self._engine, on_failure=failed
+        )
+        if self._engine is NATIVE:
+            core_of(replica).table.window = self.settings.sizes_window
         life.run(replica)
         return life
 
