@@ -8,12 +8,13 @@ it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.config_keys.declared import ConfigValue, Table
+from dledger.config_keys.declared import Table
+from dledger.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
 from dledger.config_keys.reading import Keys
 from dledger.replication_keys import Replication
 from dledger_broker.addresses import Address, is_loopback, is_unspecified
@@ -24,6 +25,8 @@ from dledger_broker.config_keys.messages import DelayedMessages, IdempotentSends
 from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, Timing
 from dledger_broker.errors import ConfigError
 
+PROPERTIES: Final = (".conf", ".properties")
+"""What the names of files end with that are in the form of RocketMQ's `broker.conf`."""
 _DIGITS: Final = "0123456789"
 
 
@@ -139,24 +142,18 @@ def load_config(path: Path) -> BrokerConfig:
 
     Relative paths in it count from its own directory. Raises `ConfigError`.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"configuration file {path} is no text in UTF-8, at byte {error.start}") from error
-    table: Mapping[str, ConfigValue]
-    if path.suffix in (".conf", ".properties"):
-        table = read_properties(text)
-    else:
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
+    table = _table_of(path, _text_of(path))
     try:
         return build_config(table, path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def origins_of(path: Path) -> dict[str, Origin]:
+    """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
+    text = _text_of(path)
+    lines = lines_of_properties(text) if path.suffix in PROPERTIES else lines_of_toml(text)
+    return origins(KEYS, KEYS.read(with_effect(_table_of(path, text)), path.parent), lines)
 
 
 def build_config(table: Table, base: Path = Path()) -> BrokerConfig:
@@ -164,3 +161,21 @@ def build_config(table: Table, base: Path = Path()) -> BrokerConfig:
     values = KEYS.read(with_effect(table), base).values
     KEYS.require(values)
     return BrokerConfig(**values)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {path} is no text in UTF-8, at byte {error.start}") from error
+
+
+def _table_of(path: Path, text: str) -> Table:
+    if path.suffix in PROPERTIES:
+        return read_properties(text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not TOML: {error}") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dledger.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key
+from dledger.config_keys.origins import Origin, lines_of_toml, origins
 from dledger.config_keys.reading import Keys, Wording
 from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
@@ -170,21 +171,39 @@ KEYS: Final = Keys(
 
 def load_config(path: Path, overrides: Mapping[str, Any]) -> NameServerConfig:
     """The configuration in a TOML file, its table `namesrv` if there is one; `overrides` win. Raises `ConfigError`."""
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    section = document.get(TABLE, document)
-    if not isinstance(section, dict):
-        raise ConfigError(f"{path}: {TABLE} = {section!r}: expected a table")
+    section = _section_of(path, _text_of(path))
     try:
         return build_config({**KEYS.read(section).values, **overrides})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def origins_of(path: Path, overrides: Mapping[str, Any]) -> dict[str, Origin]:
+    """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
+    text = _text_of(path)
+    return origins(KEYS, KEYS.read(_section_of(path, text)), lines_of_toml(text, TABLE), overrides)
+
+
 def build_config(values: Mapping[str, Any]) -> NameServerConfig:
     """A configuration from values of the right types by their keys. Raises `ConfigError`."""
     return NameServerConfig(**values)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+
+
+def _section_of(path: Path, text: str) -> Table:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    section = document.get(TABLE, document)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {TABLE} = {section!r}: expected a table")
+    return section

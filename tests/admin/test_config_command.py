@@ -35,7 +35,49 @@ def test_what_is_shown_is_the_whole_configuration_and_the_same_when_it_is_read_a
     again = tmp_path / "again.toml"
     again.write_text(shown.stdout)
     assert load_broker_config(again) == load_broker_config(file)
-    assert json.loads(run("show", file, "-o", "json").stdout) == table
+    told = json.loads(run("show", file, "-o", "json").stdout)
+    assert {key: one["value"] for key, one in told.items()} == table
+
+
+def test_each_value_says_where_it_comes_from(tmp_path):
+    file = tmp_path / "broker.toml"
+    file.write_text(f"# mine\nbrokerName = 'broker-a'{BROKER.replace('broker_group', '# broker_group')}")
+    lines = run("show", file).stdout.splitlines()
+    assert 'broker_group = "broker-a"  # line 2, brokerName' in lines
+    assert 'node_id = "broker-a-n0"  # line 4' in lines
+    assert "port = 10911  # default" in lines
+    assert "peer_port = 10912  # other keys" in lines
+    assert "[peers]  # line 8" in lines
+    told = json.loads(run("show", file, "-o", "json").stdout)
+    assert told["broker_group"] == {"value": "broker-a", "from": "file", "line": 2, "name": "brokerName"}
+    assert told["port"] == {"value": 10911, "from": "default"}
+
+
+def test_values_of_rocketmqs_own_file_say_where_they_come_from(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=broker-a\n\n#\nlistenPort=20911\nnode_id=n0\ndata_dir=d\n")
+    assert "port = 20911  # line 4, listenPort" in run("show", file).stdout.splitlines()
+
+
+def test_a_name_servers_command_line_counts_before_its_file(tmp_path):
+    file = tmp_path / "namesrv.toml"
+    file.write_text('log_format = "json"\n[namesrv]\nport = 9999\nmax_in_flight = 5\n')
+    lines = run("show", file, "--port", 7777).stdout.splitlines()
+    assert "port = 7777  # command line" in lines
+    assert "max_in_flight = 5  # line 4" in lines
+    assert 'log_format = "text"  # default' in lines
+    file.write_text(BROKER)
+    refused = run("show", file, "--port", 7777)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "is a broker's, whose command line has no --port" in refused.stderr
+
+
+def test_code_of_class_filters_is_shown_as_it_is_read(tmp_path):
+    file = tmp_path / "broker.toml"
+    file.write_text(f'{BROKER}[class_filters]\nLarge = "shop.filters:large"\n')
+    again = tmp_path / "again.toml"
+    again.write_text(run("show", file).stdout)
+    assert load_broker_config(again).class_filters == {"Large": "shop.filters:large"}
 
 
 def test_a_name_servers_file_is_known_by_its_keys(tmp_path):

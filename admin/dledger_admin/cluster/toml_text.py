@@ -27,17 +27,22 @@ def merge(base: Mapping[str, TomlValue], override: Mapping[str, TomlValue]) -> T
     return merged
 
 
-def dump(table: Mapping[str, TomlValue]) -> str:
-    """Return `table` as TOML: plain values first, then each sub-table under its header."""
-    return "\n".join(_lines(table, ())) + "\n"
+def dump(table: Mapping[str, TomlValue], comments: Mapping[str, str] | None = None) -> str:
+    """Return `table` as TOML: plain values first, then each sub-table under its header.
+
+    A key of it may have a comment, one line, which stands behind its value or header.
+    """
+    behind = {key: f"  # {comment}" for key, comment in (comments or {}).items()}
+    return "\n".join(_lines(table, (), behind)) + "\n"
 
 
-def _lines(table: Mapping[str, TomlValue], path: tuple[str, ...]) -> list[str]:
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+def _lines(table: Mapping[str, TomlValue], path: tuple[str, ...], behind: Mapping[str, str]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    lines = [f"{_key(key)} = {_value(value)}{behind.get(key, '')}" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, dict):
             inner = (*path, _key(key))
-            lines += ["", f"[{'.'.join(inner)}]", *_lines(value, inner)]
+            lines += ["", f"[{'.'.join(inner)}]{behind.get(key, '')}", *_lines(value, inner, {})]
     return lines
 
 

@@ -13,7 +13,7 @@ from dledger.config_keys.reading import Keys, Reading
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from. `line` and `name` say where in the file, and under which name; None outside of it."""
+    """Where a value comes from; `line` and `name` say where in a file, and under which name, and are None elsewhere."""
 
     source: Literal["default", "file", "command line"]
     line: int | None = None
