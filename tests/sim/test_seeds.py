@@ -32,6 +32,7 @@ FRESH = {
     "replies": range(500, 508),
     "assignments": range(500, 506),
     "resets": range(500, 508),
+    "classes": range(500, 502),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -162,6 +163,7 @@ HAPPENINGS = {
     ),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
+    "classes": ("judged by a class", "class filter died", "message popped", "popped message acknowledged"),
 }
 """What a short campaign of a scenario reaches."""
 

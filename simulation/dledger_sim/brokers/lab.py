@@ -25,6 +25,7 @@ _BROKERS: Final = (
     BrokerScenario("replies", replies=True),
     BrokerScenario("assignments", assignments=True),
     BrokerScenario("resets", resets=True),
+    BrokerScenario("classes", classes=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_TAG
 from dledger_remoting.filters.tags import tag_code
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic
 from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
 from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
+from dledger_sim.brokers.classes import CLASS_NAME, RED
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import OffsetKey
@@ -24,7 +26,6 @@ ALL_GROUP: Final = "pop-all"
 RED_GROUP: Final = "pop-red"
 ORDERED_GROUP: Final = "pop-ordered"
 GROUPS: Final = (ALL_GROUP, RED_GROUP, ORDERED_GROUP)
-RED: Final = "red"
 INVISIBLE_S: Final = (1.0, 2.0, 5.0)
 POLLS_S: Final = (0.0, 0.0, 0.5)
 ACK_SHARE: Final = 0.7
@@ -91,7 +92,8 @@ class Popper(Client):
             "order": "true" if self.group_name == ORDERED_GROUP else "false",
         }
         if self.group_name == RED_GROUP:
-            ext |= {"exp": RED, "expType": "TAG"}
+            by_class = workload.brokers.class_filters
+            ext |= {"exp": CLASS_NAME if by_class else RED, "expType": EXPRESSION_CLASS if by_class else EXPRESSION_TAG}
         done = partial(self._popped, topic, workload.group.scheduler.now)
         if not self.call(RequestCode.POP_MESSAGE, ext, done):
             self.pause()

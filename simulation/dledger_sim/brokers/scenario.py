@@ -50,12 +50,12 @@ class BrokerScenario:
 
     With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
     sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
-    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members
-    of a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with
-    `pops` consumers that pop, with `replies` producers that wait for replies, and those who send them, with
-    `assignments` administrators who say how groups consume topics, with `resets` groups that are reset while their
-    members run. With `swarm`
-    each seed has some of all other kinds of clients besides, and some obstacles.
+    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
+    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with `pops`
+    consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
+    administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
+    `classes` consumers for which a class filter chooses, whose process dies now and then. With `swarm` each seed has
+    some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class BrokerScenario:
         replies: bool = False,
         assignments: bool = False,
         resets: bool = False,
+        classes: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -88,6 +89,7 @@ class BrokerScenario:
         self._replies = replies
         self._assignments = assignments
         self._resets = resets
+        self._classes = classes
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -141,6 +143,8 @@ class BrokerScenario:
             settings = replace(
                 settings, producers=1, reset_members=random.choice((4, 6)), resetters=random.choice((1, 2))
             )
+        if self._classes:
+            settings = replace(settings, producers=2, poppers=random.choice((1, 3, 6)), waiters=random.choice((2, 5)))
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(
@@ -150,6 +154,7 @@ class BrokerScenario:
             offset_flush_ms=random.choice((20, 200)),
             forward_hold_ms=random.choice((300, 2000)),
         )
+        brokers = replace(brokers, class_filters=self._classes)
         obstacles = Obstacles()
         if self._swarm:
             settings, brokers, obstacles = _swarm(random, settings, brokers)

@@ -15,6 +15,7 @@ from dledger_broker.addresses import Address
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
+from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.locks.leases import ANEW_S, LEASE_S, LeaseTimes
 from dledger_broker.features.locks.requests import LockRequests
@@ -31,6 +32,7 @@ from dledger_broker.service import BrokerService
 from dledger_broker.testing.databases import MemoryDatabases
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.classes import CLASS_NAME, TARGET, MortalWorker
 from dledger_sim.brokers.connection import SimConnection
 from dledger_sim.brokers.obstacles import BusyNode, Obstacles, slow_down_reads
 from dledger_sim.brokers.proposed import nothing_is_collected, watch_proposals
@@ -55,7 +57,8 @@ class BrokerSettings:
 
     Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
     those of another version: a node that is in `other_features` when it starts has these. Leases of locks, and what
-    clients believe in, are so much shorter than usual: `lease_share`.
+    clients believe in, are so much shorter than usual: `lease_share`. With `class_filters` they have the one class of
+    `classes`.
     """
 
     units_per_file: int = 16
@@ -72,6 +75,7 @@ class BrokerSettings:
     transaction_check_interval_ms: int = 1000
     transaction_check_max: int = 3
     lease_share: float = 1.0
+    class_filters: bool = False
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
@@ -110,6 +114,7 @@ class SimBroker:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             transaction_check_interval_ms=settings.transaction_check_interval_ms,
             transaction_check_max=settings.transaction_check_max,
+            class_filters={CLASS_NAME: TARGET} if settings.class_filters else {},
         )
         self._life = life
         self._obstacles = obstacles
@@ -144,6 +149,9 @@ class SimBroker:
         )
         self.retention = self.service.parts[Retention]
         self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        if settings.class_filters:
+            worker = MortalWorker(Random(f"{name} {life.node.lives} classes"), truth.happened)
+            self.service.parts[ClassFilters].workers = {CLASS_NAME: worker}
         leases = self.service.parts[LockRequests].leases
         leases.times = LeaseTimes(LEASE_S * settings.lease_share, ANEW_S * settings.lease_share)
         self.waiting.watch(self.service.parts[PullRequests], group)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.filters.subscriptions import EXPRESSION_SQL92, EXPRESSION_TAG, parse_filter
+from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, EXPRESSION_TAG, parse_filter
+from dledger_sim.brokers.classes import CLASS_NAME
 from dledger_sim.brokers.clients import Client, pull_fields
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.filters import codes_of
@@ -21,6 +22,8 @@ SUBSCRIPTIONS: Final = (
 )
 """By tags, as at even offsets, and in SQL92. Nobody sends a blue message."""
 TYPES: Final = (EXPRESSION_TAG, EXPRESSION_SQL92)
+CLASS_SHARE: Final = 0.5
+"""Share of pulls that a class chooses for, where nodes have one."""
 PLACES: Final = ("end", "end", "end", "end", "end", "beyond", "before")
 """Where a pull begins, seen from the end of the queue as far as it is known."""
 BEYOND: Final = 3
@@ -69,6 +72,8 @@ class Waiter(Client):
             offset = max(0, end - random.randint(1, BEFORE))
         in_sql = offset % len(TYPES)
         subscription = {"subscription": random.choice(SUBSCRIPTIONS)[in_sql], "expressionType": TYPES[in_sql]}
+        if self.workload.brokers.class_filters and random.random() < CLASS_SHARE:
+            subscription = {"subscription": CLASS_NAME, "expressionType": EXPRESSION_CLASS}
         codes = codes_of(parse_filter(subscription["expressionType"], subscription["subscription"]))
         poll_s = random.choice((0.2, 1.0, 4.0)) * random.uniform(0.5, 1.5)
 

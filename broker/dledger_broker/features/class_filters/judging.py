@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import FOREIGN, Environment, called_back
 from dledger_broker.config import BrokerConfig
@@ -29,8 +29,32 @@ class Verdicts:
         return bool(next(self._said))
 
 
+class Worker(Protocol):
+    """What judges for one filter: see `FilterWorker`."""
+
+    @property
+    def ended(self) -> int:
+        """Processes that gave no answer."""
+        ...
+
+    def load(self) -> None:
+        """Get ready. Raises `FilterFailedError`."""
+        ...
+
+    def judge(self, count: int, pieces: Sequence[bytes]) -> bytes:
+        """For each of `count` records 1 if it matches, else 0. Raises `FilterFailedError`."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
 class ClassFilters(Part):
-    """The class filters of a node; none unless `class_filters` lists some."""
+    """The class filters of a node; none unless `class_filters` lists some.
+
+    `workers` has that of each filter by name; simulated nodes put their own there before they start.
+    """
 
     def __init__(self, config: BrokerConfig, env: Environment, counters: BrokerCounters) -> None:
         self._env = env
@@ -38,7 +62,7 @@ class ClassFilters(Part):
         self._max_waits = config.max_class_filter_waits
         self._waits = 0
         timeout_ms, memory_bytes = config.class_filter_timeout_ms, config.class_filter_memory_bytes
-        self._workers: Mapping[str, FilterWorker] = {
+        self.workers: Mapping[str, Worker] = {
             name: FilterWorker(target, timeout_ms, memory_bytes) for name, target in config.class_filters.items()
         }
 
@@ -50,28 +74,28 @@ class ClassFilters(Part):
             Gauge(
                 "class_filter_processes_ended",
                 "Processes of class filters that died, hung or grew, and were replaced",
-                lambda: sum(worker.ended for worker in self._workers.values()),
+                lambda: sum(worker.ended for worker in self.workers.values()),
             ),
         )
 
     def start(self) -> None:
         """See `Part.start`: what cannot be loaded is logged at once, not at the first pull."""
-        for name, worker in self._workers.items():
+        for name, worker in self.workers.items():
             self._env.run_blocking(FOREIGN, worker.load, partial(_loaded, name))
 
     def close(self) -> None:
         """See `Part.close`."""
-        for worker in self._workers.values():
+        for worker in self.workers.values():
             worker.close()
 
     def named(self, text: str) -> ClassFilter:
         """The filter that a consumer means. Raises `ServerError` if there is none of this name."""
-        if not self._workers:
+        if not self.workers:
             raise ServerError("this broker does not filter by class: subscribe by tags")
-        if text not in self._workers:
+        if text not in self.workers:
             raise ServerError(
                 f"this broker has no class filter {class_name(text)!r}: its class_filters has "
-                f"{', '.join(sorted(self._workers))}"
+                f"{', '.join(sorted(self.workers))}"
             )
         return ClassFilter(text)
 
@@ -85,7 +109,7 @@ class ClassFilters(Part):
             raise SystemBusy(
                 f"{self._waits} pulls wait for class filters, which is the limit max_class_filter_waits: try again"
             )
-        work = partial(self._workers[wanted.name].judge, count, pieces)
+        work = partial(self.workers[wanted.name].judge, count, pieces)
         self._waits += 1
         try:
             said: bytes = await called_back(lambda done: self._env.run_blocking(FOREIGN, work, done))

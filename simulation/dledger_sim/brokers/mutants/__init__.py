@@ -1,12 +1,13 @@
 """The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
 
 `requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
-SQL92, `commits` those of consumer offsets, `repeats` those of idempotent sends, `delays` those of delayed messages,
-`retries` those of messages that are sent back, `units` those of what the broker itself writes, `locks` those of queue
-locks, `halves` those of transactions, `pops` those of popped messages, `replies` those of replies, `busy` those of
-what the log did not take, `incarnations` those of names that were given twice, `clocks` those of group time,
-`upgrades` those of nodes of different versions, `assignments` those of how groups consume topics, `resets` those of
-groups that are reset, `state` those of other state and of views; `apply` puts one into a real process.
+SQL92, `classes` those of class filters, `commits` those of consumer offsets, `repeats` those of idempotent sends,
+`delays` those of delayed messages, `retries` those of messages that are sent back, `units` those of what the broker
+itself writes, `locks` those of queue locks, `halves` those of transactions, `pops` those of popped messages, `replies`
+those of replies, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
+`clocks` those of group time, `upgrades` those of nodes of different versions, `assignments` those of how groups consume
+topics, `resets` those of groups that are reset, `state` those of other state and of views; `apply` puts one into a real
+process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 from dledger_sim.brokers.mutants import (
     assignments,
     busy,
+    classes,
     clocks,
     commits,
     delays,
@@ -44,6 +46,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **polls.CATALOGUE,
     **commits.CATALOGUE,
     **filters.CATALOGUE,
+    **classes.CATALOGUE,
     **busy.CATALOGUE,
     **incarnations.CATALOGUE,
     **state.CATALOGUE,

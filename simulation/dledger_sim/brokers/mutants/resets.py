@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.recent_commits import Key
 from dledger_broker.features.resets.changes import ResetChanges, committer
 from dledger_broker.features.resets.table import Pending, ResetTable
 from dledger_broker.kernel.requests import Origin, Request
+from dledger_sim.brokers.schedules import resets
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("resets")
@@ -53,4 +57,29 @@ CATALOGUE.add(
     "resets-not-in-snapshots",
     "a restart forgets no reset",
     (ResetTable, "capture_frames", lambda _self, _now: {}),
+)
+
+
+def _fence_nothing(_self: OffsetBuffer, _keys: Iterable[Key]) -> None:
+    pass
+
+
+CATALOGUE.add(
+    "collected-commit-behind-a-reset",
+    "what was committed before a reset is not proposed behind it",
+    (OffsetBuffer, "fence", _fence_nothing),
+    schedule=resets.commit_that_was_collected_before_a_reset,
+)
+
+
+def _propose_alone(self: OffsetBuffer, _keys: Iterable[Key]) -> None:
+    if self.collected:
+        self.flush(lambda _error: None)
+
+
+CATALOGUE.add(
+    "busy-commit-behind-a-reset",
+    "a commit that the busy log did not take is not proposed again behind a reset",
+    (OffsetBuffer, "fence", _propose_alone),
+    schedule=resets.commit_that_the_busy_log_does_not_take,
 )
