@@ -23,6 +23,7 @@ from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError, StartError
 from dledger_broker.features import FEATURES
+from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
@@ -34,6 +35,8 @@ from dledger_broker.kernel.parts import Feature, Gauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.root_account import ROOT
+from dledger_remoting.signatures import Credentials
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -285,7 +288,9 @@ class Broker:
             service.requests.on_reads,
             service.channel_lost,
         )
-        self.registrar = Registrar(machine, group, config)
+        path = config.access_key_file
+        credentials = None if path is None else Credentials(ROOT, read_key_file(path).root_secrets[0])
+        self.registrar = Registrar(machine, group, config, credentials)
         self.route_lookups = RouteLookups(env, config.namesrv)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar.told_version, self.registrar.hurry)

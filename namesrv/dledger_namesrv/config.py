@@ -64,6 +64,11 @@ class NameServerConfig:
     data: Path = key(
         Path("namesrv-data"), "directory of `kvConfig.json`, `knownGroups.json` and `pid`; created if missing"
     )
+    access_key_file: Path | None = key(
+        None,
+        "the [key file](#identity) of the brokers: what registers a broker or changes anything else is then taken of "
+        "who signs with it alone; what is only read stays open",
+    )
     max_connections: int = key(
         4096,
         "connections at a time",

@@ -53,6 +53,7 @@ from dledger_remoting.route import (
 )
 from dledger_remoting.topics import TOPIC_UNIT, TOPIC_UNIT_SUB
 
+from .access import NameServerAccess
 from .config import KEYS, ConfigError, NameServerConfig
 from .kv import ORDER_TOPIC_NAMESPACE, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
@@ -82,8 +83,10 @@ class Processors:
         kv: KVStore,
         now_ms: Callable[[], int],
         counters: NameServerCounters | None = None,
+        access: NameServerAccess | None = None,
     ) -> None:
         self.config = config
+        self._access = access or NameServerAccess()
         self.counters = counters or NameServerCounters()
         self.watches = RouteWatches(table)
         self._table = table
@@ -119,9 +122,10 @@ class Processors:
             RequestCode.DLEDGER_ROUTE_WATCH: self._watch_routes,
         }
 
-    def handle(self, request: RemotingCommand, connection: int) -> Answer:
+    def handle(self, request: RemotingCommand, connection: int, address: str = "") -> Answer:
         """The answer to a request that came over a connection, or a coroutine for it. Raises `RemotingError`."""
         self.counters.count_request(request.code)
+        self._access.require(request, address)
         if request.code == RequestCode.REGISTER_BROKER:
             answer = self._register_broker(request, connection)
         elif (direct := self._direct.get(request.code)) is not None:

@@ -21,6 +21,7 @@ from dledger.store.disk import FULL
 from dledger.supervision import supervise
 from dledger_remoting.command import RemotingCommand
 
+from .access import NameServerAccess
 from .config import NameServerConfig
 from .connection import Connection
 from .known import KnownGroupsFile
@@ -98,6 +99,7 @@ class NameServer:
         """
         try:
             await first_address("host", self.config.host)
+            self._access = NameServerAccess.of_file(self.config.access_key_file)
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
@@ -108,7 +110,9 @@ class NameServer:
                 delete_missing_topics=self.config.delete_topic_with_broker_registration,
                 absent=self._known.load(),
             )
-            self._processors = Processors(self.config, self._table, KVStore(self.config.data), _now_ms, self.counters)
+            self._processors = Processors(
+                self.config, self._table, KVStore(self.config.data), _now_ms, self.counters, self._access
+            )
             if self.config.http_port:
                 self._http = await self._start_http()
             self._server = await asyncio.get_running_loop().create_server(
@@ -129,7 +133,7 @@ class NameServer:
         self._keeper = asyncio.create_task(
             supervise(partial(self._known.keep, self._table), "keep known groups", count)
         )
-        if self.config.host not in LOOPBACK_HOSTS:
+        if self.config.host not in LOOPBACK_HOSTS and not self._access.is_on:
             log.warning(
                 "event=no_access_control host=%s consequence='whoever can connect can change routes'", self.config.host
             )
@@ -170,7 +174,7 @@ class NameServer:
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
         """Answer a request. Raises `RemotingError`."""
         assert self._processors is not None
-        return self._processors.handle(request, connection.number)
+        return self._processors.handle(request, connection.number, connection.peer)
 
     def connection_lost(self, connection: Connection) -> None:
         """Forget a connection, and at once the nodes that registered over it."""

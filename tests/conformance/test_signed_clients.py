@@ -9,7 +9,6 @@ from typing import Final
 import pytest
 from stock_clients import StockClientError
 
-from dledger_broker.features.accounts.judge import ROOT
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_client import (
     AccessRule,
@@ -22,6 +21,7 @@ from dledger_client import (
     SyncPullConsumer,
 )
 from dledger_client.testing import LocalCluster, local_cluster_fixture
+from dledger_remoting.root_account import ROOT
 
 KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
 ROOT_ACCOUNT: Final = Credentials(ROOT, read_key_file(KEY_FILE).root_secrets[0])
@@ -29,7 +29,9 @@ APP: Final = Credentials("app", "secret-of-app")
 STRANGER: Final = Credentials("stranger", "secret-of-stranger")
 TOPIC: Final = "Signed"
 
-guarded_group = local_cluster_fixture(scope="module", config=f'access_key_file = "{KEY_FILE}"\n')
+GUARDED: Final = f'access_key_file = "{KEY_FILE}"\n[namesrv]\naccess_key_file = "{KEY_FILE}"\n'
+
+guarded_group = local_cluster_fixture(scope="module", config=GUARDED)
 
 
 @pytest.fixture(scope="module")

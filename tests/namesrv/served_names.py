@@ -16,6 +16,7 @@ from dledger_remoting.registration import (
     TopicConfigSerializeWrapper,
     encode_registration,
 )
+from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.topics import TopicConfig
 
 A, B = "127.0.0.1:10911", "127.0.0.1:10921"
@@ -31,10 +32,14 @@ class Client:
         self.writer = writer
         self.decoder = FrameDecoder()
         self.opaque = 0
+        self.credentials: Credentials | None = None
+        """What its requests are signed with."""
 
     def send(self, code, header=None, *, body=b"", version=479, flag=0, serialize_type=0) -> int:
         self.opaque += 1
         ext = {} if header is None else encode_ext(header)
+        if self.credentials is not None:
+            ext = signed(ext, body, self.credentials)
         command = RemotingCommand(
             code, self.opaque, flag, version=version, ext=ext, body=body, serialize_type=serialize_type
         )

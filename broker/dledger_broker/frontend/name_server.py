@@ -10,6 +10,7 @@ from dledger_broker.addresses import Address
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import ProtocolError
 from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speakers import CLOSES_UNHEARD, Speaker, speaker_of
 
 READ_BYTES: Final = 64 << 10
@@ -26,7 +27,9 @@ class NameServerConnection:
         writer: asyncio.StreamWriter,
         timeout_s: float,
         on_lost: Callable[[], None],
+        credentials: Credentials | None = None,
     ) -> None:
+        self._credentials = credentials
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
@@ -37,11 +40,14 @@ class NameServerConnection:
         self._receiving = asyncio.get_running_loop().create_task(self._receive())
 
     @classmethod
-    async def open(cls, address: Address, timeout_s: float, on_lost: Callable[[], None]) -> NameServerConnection:
-        """Connect. Raises OSError, TimeoutError."""
+    async def open(
+        cls, address: Address, timeout_s: float, on_lost: Callable[[], None], credentials: Credentials | None = None
+    ) -> NameServerConnection:
+        """Connect; requests are signed for the account of `credentials`. Raises OSError, TimeoutError."""
         try:
             async with asyncio.timeout(timeout_s):
-                return cls(*await asyncio.open_connection(address.host, address.port), timeout_s, on_lost)
+                streams = await asyncio.open_connection(address.host, address.port)
+                return cls(*streams, timeout_s, on_lost, credentials)
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {timeout_s:g} s") from error
 
@@ -51,6 +57,8 @@ class NameServerConnection:
             raise self._lost
         self._opaque += 1
         request.opaque = self._opaque
+        if self._credentials is not None:
+            request.ext = signed(request.ext, request.body, self._credentials)
         self._answer = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._timeout_s):

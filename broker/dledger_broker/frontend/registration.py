@@ -46,6 +46,7 @@ from dledger_remoting.registration import (
     encode_registration,
 )
 from dledger_remoting.route import MASTER_ID
+from dledger_remoting.signatures import Credentials
 from dledger_remoting.speakers import Speaker
 
 _logger = logging.getLogger(__name__)
@@ -76,7 +77,11 @@ Identity: TypeAlias = tuple[int, DataVersion]
 class Registrar:
     """Registers this node. `start`, then `leave` to unregister, then `stop`."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, config: BrokerConfig) -> None:
+    def __init__(
+        self, machine: BrokerMachine, group: Group, config: BrokerConfig, credentials: Credentials | None = None
+    ) -> None:
+        self.credentials = credentials
+        """What requests to name servers are signed with."""
         self._machine = machine
         self._group = group
         self._config = config
@@ -285,7 +290,7 @@ class _Link:
             try:
                 self._announced_id = None
                 self._wire = await NameServerConnection.open(
-                    self._address, REQUEST_TIMEOUT_S, partial(self.wake, urgent=True)
+                    self._address, REQUEST_TIMEOUT_S, partial(self.wake, urgent=True), self._registrar.credentials
                 )
                 self._watch_silence()
                 await self._register()

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from dledger_broker.features.accounts.judge import ROOT
 from dledger_broker.features.accounts.sealing import read_key_file
+from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
 from tests.recorded.conversation import Broker, Record
 

@@ -17,10 +17,9 @@ from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import SystemBusy
+from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, is_signed_with
 
-ROOT: Final = "dledger.root"
-"""The account of who has the key file. It is in no table, and an administrator's."""
 _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB, Action.GET, Action.LIST})
 """What a client without an account may do to topics and groups, if its address lets it in."""
 

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from dledger_broker.features.accounts.judge import ROOT
 from dledger_broker.features.accounts.policies import (
     account_of,
     policy_type_of,
@@ -40,6 +39,7 @@ from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import InvalidParameter, NoPermission, RemotingError
 from dledger_remoting.headers import decode_ext
+from dledger_remoting.root_account import ROOT
 
 MAX_ACCOUNTS: Final = 10_000
 MAX_NAME_CHARS: Final = 128

@@ -7,8 +7,8 @@ stored is text: the id of the key, a colon, and in Base64 a nonce, the secret en
     cipher   the secret in UTF-8, XOR a stream: HMAC-SHA256(Ke, nonce, number) for the numbers 0, 1, … in 4 bytes
     code     HMAC-SHA256(Km, account, 0, nonce, cipher), so that a sealed secret is of one account alone
 
-Ke and Km are HMAC-SHA256 of the key with two labels. A key file has keys of 32 bytes in Base64, one a line; the first
-seals, the others open what was sealed with them before. A key's id is the beginning of its SHA-256.
+Ke and Km are HMAC-SHA256 of the key with two labels. The first key of the file seals, the others open what was sealed
+with them before. A key's id is the beginning of its SHA-256.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Final
 
 from dledger_broker.errors import ConfigError
+from dledger_remoting.root_account import KEY_BYTES, parse_keys, root_secret
 
-KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 16
 _CODE_BYTES: Final = 32
 _ID_CHARS: Final = 12
 _CIPHER_LABEL: Final = b"dledger secret 1 cipher"
 _CODE_LABEL: Final = b"dledger secret 1 code"
-_ROOT_LABEL: Final = b"dledger root account 1"
 
 
 class SealError(ValueError):
@@ -88,33 +87,18 @@ class KeyFile:
         return _masked(key, nonce, cipher).decode()
 
 
-def root_secret(key: bytes) -> str:
-    """The secret of the root account by a key."""
-    return b64encode(hmac.digest(key, _ROOT_LABEL, "sha256")).decode()
-
-
 def read_key_file(path: Path) -> KeyFile:
-    """The keys in a file; empty lines, and lines that begin with `#`, mean nothing. Raises `ConfigError`."""
+    """The keys in a file. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="ascii")
     except OSError as error:
         raise ConfigError(f"access_key_file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"access_key_file {path} has bytes that are no ASCII: it has keys in Base64") from error
-    keys: list[bytes] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            key = b64decode(line.strip(), validate=True)
-        except ValueError:
-            key = b""
-        if len(key) != KEY_BYTES:
-            raise ConfigError(f"access_key_file {path}: line {number} is no key of {KEY_BYTES} bytes in Base64")
-        keys.append(key)
-    if not keys:
-        raise ConfigError(f"access_key_file {path} has no key: make one with `dledger account new-key`")
-    return KeyFile(keys)
+    try:
+        return KeyFile(parse_keys(text))
+    except ValueError as error:
+        raise ConfigError(f"access_key_file {path}: {error}: make a key with `dledger account new-key`") from error
 
 
 def _id_of(key: bytes) -> str:

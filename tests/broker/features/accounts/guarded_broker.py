@@ -9,11 +9,11 @@ from typing import Final
 from served_broker import FakeClient, ServedBroker, make_served_broker
 
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.accounts.judge import ROOT
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
 
 KEY_FILE: Final = Path(__file__).with_name("access.keys")

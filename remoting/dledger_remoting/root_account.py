@@ -1,0 +1,47 @@
+"""The account of who has the key file of access control: nodes, and whoever administers them.
+
+A key file has keys of 32 bytes in Base64, one a line; empty lines, and lines that begin with `#`, mean nothing. The
+account's secret is the Base64 of HMAC-SHA256 over a label with a key: the first one's is what a client signs with, a
+server takes each one's.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode, b64encode
+from typing import Final
+
+from .signatures import Credentials
+
+ROOT: Final = "dledger.root"
+"""The account's name."""
+KEY_BYTES: Final = 32
+_LABEL: Final = b"dledger root account 1"
+
+
+def parse_keys(text: str) -> list[bytes]:
+    """The keys in a key file, at least one. Raises `ValueError`, which repeats nothing of the file."""
+    keys: list[bytes] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            key = b64decode(line.strip(), validate=True)
+        except ValueError:
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"line {number} is no key of {KEY_BYTES} bytes in Base64")
+        keys.append(key)
+    if not keys:
+        raise ValueError("there is no key")
+    return keys
+
+
+def root_secret(key: bytes) -> str:
+    """The account's secret by a key."""
+    return b64encode(hmac.digest(key, _LABEL, "sha256")).decode()
+
+
+def root_credentials(text: str) -> Credentials:
+    """What who has a key file signs with. Raises `ValueError`."""
+    return Credentials(ROOT, root_secret(parse_keys(text)[0]))

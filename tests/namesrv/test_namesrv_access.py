@@ -1,0 +1,98 @@
+"""Access control of a name server: a rogue broker and its like change nothing; everybody may read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from unittest.mock import Mock
+
+import pytest
+from served_names import A, B, connected, serving
+
+from dledger_namesrv.access import OPEN_CODES, NameServerAccess
+from dledger_namesrv.config import ConfigError, NameServerConfig
+from dledger_namesrv.processors import Processors
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import NoPermission
+from dledger_remoting.headers import RouteHeader
+from dledger_remoting.root_account import ROOT, root_credentials
+from dledger_remoting.signatures import Credentials, signed
+
+KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
+CLUSTER: Final = root_credentials(KEY_FILE.read_text())
+CHANGES: Final = {
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.UNREGISTER_BROKER,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+    RequestCode.UPDATE_NAMESRV_CONFIG,
+    RequestCode.QUERY_DATA_VERSION,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    RequestCode.BROKER_HEARTBEAT,
+    RequestCode.DLEDGER_FORGET_GROUP,
+    RequestCode.DLEDGER_TOPIC_CHANGES,
+}
+"""What a rogue may not ask: all codes but those that only read."""
+ACCESS: Final = NameServerAccess.of_file(KEY_FILE)
+
+
+def refusal(request: RemotingCommand) -> str:
+    with pytest.raises(NoPermission) as refused:
+        ACCESS.require(request, "10.0.0.9:1")
+    return refused.value.remark
+
+
+def test_every_code_is_open_or_needs_the_key_file(tmp_path: Path) -> None:
+    processors = Processors(NameServerConfig(data=tmp_path), Mock(), Mock(), lambda: 0)
+    served = {RequestCode.REGISTER_BROKER, *processors._direct, *processors._waiting}
+    assert (served - OPEN_CODES, OPEN_CODES - served) == (CHANGES, set())
+
+
+@pytest.mark.parametrize("code", sorted({*CHANGES, 9_999}))
+def test_what_changes_anything_needs_the_key_file(code: int) -> None:
+    body = b"body"
+    assert refusal(RemotingCommand(code, body=body)).startswith("username cannot be null.")
+    other = Credentials("app", CLUSTER.secret)
+    request = RemotingCommand(code, ext=signed({"topic": "T1"}, body, other), body=body, version=479)
+    assert refusal(request).startswith("User:app is not found.")
+    wrong = Credentials(ROOT, "another secret")
+    request = RemotingCommand(code, ext=signed({"topic": "T1"}, body, wrong), body=body, version=479)
+    assert refusal(request).startswith("check signature failed.")
+    request = RemotingCommand(code, ext=signed({"topic": "T1"}, body, CLUSTER), body=body, version=479)
+    ACCESS.require(request, "10.0.0.9:1")
+    request.body = b"other"
+    assert refusal(request).startswith("check signature failed.")
+
+
+@pytest.mark.parametrize("code", sorted(OPEN_CODES))
+def test_what_is_only_read_is_open(code: int) -> None:
+    ACCESS.require(RemotingCommand(code), "10.0.0.9:1")
+
+
+def test_without_a_key_file_everything_is_open() -> None:
+    for code in CHANGES:
+        NameServerAccess.of_file(None).require(RemotingCommand(code), "10.0.0.9:1")
+
+
+@pytest.mark.parametrize("text", ["", "c2hvcnQ=", "ü"])
+def test_a_key_file_without_a_whole_key_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="access_key_file"):
+        NameServerAccess.of_file(path)
+
+
+async def test_a_rogue_broker_of_a_later_term_takes_no_route(tmp_path: Path) -> None:
+    async with serving(tmp_path, access_key_file=KEY_FILE) as server, connected(server) as client:
+        client.credentials = CLUSTER
+        assert (await client.register(0, A, term=1)).code == ResponseCode.SUCCESS
+        client.credentials = None
+        answer = await client.register(0, B, term=99)
+        assert (answer.code, (answer.remark or "").startswith("username cannot be null.")) == (16, True)
+        route = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))
+        assert route.code == ResponseCode.SUCCESS
+        assert A.encode() in route.body
+        assert B.encode() not in route.body
