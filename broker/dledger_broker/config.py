@@ -16,6 +16,7 @@ from typing import Final
 from dledger.config_keys.declared import Table
 from dledger.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
 from dledger.config_keys.reading import Keys
+from dledger.log_keys import LogLevels
 from dledger.replication_keys import Replication
 from dledger_broker.addresses import Address, is_loopback, is_unspecified
 from dledger_broker.broker_conf import read_properties, with_effect
@@ -44,6 +45,7 @@ class BrokerConfig(
     Timing,
     Limits,
     Logs,
+    LogLevels,
 ):
     """One broker node; each section declares its keys. What is not said follows from other keys where it does."""
 

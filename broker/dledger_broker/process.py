@@ -14,7 +14,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Final
 
-from dledger.logs import STDOUT, LogFormatter, make_handler
+from dledger.logs import STDOUT, LogFormatter, make_handler, set_levels
 from dledger_broker.config import BrokerConfig
 
 EARLY_RECORDS: Final = 1_000
@@ -90,7 +90,8 @@ class Logs:
         self._screen.setLevel(logging.WARNING)
         self._screen.setFormatter(self._formatter)
         self._early = MemoryHandler(EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
-        logging.basicConfig(level=logging.INFO, handlers=[self._early, self._screen], force=True)
+        logging.basicConfig(handlers=[self._early, self._screen], force=True)
+        set_levels(config.log_level, config.log_levels)
 
     def open(self) -> None:
         """Write to where the log goes from now on, beginning with what was logged before."""

@@ -28,6 +28,8 @@ from dledger.extras import package_version
 
 FORMATS: Final = ("text", "json")
 """Values of `log_format`."""
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+"""Values of `log_level`, and those in `log_levels`."""
 STDOUT: Final = "stdout"
 """The `log_file` that stands for standard output."""
 LOG_FILE_BYTES: Final = 16 << 20
@@ -127,6 +129,13 @@ def make_handler(log_file: str | Path, formatter: LogFormatter) -> logging.Handl
         handler = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
     handler.setFormatter(formatter)
     return handler
+
+
+def set_levels(level: str, by_logger: Mapping[str, str]) -> None:
+    """Log from `level` on, and from another one on what certain loggers, and those below them, say."""
+    logging.getLogger().setLevel(level)
+    for name, own in by_logger.items():
+        logging.getLogger(name).setLevel(own)
 
 
 def log_start(logger: logging.Logger, configuration: Mapping[str, object]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler
+from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler, set_levels
 from dledger.net.names import outlasts
 from dledger.open_files import room_for_connections, too_few_files
 
@@ -57,7 +57,8 @@ def _open_log(config: NameServerConfig) -> None:
     except OSError as error:
         raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
     handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_levels(config.log_level, config.log_levels)
 
 
 async def _run(config: NameServerConfig) -> None:

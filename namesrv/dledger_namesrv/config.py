@@ -14,6 +14,7 @@ from typing import Any, Final
 from dledger.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key
 from dledger.config_keys.origins import Origin, lines_of_toml, origins
 from dledger.config_keys.reading import Keys, Wording
+from dledger.log_keys import LogLevels
 from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
 
@@ -43,7 +44,7 @@ def _ms_of_seconds(_name: str, value: ConfigValue, _table: Table) -> ConfigValue
 
 
 @dataclass(frozen=True, slots=True)
-class NameServerConfig:
+class NameServerConfig(LogLevels):
     """How one name server runs. Every limit is reached by a test."""
 
     host: str = key(

@@ -8,7 +8,7 @@ import pytest
 from node_group import SECRET, SEGMENT_BYTES, Journal, until
 
 from dledger import Node, NodeConfig
-from dledger.logs import STDOUT, LogFormatter, announce, make_handler
+from dledger.logs import STDOUT, LogFormatter, announce, make_handler, set_levels
 from dledger.replica.roster import Roster
 from dledger.types import Membership, ReplicaId
 
@@ -114,3 +114,27 @@ def test_members_that_come_are_promoted_and_go_are_told(caplog):
         "event=learner_added member=b incarnation=2",
         "event=member_removed member=b incarnation=1",
     ]
+
+
+@pytest.fixture
+def levels_as_before():
+    loggers = [logging.getLogger(name) for name in ("", "levels", "levels.quiet")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("levels_as_before")
+def test_a_logger_has_the_level_of_the_nearest_one_that_is_named_else_that_of_all():
+    set_levels("WARNING", {"levels": "DEBUG", "levels.quiet": "ERROR"})
+    enabled = {
+        name: logging.getLogger(name).getEffectiveLevel()
+        for name in ("other", "levels", "levels.below", "levels.quiet.below")
+    }
+    assert enabled == {
+        "other": logging.WARNING,
+        "levels": logging.DEBUG,
+        "levels.below": logging.DEBUG,
+        "levels.quiet.below": logging.ERROR,
+    }

@@ -123,6 +123,21 @@ def test_the_log_is_json_and_goes_where_the_configuration_says(tmp_path):
         NameServerConfig(log_format="xml")
 
 
+def test_a_logger_is_as_quiet_as_the_configuration_says(tmp_path):
+    log, config = tmp_path / "ns.log", tmp_path / "namesrv.toml"
+    config.write_text(f'log_file = "{log}"\nport = 0\n[log_levels]\n"dledger.namesrv" = "ERROR"\n')
+    process = run("--config", str(config), "--data", str(tmp_path / "data"))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("namesrv ready on ")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert "level=INFO" not in log.read_text()
+
+
 def test_it_exits_with_2_and_one_line_if_it_cannot_start(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = run("--port", str(taken.getsockname()[1]), "--data", str(tmp_path))

@@ -1,0 +1,50 @@
+"""A broker logs from the level on that its configuration says, also by logger."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from dledger_broker.config import build_config
+from dledger_broker.errors import ConfigError
+from dledger_broker.process import Logs
+
+MINIMAL = {"broker_group": "broker-a", "node_id": "broker-a-n0", "data_dir": "data"}
+
+
+@pytest.fixture
+def logging_as_before(monkeypatch):
+    monkeypatch.setattr(logging, "basicConfig", lambda **_settings: None)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    loggers = [logging.getLogger(name) for name in ("", "quiet")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_levels_of_the_configuration_count():
+    Logs(build_config({**MINIMAL, "log_level": "WARNING", "log_levels": {"quiet": "ERROR"}}))
+    assert logging.getLogger().level == logging.WARNING
+    assert logging.getLogger("quiet.below").getEffectiveLevel() == logging.ERROR
+
+
+def test_without_any_lines_are_logged_from_info_on():
+    config = build_config(MINIMAL, Path())
+    assert (config.log_level, config.log_levels) == ("INFO", {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("log_level", "LOUD", "log_level = 'LOUD', expected one of DEBUG, INFO, WARNING, ERROR"),
+        ("log_levels", "INFO", "log_levels = 'INFO', expected a table [log_levels] of logger = level"),
+        ("log_levels", {"a": "LOUD"}, "each level one of DEBUG, INFO, WARNING, ERROR"),
+        ("log_levels", {"a": 7}, "log_levels = {'a': 7}, expected a table"),
+    ],
+)
+def test_what_is_no_level_is_refused(key, value, expected):
+    with pytest.raises(ConfigError) as caught:
+        build_config({**MINIMAL, key: value})
+    assert expected in str(caught.value)
