@@ -66,6 +66,11 @@ class BrokerConfig(
         """What clients and name servers are told."""
         return Address(self.advertised_host, self.advertised_port)
 
+    @property
+    def alias_number(self) -> int:
+        """The number of this node's write alias: of node `n<k>`, k."""
+        return self.broker_id_when_follower - 1
+
     def warnings(self) -> list[str]:
         """What is allowed but should be known, one line each."""
         found: list[str] = []
@@ -98,6 +103,10 @@ class BrokerConfig(
             self._set("peer_port", self.port + 1)
         if self.http_port == -1:
             self._set("http_port", self.port + 2)
+        if self.alias_port == -1:
+            self._set("alias_port", self.port + 3)
+        if not self.advertised_alias_port:
+            self._set("advertised_alias_port", self.alias_port)
         if self.broker_id_when_follower == 0:
             self._set("broker_id_when_follower", _follower_broker_id(self.node_id, self.peers))
 
@@ -119,7 +128,7 @@ class BrokerConfig(
                 "advertised_host to one that they can reach"
             )
         used: dict[int, str] = {}
-        for key in ("port", "peer_port", "http_port"):
+        for key in ("port", "peer_port", "http_port", "alias_port"):
             number = getattr(self, key)
             if number and number in used:
                 raise ConfigError(f"{key} = {number} is already {used[number]}: each needs a port of its own")

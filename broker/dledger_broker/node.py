@@ -106,6 +106,8 @@ class Broker:
             self.machine.attach(self.node)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
+            if config.alias_port:
+                await self.listener.bind(config.host, config.alias_port, config.alias_number)
             require_bindable("peer_port", config.peer_host, config.peer_port)
             if config.http_port:
                 require_bindable("http_port", config.host, config.http_port)

@@ -2,7 +2,7 @@
 
 | offset in a group's block of 100 | is |
 |---|---|
-| 10 k … 10 k + 5 | node k; of ours: clients, peers, HTTP |
+| 10 k … 10 k + 5 | node k; of ours: clients, peers, HTTP, alias |
 | 50 … 89 | the group's proxies |
 | 95, 96 (first block only) | the name server, toxiproxy's API |
 """

@@ -23,7 +23,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError, error_from_response
 from dledger_remoting.headers import IncludeAbsentHeader, RouteHeader, RouteWatchHeader, encode_ext
-from dledger_remoting.route import TopicRouteData, decode_route
+from dledger_remoting.route import TopicRouteData, decode_route, without_aliases
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_inherited, is_readable, is_writable
 
 from .errors import ClientClosedError, ClientError, NoNameServerError, NoRouteError, refusal
@@ -210,7 +210,7 @@ class RouteTable:
         if response.code != ResponseCode.SUCCESS:
             raise refusal(error_from_response(response.code, response.remark, response.ext))
         try:
-            return decode_route(response.body)
+            return without_aliases(decode_route(response.body))
         except RemotingError as error:
             raise NoRouteError(topic, f"the name server's answer cannot be read: {error}") from error
 

@@ -25,11 +25,20 @@ class Registered(msgspec.Struct, frozen=True):
     ha_address: str | None = None
 
 
-class KnownGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """A broker group's cluster, and its queues by topic."""
+class Alias(msgspec.Struct, frozen=True, rename="camel"):
+    """The write alias of a node: where it takes sends, beside the node's own address."""
+
+    node_id: str
+    broker_addr: str
+    address: str
+
+
+class KnownGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A broker group's cluster, its queues by topic, and the write aliases of its nodes by their numbers."""
 
     cluster: str
     queues: dict[str, QueueData]
+    aliases: dict[int, Alias] = {}
 
 
 class Node(msgspec.Struct):
@@ -49,6 +58,7 @@ class Group(msgspec.Struct):
 
     `nodes` is empty only before the first one is put there; no address occurs in it twice. `edited`: an operator has
     changed here what the leader registered, which holds until it registers something else, and then as a whole.
+    `aliases` are the nodes' write aliases by number, `aliased` the topics that have them.
     """
 
     nodes: dict[int, NodeKey]
@@ -57,6 +67,8 @@ class Group(msgspec.Struct):
     leader_term: int = 0
     topics_version: DataVersion | None = None
     edited: bool = False
+    aliases: dict[int, Alias] = {}
+    aliased: set[str] = set()
 
     @property
     def cluster(self) -> str:

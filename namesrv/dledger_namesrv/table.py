@@ -25,6 +25,7 @@ from dledger_remoting.route import (
 )
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
+from .aliases import alias_entries, aliases_after, has_aliases
 from .records import CachedRoute, Group, KnownGroup, Node, NodeKey, Registered
 
 DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
@@ -93,7 +94,10 @@ class RouteTable:
         for topic, queues in sorted(self._topics.items()):
             for name, queue in queues.items():
                 held.setdefault(name, {})[topic] = queue
-        live = {name: KnownGroup(self._groups[name].cluster, queues) for name, queues in sorted(held.items())}
+        live = {
+            name: KnownGroup(self._groups[name].cluster, queues, self._groups[name].aliases)
+            for name, queues in sorted(held.items())
+        }
         return {**self._absent, **live}
 
     # Registration
@@ -109,12 +113,17 @@ class RouteTable:
         if refusal:
             return Registered(refusal)
         if group is None:
-            group = self._groups[header.broker_name] = Group({}, self._next_version())
+            former_group = self._absent.get(header.broker_name)
+            aliases = {} if former_group is None else former_group.aliases
+            group = self._groups[header.broker_name] = Group({}, self._next_version(), aliases=aliases)
         key = NodeKey(header.cluster_name, header.broker_addr)
         former = self._nodes.get(key)
         if former is not None and former.broker_name != header.broker_name:
             self._remove_node(key, former)
         self._set_node(group, key, header)
+        aliases = aliases_after(group, header)
+        if aliases != group.aliases:
+            group.aliases, group.version = aliases, self._next_version()
         if header.broker_id == MASTER_ID:
             group.leader_term = term
         self._nodes[key] = Node(
@@ -129,7 +138,7 @@ class RouteTable:
         if _is_topic_source(group, header.broker_id) and _is_news(group, header, wrapper.data_version):
             group.topics_version, group.edited = wrapper.data_version, False
             complete = header.topics_complete or self.delete_missing_topics
-            self._set_topics(header.broker_name, wrapper.topic_config_table, complete=complete)
+            self._set_topics(group, header.broker_name, wrapper.topic_config_table, complete=complete)
         return self._answer(group, header)
 
     def change_topics(self, sender: BrokerNodeHeader, changes: TopicChangesBody, *, now_ms: int) -> bool:
@@ -151,7 +160,8 @@ class RouteTable:
         if source:
             group.topics_version = changes.data_version
             for config in changes.topic_config_table.values():
-                self._set_queues(config.topic_name, _queue_data(sender.broker_name, config))
+                topic, queue = config.topic_name, _queue_data(sender.broker_name, config)
+                self._set_topic(group, topic, queue, aliased=has_aliases(config))
             for topic in changes.deleted:
                 if sender.broker_name in self._topics.get(topic, {}):
                     self._remove_queues(topic, sender.broker_name)
@@ -260,9 +270,16 @@ class RouteTable:
             queues |= {name: self._absent[name].queues[topic] for name in self._absent_with(topic)}
         if not queues:
             return None
+        groups = {name: _with_master(self._broker_data(name)) for name in sorted(queues)}
+        aliases = [
+            entry
+            for name, shown in groups.items()
+            if (group := self._groups.get(name)) is not None and topic in group.aliased
+            for entry in alias_entries(group, queues[name], shown)
+        ]
         return TopicRouteData(
-            queue_datas=[queues[name] for name in sorted(queues)],
-            broker_datas=[_with_master(self._broker_data(name)) for name in sorted(queues)],
+            queue_datas=[*(queues[name] for name in groups), *(queue for queue, _ in aliases)],
+            broker_datas=[*groups.values(), *(broker for _, broker in aliases)],
         )
 
     def encoded_route(self, topic: str, *, standard: bool, include_absent: bool = False) -> bytes | None:
@@ -347,16 +364,24 @@ class RouteTable:
             group.enable_acting_master = acting
             group.version = self._next_version()
 
-    def _set_topics(self, broker_name: str, configs: Mapping[str, TopicConfig], *, complete: bool) -> None:
+    def _set_topics(
+        self, group: Group, broker_name: str, configs: Mapping[str, TopicConfig], *, complete: bool
+    ) -> None:
         former = self._absent.pop(broker_name, None)
         for topic in former.queues if former is not None else ():
             self._mark_changed(topic)
         for topic, config in configs.items():
-            self._set_queues(topic, _queue_data(broker_name, config))
+            self._set_topic(group, topic, _queue_data(broker_name, config), aliased=has_aliases(config))
         if complete:
             for topic in self._topics_of_group(broker_name):
                 if topic not in configs:
                     self._remove_queues(topic, broker_name)
+
+    def _set_topic(self, group: Group, topic: str, queue: QueueData, *, aliased: bool) -> None:
+        self._set_queues(topic, queue)
+        if aliased != (topic in group.aliased):
+            group.aliased.symmetric_difference_update((topic,))
+            self._topic_versions[topic] = self._next_version()
 
     def _set_queues(self, topic: str, queue: QueueData) -> None:
         queues = self._topics.setdefault(topic, {})
@@ -367,6 +392,8 @@ class RouteTable:
     def _remove_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
         del queues[broker_name]
+        if (group := self._groups.get(broker_name)) is not None:
+            group.aliased.discard(topic)
         if not queues:
             del self._topics[topic]
             del self._topic_versions[topic]
@@ -393,10 +420,11 @@ class RouteTable:
 
     def _let_go(self, name: str, cluster: str) -> None:
         """The last node of a group has gone. What only followers registered is no news of its topics."""
-        del self._groups[name]
+        aliases = self._groups.pop(name).aliases
         topics = self._topics_of_group(name)
         if topics:
-            self._absent[name] = KnownGroup(cluster, {topic: self._topics[topic][name] for topic in topics})
+            queues = {topic: self._topics[topic][name] for topic in topics}
+            self._absent[name] = KnownGroup(cluster, queues, aliases)
         for topic in topics:
             self._remove_queues(topic, name)
         if len(self._absent) > MAX_ABSENT_GROUPS:

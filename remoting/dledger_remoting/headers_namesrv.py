@@ -25,7 +25,9 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
     """Registers one node (103); `heartbeat_timeout_millis` is how long it may stay silent before it is dropped.
 
     `body_crc32` other than 0 must equal crc32(body) & 0x7fffffff. The body is `registration.RegisterBrokerBody`.
-    `topics_complete` is our own: the group has no other topics than those named, as of the body's data version.
+    The last fields are our own. `topics_complete`: the group has no other topics than those named, as of the body's
+    data version. `node_id`, `alias_number` and `alias_addr`: the node's write alias, told while any topic has aliases.
+    `member_ids`, of a leader, are the node ids of all members of the group, joined by commas.
     """
 
     broker_name: str
@@ -38,6 +40,10 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(name="bodyCrc32", default=0)
     topics_complete: bool = False
+    node_id: str | None = None
+    alias_number: Int32 | None = None
+    alias_addr: str | None = None
+    member_ids: str | None = None
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -26,6 +26,7 @@ _LETTER_BY_NAME: Final = {
     "batch": "m",
     "brokerName": "n",
 }
+WRITE_ALIAS_FIELD: Final = "writeAlias"
 _NAME_BY_LETTER: Final = {letter: name for name, letter in _LETTER_BY_NAME.items()}
 
 
@@ -34,7 +35,8 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `reconsume_times` counts earlier deliveries
     (sends to retry topics only). Bits of `sys_flag`: see `record`. `idempotent`, which is ours and has no letter, asks
-    the broker to answer a repeated send as the first one.
+    the broker to answer a repeated send as the first one. `write_alias`, ours too, is the number of the write alias
+    that took the send (`route.alias_name`), which a node adds: the queue follows from it, and `queue_id` means nothing.
     """
 
     producer_group: str
@@ -52,6 +54,7 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     batch: bool | None = None
     broker_name: str | None = None
     idempotent: bool | None = None
+    write_alias: Int32 | None = None
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> SendMessageHeader:

@@ -42,6 +42,7 @@ class SendV2Fields(
         "unit_mode": "k",
         "max_reconsume_times": "l",
         "batch": "m",
+        "write_alias": "writeAlias",
     },
 ):
     """The ext fields of a send with one-letter names; the meaning is that of `headers.SendMessageHeader`."""
@@ -60,6 +61,7 @@ class SendV2Fields(
     max_reconsume_times: Int32 | None = None
     batch: bool = False
     idempotent: bool = False
+    write_alias: Int32 | None = None
 
 
 class SendV2(msgspec.Struct, frozen=True, gc=False):

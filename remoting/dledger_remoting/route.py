@@ -19,6 +19,9 @@ from .integers import Int32
 MASTER_ID: Final = 0
 """The broker id of a group's leader; producers send to no other."""
 
+ALIAS_MARK: Final = "@n"
+"""No broker group has it in its name."""
+
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The queues of a topic in one broker group."""
@@ -74,12 +77,37 @@ def wants_standard_json(version: int, accept_standard_json_only: bool | None) ->
     return version >= STANDARD_JSON_VERSION or bool(accept_standard_json_only)
 
 
+def alias_name(broker_group: str, number: int) -> str:
+    """The broker name of a group's write alias: a port of one of its nodes that takes sends for the whole group."""
+    return f"{broker_group}{ALIAS_MARK}{number}"
+
+
+def is_alias(broker_name: str) -> bool:
+    """Whether a broker name is a write alias, and no group."""
+    return ALIAS_MARK in broker_name
+
+
+def without_aliases(route: TopicRouteData) -> TopicRouteData:
+    """What a route says of the groups themselves."""
+    return msgspec.structs.replace(
+        route,
+        queue_datas=[queues for queues in route.queue_datas if not is_alias(queues.broker_name)],
+        broker_datas=[group for group in route.broker_datas if not is_alias(group.broker_name)],
+    )
+
+
+def _place(broker_name: str) -> tuple[bool, str]:
+    return is_alias(broker_name), broker_name
+
+
 def encode_route(route: TopicRouteData, standard: bool) -> bytes:
-    """The text of a route, sorted by broker name, in plain JSON or in fastjson's dialect."""
+    """The text of a route in plain JSON or in fastjson's dialect, sorted by broker name; write aliases come last, for
+    tools look for the first one among the cluster's groups.
+    """
     ordered = msgspec.structs.replace(
         route,
-        queue_datas=sorted(route.queue_datas, key=lambda queues: queues.broker_name),
-        broker_datas=sorted(route.broker_datas, key=lambda group: group.broker_name),
+        queue_datas=sorted(route.queue_datas, key=lambda queues: _place(queues.broker_name)),
+        broker_datas=sorted(route.broker_datas, key=lambda group: _place(group.broker_name)),
     )
     return encode_fastjson(ordered, standard=standard)
 

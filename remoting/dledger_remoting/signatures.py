@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .headers_query import UNIQUE_KEY_QUERY_FIELD
+from .headers_send import WRITE_ALIAS_FIELD
 
 ACCESS_KEY_FIELD: Final = "AccessKey"
 SIGNATURE_FIELD: Final = "Signature"
@@ -70,8 +71,9 @@ def is_signed_with(secret: str, ext: Mapping[str, str], body: bytes, version: in
 
 
 def _variants(ext: Mapping[str, str], version: int) -> Iterator[frozenset[str]]:
-    """What clients of a version may have left out."""
-    always = frozenset({UNIQUE_KEY_QUERY_FIELD}) if version <= LAST_VERSION_WITHOUT_KEY_QUERY else frozenset()
+    """What clients of a version may have left out, and what nodes add."""
+    old = {UNIQUE_KEY_QUERY_FIELD} if version <= LAST_VERSION_WITHOUT_KEY_QUERY else set()
+    always = frozenset({*old, WRITE_ALIAS_FIELD})
     yield always
     if SECURITY_TOKEN_FIELD in ext:
         yield always | {SECURITY_TOKEN_FIELD}

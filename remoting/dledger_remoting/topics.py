@@ -79,6 +79,9 @@ SYSTEM_GROUPS: Final = frozenset(
 IDEMPOTENT_ATTRIBUTE: Final = "idempotent"
 """Attribute of a topic, ours, that makes all sends to it idempotent if it is `true`."""
 
+WRITE_ALIASES_ATTRIBUTE: Final = "write.aliases"
+"""Attribute of a topic, ours: whether its route also lists write aliases (`route.alias_name`), `true` or `false`."""
+
 DEFAULT_TOPIC_QUEUES: Final = 8
 """Queues of a topic on each broker group unless somebody says otherwise, as of RocketMQ's `updateTopic` and brokers.
 

@@ -22,7 +22,7 @@ def test_node_k_of_group_g_has_the_documented_names_and_ports():
 
 def test_every_port_of_a_cluster_is_its_own():
     ports = [port for port, _ in ClusterLayout(DIR, groups=5, nodes=9).ports()]
-    assert len(ports) == len(set(ports)) == 1 + 5 * 9 * 3
+    assert len(ports) == len(set(ports)) == 1 + 5 * 9 * 4
 
 
 @pytest.mark.parametrize(

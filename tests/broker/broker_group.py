@@ -26,6 +26,7 @@ class BrokerGroup:
 
     def __init__(self, tmp_path: Path, **keys: ConfigValue) -> None:
         ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
+        alias_ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
         voters = tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in NODE_IDS)
         secret = tmp_path / "secret"
         secret.write_bytes(b"s" * 32)
@@ -41,6 +42,7 @@ class BrokerGroup:
                 node_id=voter.node_id,
                 data_dir=str(directory),
                 peer_port=ports[voter.node_id],
+                alias_port=alias_ports[voter.node_id],
                 secret_file=str(secret),
                 drain_ms=60_000,
                 peers={

@@ -26,6 +26,7 @@ def node_config(tmp_path: Path, **keys: ConfigValue) -> BrokerConfig:
             "port": port,
             "peer_port": peer_port,
             "http_port": 0,
+            "alias_port": 0,
             "segment_bytes": 1 << 20,
             "max_message_bytes": 64 << 10,
             "election_min_ms": 100,

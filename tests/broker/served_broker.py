@@ -54,6 +54,7 @@ class FakeClient:
         self.pushed_bodies: list[bytes] = []
         self.serialize_type = 0
         self.wants_leader_notices = False
+        self.alias: int | None = None
         self.broker = broker
         self._opaque = 0
         self._expected: asyncio.Future[RemotingCommand] | None = None

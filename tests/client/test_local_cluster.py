@@ -34,7 +34,7 @@ def test_nodes_have_the_names_and_ports_of_dledger_up():
 
 def test_ports_of_a_block_are_distinct_and_below_the_systems_own():
     ports = block_ports(find_base_port(3, 3), 3, 3)
-    assert len(ports) == len(set(ports)) == 3 * 3 * 3 + 1
+    assert len(ports) == len(set(ports)) == 3 * 3 * 4 + 1
     assert max(ports) < 32_768
 
 

@@ -78,7 +78,7 @@ def work_tree(ref: str, folder: Path) -> Iterator[Build]:
 
 
 class NodeProcess:
-    """One node, with its directory and ports; `port` is the first of three."""
+    """One node, with its directory and ports; `port` is the first of four."""
 
     def __init__(self, node_id: str, build: Build, folder: Path, port: int) -> None:
         self.node_id = node_id
@@ -175,9 +175,9 @@ class MixedGroup:
         secret = folder / "secret"
         secret.write_bytes(SECRET)
         secret.chmod(0o600)
-        base = find_free_block(range(3 * len(builds)), first=21_000, last=30_000)
+        base = find_free_block(range(4 * len(builds)), first=21_000, last=30_000)
         self.nodes = [
-            NodeProcess(f"{GROUP}-n{number}", build, folder, base + 3 * number) for number, build in enumerate(builds)
+            NodeProcess(f"{GROUP}-n{number}", build, folder, base + 4 * number) for number, build in enumerate(builds)
         ]
         for node in self.nodes:
             node.configure({other.node_id: other.port for other in self.nodes if other is not node}, secret)

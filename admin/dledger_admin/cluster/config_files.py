@@ -26,7 +26,7 @@ from .toml_text import TomlTable, TomlValue, dump, merge
 OVERRIDES_FILE = "overrides.toml"
 
 _FROM_LAYOUT = ("node_id", "broker_group", "group_ordinal", "data_dir", "secret_file", "broker_id_when_follower")
-_FROM_BASE_PORT = ("port", "peer_port", "http_port")
+_FROM_BASE_PORT = ("port", "peer_port", "http_port", "alias_port")
 _PER_NODE = ("host", "peer_host", "advertised_host", "advertised_port", "peers", "log_file")
 _IDENTITY_KEYS = ("cluster", "segment_bytes")
 DEFAULT_SEGMENT_BYTES = 1 << 30
@@ -110,6 +110,7 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
         "port": place.client_port,
         "peer_port": place.peer_port,
         "http_port": place.http_port,
+        "alias_port": place.alias_port,
         "namesrv": [layout.namesrv_address],
         "peers": {
             other.node_id: {"address": f"{HOST}:{other.peer_port}"}

@@ -3,7 +3,7 @@
 group g (a, b, ... counted from 0), node k      broker-<g>-n<k>
 brokerName of group g                           broker-<g>
 client port                                     base port + 100 g + 10 k
-peer port, HTTP port                            client port + 1, + 2
+peer port, HTTP port, alias port                client port + 1, + 2, + 3
 directory                                       DIR/<node id>
 broker id                                       0 for the leader, k + 1 for a follower
 """
@@ -29,6 +29,7 @@ _GROUP_STEP = 100
 _NODE_STEP = 10
 _PEER_OFFSET = 1
 _HTTP_OFFSET = 2
+_ALIAS_OFFSET = 3
 _LAST_PORT = 65535
 
 
@@ -56,6 +57,11 @@ class NodePlace:
     def http_port(self) -> int:
         """Where `/status`, `/metrics`, `/healthz` and `/readyz` are."""
         return self.client_port + _HTTP_OFFSET
+
+    @property
+    def alias_port(self) -> int:
+        """Where it takes sends as a write alias."""
+        return self.client_port + _ALIAS_OFFSET
 
     @property
     def follower_broker_id(self) -> int:
@@ -103,10 +109,10 @@ class ClusterLayout:
                 f"even one bears no more failures than the odd one below it; give 3"
             )
         last = self.places()[-1]
-        if self.base_port < 1 or last.http_port > _LAST_PORT:
+        if self.base_port < 1 or last.alias_port > _LAST_PORT:
             raise ImpossibleLayoutError(
                 f"--base-port {self.base_port}: {self.groups} group(s) of {self.nodes} nodes use the ports from the "
-                f"base port to base port + {last.http_port - self.base_port}, and all must lie in 1..{_LAST_PORT}"
+                f"base port to base port + {last.alias_port - self.base_port}, and all must lie in 1..{_LAST_PORT}"
             )
         if not 1 <= self.namesrv_port <= _LAST_PORT:
             raise ImpossibleLayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
@@ -169,4 +175,5 @@ class ClusterLayout:
             taken.append((place.client_port, f"client port of {place.node_id}"))
             taken.append((place.peer_port, f"peer port of {place.node_id}"))
             taken.append((place.http_port, f"HTTP port of {place.node_id}"))
+            taken.append((place.alias_port, f"alias port of {place.node_id}"))
         return taken

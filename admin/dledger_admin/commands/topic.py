@@ -14,6 +14,7 @@ from dledger_remoting.topics import (
     PERM_READ,
     PERM_READ_WRITE,
     PERM_WRITE,
+    WRITE_ALIASES_ATTRIBUTE,
     TopicConfig,
     is_retry_topic,
     reply_topic,
@@ -96,6 +97,12 @@ def topic() -> None:
     default=None,
     help="Store a repeated send once, whatever its client asks.  [default: no, later as before]",
 )
+@click.option(
+    "--write-aliases/--no-write-aliases",
+    default=None,
+    help="Let producers that know no better find other nodes while there is no leader.  [default: as the nodes are "
+    "configured, later as before]",
+)
 @output_option
 def create(
     namesrv: str,
@@ -104,10 +111,15 @@ def create(
     permission: str | None,
     groups: tuple[str, ...],
     idempotent: bool | None,
+    write_aliases: bool | None,
     output: str,
 ) -> None:
     """Create a topic, or change the settings of one: those that are not given stay as they are."""
-    attributes = None if idempotent is None else {IDEMPOTENT_ATTRIBUTE: "true" if idempotent else None}
+    attributes: dict[str, str | None] = {}
+    if idempotent is not None:
+        attributes[IDEMPOTENT_ATTRIBUTE] = "true" if idempotent else None
+    if write_aliases is not None:
+        attributes[WRITE_ALIASES_ATTRIBUTE] = "true" if write_aliases else "false"
 
     async def work(admin: Admin) -> TopicChange:
         try:

@@ -157,3 +157,12 @@ class Addresses:
         bounds=(0, 65_535),
         shown="`port` + 2",
     )
+    alias_port: int = key(
+        -1,
+        "where producers send that find this node as a [write alias](wire.md#write-aliases); 0 = none",
+        bounds=(0, 65_535),
+        shown="`port` + 3",
+    )
+    advertised_alias_port: int = key(
+        0, "the port of it that name servers and clients are told", bounds=(0, 65_535), shown="`alias_port`"
+    )

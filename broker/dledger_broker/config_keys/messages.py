@@ -77,6 +77,11 @@ class TopicsAndGroups:
         consequence="one that wants more is replaced",
         bounds=(64 * MIB, 1 << 40),
     )
+    write_aliases: bool = key(
+        False,
+        "topics have [write aliases](wire.md#write-aliases) unless their attribute `write.aliases` is `false`; the "
+        "leader's counts, so set it alike on all nodes of a group. Topics whose attribute is `true` have them anyhow",
+    )
     pop_retry_topic_v2: bool = key(
         False,
         "popped messages come again in `%RETRY%group+topic`, not in `%RETRY%group_topic`, whose name two groups may "

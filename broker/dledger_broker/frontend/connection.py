@@ -61,8 +61,9 @@ class ClientConnection(asyncio.Protocol):
 
     is_forwarded: Final = False
 
-    def __init__(self, listener: ConnectionOwner) -> None:
+    def __init__(self, listener: ConnectionOwner, alias: int | None = None) -> None:
         self._listener = listener
+        self.alias = alias
         self._counters = listener.counters
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None

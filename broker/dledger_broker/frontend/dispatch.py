@@ -12,6 +12,7 @@ from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
+from dledger_broker.frontend.alias_port import ANSWERS, SENDS, mark_send
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.activating import Activation
@@ -150,8 +151,9 @@ class Dispatcher:
             origin, data, frames = reads[number]
             header_start, body_start, frame_end, serialize_type = frames[place]
             place += 1
+            receive = self.receive if origin.alias is None else partial(self._receive_at_alias, origin.alias)
             try:
-                self.receive(origin, serialize_type, data[header_start:body_start], data[body_start:frame_end], now)
+                receive(origin, serialize_type, data[header_start:body_start], data[body_start:frame_end], now)
             except FrameError as error:
                 origin.break_off(error)
                 place = len(frames)
@@ -196,15 +198,48 @@ class Dispatcher:
                 self._begin(request)
                 self._guard(request, partial(self._pulls.pull, request, pull.ext))
                 return
+        general = self._general(origin, serialize_type, header, body, received, principal)
+        if general is not None:
+            self._go_on(general)
+
+    def _receive_at_alias(
+        self, number: int, origin: Channel, serialize_type: int, header: bytes, body: bytes, received: float
+    ) -> None:
+        """Handle one request that came to the alias port. Raises `FrameError`."""
+        request = self._general(origin, serialize_type, header, body, received)
+        if request is None:
+            return
+        answer = ANSWERS.get(request.code)
+        if answer is not None:
+            answer(request)
+            return
+        if request.code in SENDS:
+            mark_send(request, number)
+        self._go_on(request)
+
+    def _general(
+        self,
+        origin: Origin,
+        serialize_type: int,
+        header: bytes,
+        body: bytes,
+        received: float,
+        principal: Principal | None = None,
+    ) -> Request | None:
+        """The request in a frame, begun; None if there is nothing more to do: it was an answer of the client, or is
+        refused. Raises `FrameError`.
+        """
         command = decode_command(Frame(serialize_type, header, body))
         if command.flag & _RESPONSE:
             self._answers.take_answer(origin.key, command)
-            return
-        general = request_of(origin, command, header, body, received)
-        general.principal = principal
-        self._begin(general)
-        if not self._introduced(general):
-            return
+            return None
+        request = request_of(origin, command, header, body, received)
+        request.principal = principal
+        self._begin(request)
+        return request if self._introduced(request) else None
+
+    def _go_on(self, general: Request) -> None:
+        origin = general.origin
         if origin.forwards and self.route(general.code).needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)
         else:

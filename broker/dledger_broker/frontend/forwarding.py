@@ -3,7 +3,8 @@
 They are passed on to the leader in an envelope, in order per client channel, one hop. While there is no leader, or the
 leader of a moment ago refuses before proposing, they wait here, at most `forward_hold_ms` after they were received;
 then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never sent again: what
-could have taken effect is answered 1 with `outcome=unknown`.
+could have taken effect is answered 1 with `outcome=unknown`. One exception: what may be handled twice (`Effect.again`)
+waits for the next leader; if that does not take it, its outcome is unknown as well.
 
 A leader that refuses one request refuses all: it does not lead any more, or not yet. Of what waits, therefore, one is
 tried at a time until the leader answers, and twice as many with every try while it says nothing.
@@ -40,7 +41,17 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request
 from dledger_broker.kernel.routes import Route
-from dledger_remoting.errors import FrameError, MessageIllegal, OutcomeUnknown, SystemBusy
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import decode_command
+from dledger_remoting.errors import (
+    FrameError,
+    MessageIllegal,
+    OutcomeUnknown,
+    RemotingError,
+    SystemBusy,
+    error_from_response,
+)
+from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
@@ -301,7 +312,11 @@ class Forwarder:
                 self._most_at_once = ALL_AT_ONCE
                 self._env.call_soon(self._try_waiting)
             if kind == _ANSWERED:
-                origin.answer((memoryview(answer)[1:],))
+                refusal = _refusal_in(answer[1:]) if request.unsure else None
+                if refusal is None:
+                    origin.answer((memoryview(answer)[1:],))
+                else:
+                    request.fail(refusal)
             else:
                 origin.settle()
 
@@ -309,6 +324,10 @@ class Forwarder:
         effect = self._handling.route(request.code).effect
         if effect.unanswered is not None:
             effect.unanswered(request)
+        elif effect.again is not None and effect.again(request):
+            request.unsure = True
+            self._counters.forward_repeats += 1
+            self._hold(request)
         elif effect.changes:
             self._counters.outcomes_unknown += 1
             request.fail(OutcomeUnknown(f"the leader did not answer, the request may have taken effect: {error}"))
@@ -425,6 +444,19 @@ def _encode_envelope(envelope: Envelope) -> bytes:
     """The envelope, as older nodes write it if it says nothing more."""
     fields = msgspec.structs.astuple(envelope)
     return _encode(fields if envelope.principal is not None else fields[:-1])
+
+
+def _refusal_in(response: bytes) -> RemotingError | None:
+    """The error in a response frame; None if it says that the request was handled."""
+    decoder = FrameDecoder()
+    decoder.receive_data(response)
+    frame = decoder.next_frame()
+    if frame is None:
+        return None
+    command = decode_command(frame)
+    if command.code == ResponseCode.SUCCESS:
+        return None
+    return error_from_response(command.code, command.remark, command.ext)
 
 
 def _sequence_of(request: Request) -> int:

@@ -1,4 +1,6 @@
-"""The client port: accepts connections, holds their limits, and writes what a turn of the event loop has collected."""
+"""The client port, and the alias port beside it: accepts connections, holds their limits, and writes what a turn of the
+event loop has collected.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,8 @@ COMPLAINT_INTERVAL_S: Final = 10.0
 IDLE_SCANS: Final = 8
 """How often per idle timeout connections are looked at: a silent one lives at most 1/8 longer than the timeout."""
 
+_KEYS: Final = ("port", "alias_port")
+"""The configuration keys of the ports, in the order in which they are bound."""
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +65,7 @@ class Listener:
             on_timeout=counters.count_slow_sender,
         )
         self._unwritten: list[ClientConnection] = []
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self.is_deaf = False
         """No connection is read any more, as the node stops."""
@@ -69,26 +73,30 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port that is listened on, 0 before `start`."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server and self._server.sockets else 0
+        """The client port, 0 before `bind`."""
+        return int(self._servers[0].sockets[0].getsockname()[1]) if self._servers and self._servers[0].sockets else 0
 
-    async def bind(self, host: str, port: int) -> None:
-        """Take the port. Raises `StartError` if it is in use or the address is not this machine's."""
+    async def bind(self, host: str, port: int, alias: int | None = None) -> None:
+        """Take a port: the client port first, then, with its number, the alias port.
+
+        Raises `StartError` if it is in use or the address is not this machine's.
+        """
         try:
-            self._server = await self.loop.create_server(
-                lambda: ClientConnection(self), host, port, backlog=LISTEN_BACKLOG, start_serving=False
+            server = await self.loop.create_server(
+                lambda: ClientConnection(self, alias), host, port, backlog=LISTEN_BACKLOG, start_serving=False
             )
         except OSError as error:
-            raise _not_bindable("port", host, port, error) from error
+            raise _not_bindable(_KEYS[len(self._servers)], host, port, error) from error
+        self._servers.append(server)
 
     async def serve(self) -> None:
         """Accept connections. Raises `StartError` if somebody took the same port at the same time."""
-        if self._server is not None:
-            host, port = self._server.sockets[0].getsockname()[:2]
+        for key, server in zip(_KEYS, self._servers, strict=False):
+            host, port = server.sockets[0].getsockname()[:2]
             try:
-                await self._server.start_serving()
+                await server.start_serving()
             except OSError as error:
-                raise _not_bindable("port", host, port, error) from error
+                raise _not_bindable(key, host, port, error) from error
         self._arm_idle_timer()
 
     def stop_reading(self) -> None:
@@ -178,10 +186,10 @@ class Listener:
             connection.flush()
 
     def _stop_accepting(self) -> None:
-        """Close the port; open connections stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Close the ports; open connections stay."""
+        for server in self._servers:
+            server.close()
+        self._servers = []
 
     def _arm_idle_timer(self) -> None:
         self._idle_timer = self.loop.call_later(self.limits.idle_timeout_ms / 1000 / IDLE_SCANS, self._scan_idle)

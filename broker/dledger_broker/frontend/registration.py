@@ -15,13 +15,16 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from dledger.supervision import supervise
 from dledger_broker.addresses import Address
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.configuration import data_version
 from dledger_broker.features.topics.system_topics import system_topics
+from dledger_broker.features.topics.write_aliases import AliasedTopics
 from dledger_broker.frontend.name_server import NameServerConnection
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -70,8 +73,17 @@ MAX_CHANGES: Final = 1_000
 """More topics that have changed are told with all others."""
 
 
-Identity: TypeAlias = tuple[int, DataVersion]
-"""A broker id and the version of the topics."""
+class OwnAlias(NamedTuple):
+    """What a name server is told of this node's write alias, and, by a leader, of whom else it may know one."""
+
+    node_id: str
+    number: int
+    address: str
+    member_ids: str | None
+
+
+Identity: TypeAlias = tuple[int, DataVersion, OwnAlias | None]
+"""A broker id, the version of the topics, and the write alias, if there is one and any topic has them."""
 
 
 class Registrar:
@@ -86,6 +98,7 @@ class Registrar:
         self._group = group
         self._config = config
         self._body: tuple[DataVersion, bytes, bool] | None = None
+        self._aliased = AliasedTopics(config)
         self._left = False
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self.restarts = 0
@@ -152,9 +165,21 @@ class Registrar:
 
     @property
     def identity(self) -> Identity:
-        """The broker id of this node and the version of its topics."""
-        broker_id = 0 if self._group.ready else self._config.broker_id_when_follower
-        return broker_id, data_version(self._group.term, self._machine.state.topic_table)
+        """What a name server is to know of this node now."""
+        table = self._machine.state.topic_table
+        broker_id = MASTER_ID if self._group.ready else self._config.broker_id_when_follower
+        alias = self._own_alias() if self._config.alias_port and self._aliased.any_of(table) else None
+        return broker_id, data_version(self._group.term, table), alias
+
+    def _own_alias(self) -> OwnAlias:
+        config = self._config
+        members = [member.node_id for member in self._machine.log.membership.members] if self._group.ready else []
+        return OwnAlias(
+            config.node_id,
+            config.alias_number,
+            str(Address(config.advertised_host, config.advertised_alias_port)),
+            ",".join(members) or None,
+        )
 
     @property
     def period_s(self) -> float:
@@ -163,9 +188,9 @@ class Registrar:
 
     def registration(self, identity: Identity) -> RemotingCommand:
         """Request 103."""
-        broker_id, version = identity
+        broker_id, version, alias = identity
         if self._body is None or self._body[0] != version:
-            table = {name: topic.config for name, topic in self._machine.state.topics.items()}
+            table = {name: self._aliased.told(topic.config) for name, topic in self._machine.state.topics.items()}
             body = RegisterBrokerBody(TopicConfigSerializeWrapper(table, version))
             encoded = encode_registration(body)
             compressed = len(encoded) > MAX_PLAIN_BYTES
@@ -180,17 +205,28 @@ class Registrar:
             compressed=self._body[2],
             topics_complete=True,
         )
+        if alias is not None:
+            header = msgspec.structs.replace(
+                header,
+                node_id=alias.node_id,
+                alias_number=alias.number,
+                alias_addr=alias.address,
+                member_ids=alias.member_ids,
+            )
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext=encode_ext(header), body=self._body[1])
 
     def changes(self, told: Identity | None, identity: Identity) -> RemotingCommand | None:
         """Request 20005, for a name server that was told of an older version; None if it needs to be told all."""
         if told is None or (told[0], told[1].state_version) != (identity[0], identity[1].state_version):
             return None
+        if told[2] != identity[2]:
+            return None
         state = self._machine.state
         names = state.topic_table.changes.since(told[1].counter)
         if names is None or len(names) > MAX_CHANGES:
             return None
-        table = {name: state.topics[name].config for name in sorted(names) if name in state.topics}
+        topics = state.topics
+        table = {name: self._aliased.told(topics[name].config) for name in sorted(names) if name in topics}
         body = TopicChangesBody(told[1], identity[1], table, sorted(names - table.keys()))
         return RemotingCommand(
             RequestCode.DLEDGER_TOPIC_CHANGES, ext=encode_ext(self._node(identity[0])), body=encode_body(body)

@@ -22,7 +22,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError, error_from_response
 from dledger_remoting.headers import encode_ext
 from dledger_remoting.headers_namesrv import RouteHeader
-from dledger_remoting.route import TopicRouteData, decode_route
+from dledger_remoting.route import TopicRouteData, decode_route, without_aliases
 
 FIND_S: Final = 0.7
 """Java's client waits a second for its first assignment, and never asks for another one if it has none by then."""
@@ -123,7 +123,7 @@ class RouteLookups:
             return TopicRouteData()
         if response.code != ResponseCode.SUCCESS:
             raise error_from_response(response.code, response.remark, response.ext)
-        return decode_route(response.body)
+        return without_aliases(decode_route(response.body))
 
     def _drop(self, address: Address) -> None:
         connection = self._connections.pop(address, None)

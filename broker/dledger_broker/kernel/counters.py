@@ -23,6 +23,7 @@ HELP: Final[Mapping[str, str]] = {
     "forwarded": "Requests of this node's clients that it has passed on to the leader",
     "forward_refusals": "Requests that other nodes passed on to this one although it did not lead",
     "forward_held": "Requests that had to wait until there was a leader to pass them on to",
+    "forward_repeats": "Sends to the write alias that went to a leader again because the first one did not answer",
     "forward_expired": "Requests answered 14 because none appeared within forward_hold_ms",
     "cold_reads": "Pulls that waited for the disk because the page cache lacked what they wanted",
     "records_examined": "Messages whose properties were looked at for filters in SQL92",
@@ -102,6 +103,7 @@ class BrokerCounters:
     forwarded: int = 0
     forward_refusals: int = 0
     forward_held: int = 0
+    forward_repeats: int = 0
     forward_expired: int = 0
     cold_reads: int = 0
     records_examined: int = 0

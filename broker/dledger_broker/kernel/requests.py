@@ -19,7 +19,7 @@ from dledger_remoting.command import (
     encode_command_parts,
     make_response,
 )
-from dledger_remoting.errors import FrameError, RemotingError
+from dledger_remoting.errors import FrameError, OutcomeUnknown, RemotingError
 from dledger_remoting.frame import Frame, FrameBounds, FrameDecoder
 from dledger_remoting.hosts import HostAddress
 
@@ -103,6 +103,9 @@ class Origin(Protocol):
 class Channel(Origin, Protocol):
     """An origin whose frames this node reads itself."""
 
+    alias: int | None
+    """The number of the write alias that it came to; None: it came to the node's own port."""
+
     def break_off(self, error: FrameError) -> None:
         """It sent what cannot be read: hear nothing more from it."""
 
@@ -131,6 +134,7 @@ class Request(msgspec.Struct, eq=False):
     has asked a majority whether it still leads since the request came, so that any answer may be given. `command` is
     the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
     passed on. `principal` is told by `kernel.access`, None as long as nobody has asked.
+    passed on. `unsure`: a leader was handed it and did not answer, so that no error can say that nothing has happened.
     """
 
     origin: Origin
@@ -145,6 +149,7 @@ class Request(msgspec.Struct, eq=False):
     sequence: int = 0
     command: RemotingCommand | None = None
     principal: Principal | None = None
+    unsure: bool = False
 
     @property
     def is_oneway(self) -> bool:
@@ -200,6 +205,8 @@ class Request(msgspec.Struct, eq=False):
 
     def fail(self, error: RemotingError) -> None:
         """Answer with an error: its code, its text on one line, its ext fields."""
+        if self.unsure and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(f"a leader that did not answer may have handled it, and then: {error.remark}")
         remark = " ".join(error.remark[:MAX_REMARK_CHARS].splitlines()) or type(error).__name__
         self.respond(error.code, remark, error.ext)
 

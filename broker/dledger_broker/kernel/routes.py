@@ -31,13 +31,15 @@ class Effect(NamedTuple):
 
     If it `changes` something its outcome is then unknown, and later requests of its channel wait until it is answered.
     One that the leader may hold for long has its own time-out, beside how long it asks to be held, and its own answer
-    after it.
+    after it. `again`: whether one that changes something is sent again all the same, because being handled twice is
+    better for it than an unknown outcome.
     """
 
     changes: bool
     answer_timeout_s: float = ANSWER_TIMEOUT_S
     unanswered: Handler | None = None
     held_s: Callable[[Request], float] | None = None
+    again: Callable[[Request], bool] | None = None
 
     def timeout_s(self, request: Request) -> float:
         """How long the leader's answer to a request is waited for."""

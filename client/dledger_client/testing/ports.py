@@ -13,8 +13,8 @@ LAST_BASE_PORT: Final = 31_000
 
 GROUP_STEP: Final = 100
 NODE_STEP: Final = 10
-PORTS_PER_NODE: Final = 3
-"""Client, peers, HTTP."""
+PORTS_PER_NODE: Final = 4
+"""Client, peers, HTTP, alias."""
 
 NAMESRV_OFFSET: Final = 95
 

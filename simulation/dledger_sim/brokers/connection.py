@@ -110,6 +110,7 @@ class SimConnection:
         self.client_ids: set[str] = set()
         self.serialize_type = 0
         self.wants_leader_notices = False
+        self.alias: int | None = None
         self.on_push: Pushed | None = None
         """The client's: it is told what the node asks of it, unless it understands no requests."""
         self._numbers = count(FIRST_PUSHED)

@@ -16,6 +16,7 @@ from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pins.requests import _own_request
 from dledger_broker.features.pulling.requests import HELD
+from dledger_broker.features.sending.send import STORES
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
@@ -25,9 +26,11 @@ from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, encode_json_header
+from dledger_remoting.errors import SystemBusy
 from dledger_remoting.frame import Frame, FrameDecoder
 from dledger_remoting.headers import PinHeader
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.record import SYS_TRANSACTION_PREPARED
 
 OnReply = Callable[[bytes | PeerError], None]
 
@@ -114,6 +117,8 @@ class Node:
 
     def route(self, code: int) -> Route:
         reads, changes = Route(self.run, Needs.LEADER, NO_EFFECT), Route(self.run, Needs.LEADER, CHANGES)
+        if code == RequestCode.SEND_BATCH_MESSAGE:
+            return Route(self.run, Needs.LEADER, STORES)
         pulls, local = Route(self.run, Needs.NOTHING, HELD), Route(self.run, Needs.NOTHING, NO_EFFECT, forwarded=False)
         known = {RequestCode.GET_MAX_OFFSET: reads, RequestCode.PULL_MESSAGE: pulls, RequestCode.READ_PLAN: local}
         return known.get(RequestCode(code), changes)
@@ -537,3 +542,82 @@ def test_a_channel_has_no_key_of_an_earlier_process_of_its_node() -> None:
     program = "from dledger_broker.kernel.requests import channel_key; print(*(channel_key('n1') for _ in range(9)))"
     keys = [subprocess.check_output([sys.executable, "-c", program], text=True).split() for _ in range(2)]
     assert len({*keys[0], *keys[1]}) == 18
+
+
+ALIAS_SEND = {
+    "writeAlias": "1",
+    "a": "PG",
+    "b": "T1",
+    "c": "TBW102",
+    **dict.fromkeys("defgh", "0"),
+}
+
+
+def pass_on_alias_send(node: Node, opaque: int, **fields: str) -> None:
+    request = node.client.request(opaque, node.env.now(), RequestCode.SEND_BATCH_MESSAGE, **(ALIAS_SEND | fields))
+    node.forwarder.pass_on(request)
+
+
+def test_a_send_to_an_alias_goes_to_the_next_leader_if_the_first_one_does_not_answer(node: Node) -> None:
+    node.leader_is("n2")
+    pass_on_alias_send(node, 1)
+    node.leader_is(None)
+    node.channel.sent[0][2](PeerGoneError("n2"))
+    assert node.client.answers == []
+    node.env.advance(1.0)
+    node.leader_is("n3")
+    assert [to for to, _, _ in node.channel.sent] == ["n2", "n3"]
+    node.answer(1, success(1))
+    assert [answer.code for answer in node.client.answers] == [0]
+    assert (node.client.forwards, node.client.forwards_sent, node.counters.forward_repeats) == (0, set(), 1)
+
+
+def test_a_send_to_an_alias_that_waits_when_this_node_becomes_the_leader_is_handled_here(node: Node) -> None:
+    node.leader_is("n2")
+    pass_on_alias_send(node, 1)
+    node.channel.sent[0][2](PeerGoneError("n2"))
+    node.leader_is("n1")
+    assert [request.opaque for request in node.ran] == [1]
+    node.ran[0].fail(SystemBusy("no room"))
+    assert node.client.answers[0].ext["outcome"] == "unknown"
+
+
+def test_what_a_leader_may_have_stored_is_never_answered_14(node: Node) -> None:
+    """Neither when no leader comes, nor when the next one refuses."""
+    node.leader_is("n2")
+    for opaque in (1, 2):
+        pass_on_alias_send(node, opaque)
+    node.leader_is(None)
+    for place in (0, 1):
+        node.channel.sent[place][2](PeerGoneError("n2"))
+    node.env.advance(1.0)
+    node.leader_is("n3")
+    node.answer(2, encode_command(RemotingCommand(ResponseCode.SYSTEM_BUSY, opaque=1, flag=1, remark="[OVERLOAD]")))
+    node.channel.sent[3][2](PeerGoneError("n3"))
+    node.leader_is(None)
+    node.env.advance(5.0)
+    assert {answer.opaque: (answer.code, answer.ext.get("outcome")) for answer in node.client.answers} == {
+        1: (1, "unknown"),
+        2: (1, "unknown"),
+    }
+    assert "[OVERLOAD]" in (node.client.answers[0].remark or "")
+
+
+@pytest.mark.parametrize("fields", [{"f": str(SYS_TRANSACTION_PREPARED)}, {"f": "x"}, {"b": ""}])
+def test_half_messages_and_what_cannot_be_read_are_not_sent_again(node: Node, fields: dict[str, str]) -> None:
+    node.leader_is("n2")
+    if fields.get("b") == "":
+        node.forwarder.pass_on(node.client.request(1, node.env.now(), RequestCode.SEND_BATCH_MESSAGE, writeAlias="1"))
+    else:
+        pass_on_alias_send(node, 1, **fields)
+    node.channel.sent[0][2](PeerGoneError("n2"))
+    assert node.client.answers[0].ext["outcome"] == "unknown"
+    assert node.counters.forward_repeats == 0
+
+
+def test_a_send_to_the_nodes_own_port_is_not_sent_again(node: Node) -> None:
+    node.leader_is("n2")
+    ext = {name: value for name, value in ALIAS_SEND.items() if name != "writeAlias"}
+    node.forwarder.pass_on(node.client.request(1, node.env.now(), RequestCode.SEND_BATCH_MESSAGE, **ext))
+    node.channel.sent[0][2](PeerGoneError("n2"))
+    assert node.client.answers[0].ext["outcome"] == "unknown"

@@ -24,7 +24,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.registration import TopicChangesBody, decode_registration
-from dledger_remoting.topics import TopicConfig
+from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE, TopicConfig
 
 
 class FakeNameServer:
@@ -477,4 +477,72 @@ async def test_what_is_told_counts_those_name_servers_that_can_be_reached(server
             await asyncio.sleep(0)
     setup.group.on_leadership(Leadership(setup.group.term + 1, None, is_leader=False, ready=False))
     assert setup.registrar.told_version() == float("inf")
+    await setup.registrar.stop()
+
+
+async def test_a_node_tells_of_its_alias_while_a_topic_has_aliases(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers)
+    server = servers[0]
+    server.accepts_changes = True
+    first = await server.registration()
+    assert "aliasAddr" not in first.ext
+    setup.memory.node.lead()
+    await server.registration(brokerId="0")
+
+    def put(name: str, attributes: dict[str, str]) -> None:
+        setup.memory.machine.proposals.put_topic(TopicConfig(name, 4, 4, attributes=attributes), lambda _: None)
+        setup.memory.env.run_ready()
+
+    put("T1", {WRITE_ALIASES_ATTRIBUTE: "true"})
+    request = await server.registration(aliasAddr="127.0.0.1:10914", aliasNumber="2", nodeId=NODE_ID)
+    assert request.ext["memberIds"] == ",".join(
+        member.node_id for member in setup.memory.machine.log.membership.members
+    )
+    table = decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
+    assert table["T1"].attributes == {WRITE_ALIASES_ATTRIBUTE: "true"}
+    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
+        await asyncio.sleep(0)
+    put("T2", {})
+    assert (await server.changes()).topic_config_table.keys() == {"T2"}
+    put("T1", {})
+    assert "aliasAddr" not in (await server.registration()).ext
+    await setup.registrar.stop()
+
+
+async def test_name_servers_are_told_which_topics_have_aliases_by_configuration(
+    servers: list[FakeNameServer],
+) -> None:
+    setup = Setup(servers, write_aliases=True)
+    server = servers[0]
+    server.accepts_changes = True
+    setup.memory.node.lead()
+    await server.registration(brokerId="0")
+    setup.memory.create_topic("T1", 1)
+    setup.memory.create_topic("T2")
+    registered = await server.registration(aliasNumber="2")
+    table = decode_registration(registered.body).topic_config_serialize_wrapper.topic_config_table
+    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
+        await asyncio.sleep(0)
+    setup.memory.create_topic("T3")
+    table |= (await server.changes()).topic_config_table
+    assert {name: table[name].attributes for name in ("T1", "T2", "T3")} == {
+        "T1": {},
+        "T2": {WRITE_ALIASES_ATTRIBUTE: "true"},
+        "T3": {WRITE_ALIASES_ATTRIBUTE: "true"},
+    }
+    assert setup.memory.machine.state.topics["T2"].config.attributes == {}
+    await setup.registrar.stop()
+
+
+async def test_a_node_without_an_alias_port_tells_of_none(servers: list[FakeNameServer]) -> None:
+    setup = Setup(servers, write_aliases=True, alias_port=0)
+    setup.memory.node.lead()
+    setup.memory.create_topic("T2")
+    request = await servers[0].seen(
+        lambda request: (
+            request.code == RequestCode.REGISTER_BROKER
+            and "T2" in decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
+        )
+    )
+    assert "aliasAddr" not in request.ext
     await setup.registrar.stop()

@@ -42,16 +42,17 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.records import MessageParts, message_sizes
 from dledger_broker.kernel.requests import Read, Request, Requests
-from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_broker.kernel.routes import Effect, Needs, Route
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     MessageIllegal,
     NoPermission,
     OutcomeUnknown,
+    RemotingError,
     TopicNotExist,
 )
-from dledger_remoting.headers import SendMessageHeader
+from dledger_remoting.headers_send import WRITE_ALIAS_FIELD, SendMessageHeader
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, decode_send_v2_json
 from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
@@ -62,6 +63,22 @@ _SPECIAL_SYS_FLAGS: Final = SYS_TRANSACTION_MASK | SYS_INNER_BATCH_MASK
 _JSON: Final = 0
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
+
+
+def _may_be_sent_again(request: Request) -> bool:
+    """Whether a send came to a write alias, which is there so that none fails; a transaction's message is not stored
+    twice, for each copy is asked about.
+    """
+    if WRITE_ALIAS_FIELD not in request.ext:
+        return False
+    try:
+        header = SendMessageHeader.decode(request.ext)
+    except RemotingError:
+        return False
+    return not header.sys_flag & SYS_TRANSACTION_MASK
+
+
+STORES: Final = Effect(changes=True, again=_may_be_sent_again)
 
 
 class Halves(Protocol):
@@ -120,9 +137,9 @@ class SendRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
-            RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
-            RequestCode.SEND_BATCH_MESSAGE: Route(self.handle, Needs.LEADER, CHANGES, rights=rights.SENDS),
+            RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, STORES, rights=rights.SENDS),
+            RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, STORES, rights=rights.SENDS),
+            RequestCode.SEND_BATCH_MESSAGE: Route(self.handle, Needs.LEADER, STORES, rights=rights.SENDS),
         }
 
     @property
@@ -155,6 +172,7 @@ class SendRequests(Part):
             header.max_reconsume_times,
             bool(header.batch),
             bool(header.idempotent),
+            header.write_alias,
         )
         self.add(request, fields)
 
@@ -174,7 +192,8 @@ class SendRequests(Part):
         try:
             while number < len(reads):
                 origin, data, frames = reads[number]
-                if origin.forwards:  # an earlier request of the channel waits for something
+                if origin.forwards or origin.alias is not None:
+                    # An earlier request of the channel waits for something; sends to an alias have to be marked.
                     return number, place
                 while place < len(frames):
                     header_start, body_start, frame_end, serialize_type = frames[place]
@@ -194,6 +213,7 @@ class SendRequests(Part):
                         or not 0 <= queue_id < target.queue_count
                         or frame_end - body_start > max_body_bytes
                         or fields.sys_flag & _SPECIAL_SYS_FLAGS
+                        or fields.write_alias is not None
                     ):
                         return number, place
                     body = data[body_start:frame_end]
@@ -248,7 +268,9 @@ class SendRequests(Part):
         if target is None:
             return
         queue_id = fields.queue_id
-        if queue_id < 0 or target.redirected:
+        if fields.write_alias is not None and not target.redirected:
+            queue_id = fields.write_alias % target.write_queues
+        elif queue_id < 0 or target.redirected:
             queue_id = randrange(target.write_queues)
         elif queue_id >= target.queue_count:
             raise NoSuchQueue(target.topic, queue_id, target.queue_count)

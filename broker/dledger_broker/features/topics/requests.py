@@ -17,6 +17,7 @@ from dledger_broker.features.topics.configuration import (
     outcome_of_all,
     without_signs,
 )
+from dledger_broker.features.topics.write_aliases import check_write_aliases
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
@@ -91,6 +92,7 @@ class TopicRequests(Part):
         )
         check_topic(config)
         check_storage(dict(changes))
+        check_write_aliases(dict(changes))
         known = self._machine.state.topics.get(header.topic)
         check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
 
@@ -118,6 +120,7 @@ class TopicRequests(Part):
         configs = [msgspec.structs.replace(one, attributes=without_signs(one.attributes)) for one in configs]
         for config in configs:
             check_topic(config)
+            check_write_aliases(config.attributes)
         configs = list({config.topic_name: config for config in configs}.values())
         done = self._finish_topics(request, [config.topic_name for config in configs])
         outcomes: list[LogError | None] = []

@@ -1,0 +1,40 @@
+"""Three nodes with alias ports: what is sent there is stored by the leader, whoever that is and becomes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker_group import BrokerGroup
+from broker_in_process import Client
+
+from dledger_broker.node import Broker
+from dledger_remoting.codes import RequestCode
+
+
+async def alias_of(broker: Broker) -> Client:
+    return await Client.connect(broker.config.alias_port)
+
+
+async def test_every_node_takes_sends_at_its_alias_port(group: BrokerGroup) -> None:
+    leader = await group.leader()
+    for broker in (leader, *await group.followers()):
+        client = await alias_of(broker)
+        answer = await client.send(b"x")
+        assert answer.code == 0
+        queues = broker.state.topics["T1"].config.write_queue_nums
+        assert int(answer.ext["queueId"]) == broker.config.alias_number % queues
+        assert (await client.call(RequestCode.PULL_MESSAGE, {})).code == 17
+
+
+async def test_no_send_to_an_alias_fails_when_the_leader_goes(group: BrokerGroup) -> None:
+    leader = await group.leader()
+    followers = await group.followers()
+    clients = [await alias_of(follower) for follower in followers for _ in range(4)]
+    assert (await clients[0].send(b"before")).code == 0
+    sent = [asyncio.create_task(client.send(b"%d" % number)) for number, client in enumerate(clients)]
+    await leader.stop()
+    del group.brokers[leader.config.node_id]
+    answers = await asyncio.gather(*sent)
+    answers += [await client.send(b"later") for client in clients]
+    assert {answer.code for answer in answers} == {0}
+    assert sum(follower.counter.forward_expired for follower in followers) == 0
