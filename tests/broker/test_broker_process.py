@@ -131,6 +131,7 @@ class Process:
                     "port": config.port,
                     "peer_port": config.peer_port,
                     "http_port": config.http_port,
+                    "alias_port": config.alias_port,
                     "segment_bytes": config.segment_bytes,
                     "flush": config.flush,
                 }.items()

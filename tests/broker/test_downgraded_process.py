@@ -27,7 +27,13 @@ async def test_a_downgraded_node_refuses_to_run_and_names_the_feature(tmp_path: 
     await broker.stop()
     path = tmp_path / "broker.toml"
     keys = {"broker_group": config.broker_group, "node_id": config.node_id, "data_dir": str(config.data_dir)}
-    numbers = {"port": config.port, "peer_port": config.peer_port, "http_port": 0, "segment_bytes": 1 << 20}
+    numbers = {
+        "port": config.port,
+        "peer_port": config.peer_port,
+        "http_port": 0,
+        "alias_port": 0,
+        "segment_bytes": 1 << 20,
+    }
     path.write_text("".join(f'{key} = "{value}"\n' for key, value in keys.items()))
     with path.open("a") as file:
         file.writelines(f"{key} = {value}\n" for key, value in numbers.items())
