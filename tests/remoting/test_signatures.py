@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger_remoting.headers_send import WRITE_ALIAS_FIELD
 from dledger_remoting.signatures import Credentials, is_signed_with, signature_of, signed
 
 VECTOR = {"AccessKey": "AK1", "OnsChannel": "ALIYUN", "topic": "T1"}
@@ -64,3 +65,10 @@ def test_old_clients_leave_out_that_a_unique_key_is_asked_for() -> None:
 
 def test_no_text_of_credentials_shows_the_secret() -> None:
     assert "SK1" not in f"{Credentials('AK1', 'SK1')!r} {Credentials('AK1', 'SK1')}"
+
+
+def test_what_a_node_adds_of_a_write_alias_is_not_signed() -> None:
+    """A leader looks at signatures anew, of what another node passes on."""
+    sent = signed({"a": "PG", "b": "T1"}, b"body", Credentials("key", "secret"))
+    assert is_signed_with("secret", {**sent, WRITE_ALIAS_FIELD: "1"}, b"body", VERSION)
+    assert not is_signed_with("secret", {**sent, "c": "1"}, b"body", VERSION)
