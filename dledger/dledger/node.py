@@ -82,11 +82,11 @@ class Node(Log):
         self._failed = asyncio.Event()
         self._environment = AsyncioEnvironment(loop)
         try:
-            self._directory = NodeDirectory(config, self._environment, self._engine.codec)
+            self._directory = NodeDirectory(config, self._environment, self._engine)
             opened = await self._directory.open()
             for note in opened.notes:
                 logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
-            self._links = make_links(config, opened.identity.incarnation, _Receiver(self), self._engine.codec)
+            self._links = make_links(config, opened.identity.incarnation, _Receiver(self), self._engine)
             with excepted("nothing is served yet"):
                 self._replica = Replica(
                     config.replica,

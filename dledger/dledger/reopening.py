@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from dledger.config import NodeConfig
-from dledger.consensus.messages import MessageCodec
+from dledger.consensus.engine import EngineKind
 from dledger.environment import Environment, called_back
 from dledger.errors import ContradictionError, LostDirectoryError, StateDivergedError
 from dledger.loop_guard import excepted
@@ -26,7 +26,7 @@ from dledger.types import ReplicaId
 logger = logging.getLogger(__name__)
 
 
-def make_links(config: NodeConfig, incarnation: str, receiver: Receiver, codec: MessageCodec) -> Links:
+def make_links(config: NodeConfig, incarnation: str, receiver: Receiver, engine: EngineKind) -> Links:
     """The links of a node, which shows itself as that incarnation."""
     return Links(
         ReplicaId(config.node_id, incarnation),
@@ -38,7 +38,8 @@ def make_links(config: NodeConfig, incarnation: str, receiver: Receiver, codec: 
         advertise=config.advertised,
         peers=config.peers,
         receiver=receiver,
-        codec=codec,
+        codec=engine.codec,
+        engine=engine.name,
         limits=LinkLimits.for_elections(config.election_max_ms),
     )
 
@@ -69,9 +70,9 @@ def close_replica(config: NodeConfig, replica: Replica) -> None:
 class NodeDirectory:
     """The directory of a node that starts."""
 
-    def __init__(self, config: NodeConfig, environment: Environment, codec: MessageCodec) -> None:
+    def __init__(self, config: NodeConfig, environment: Environment, engine: EngineKind) -> None:
         self._config = config
-        self._codec = codec
+        self._engine = engine
         self._environment = environment
         self._disk = OsDisk(str(config.data_dir))
         self._returning: Returning | None = None
@@ -101,12 +102,13 @@ class NodeDirectory:
                         boot_id=_boot_id(),
                         bootstrap=config.bootstrap,
                         name=str(config.data_dir),
+                        engine=self._engine.name,
                     )
             except LostDirectoryError as lost:
                 if not config.peers:
                     raise only_voter(lost) from lost
                 with excepted("nothing is served yet"):
-                    identity = identity_to_leave(self._disk, config.replica, mint_incarnation)
+                    identity = identity_to_leave(self._disk, config.replica, mint_incarnation, self._engine.name)
                 await self._wait_for_leader(lost, identity)
                 with excepted("nothing is served yet"):
                     aside = set_aside(self._disk, identity, mint_incarnation)
@@ -123,7 +125,7 @@ class NodeDirectory:
 
     async def _wait_for_leader(self, lost: LostDirectoryError, identity: Identity) -> None:
         returning = Returning(self._config.node_id, lost, self._config.peers, self._environment)
-        links = make_links(self._config, identity.incarnation, returning, self._codec)
+        links = make_links(self._config, identity.incarnation, returning, self._engine)
         self._returning = returning
         try:
             await links.start()

@@ -23,6 +23,10 @@ NO_CHAIN: Final = -1
 """In the place of a chain crc that is not known."""
 
 
+NATIVE_ENGINE: Final = "native"
+"""Name of the engine of those groups whose identities and handshakes name none."""
+
+
 class EntryKind(IntEnum):
     """The `magic` of an entry header."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.checksum import crc32
+from dledger.consensus.engine import EngineKind
 from dledger.engines.native import NATIVE
 from dledger.errors import LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.statemachine import Restore
@@ -103,7 +104,7 @@ def has_trimmed(node: Node, position: int) -> bool:
 class Group:
     """`count` voters, made as an operator's tool makes them: one membership in every identity file."""
 
-    def __init__(self, directory: Path, count: int = 3, **options: object) -> None:
+    def __init__(self, directory: Path, count: int = 3, *, engine: EngineKind = NATIVE, **options: object) -> None:
         self.directory = directory
         self.ids = [f"n{number}" for number in range(count)]
         ports = free_ports(count)
@@ -116,7 +117,7 @@ class Group:
             "snapshot_interval_ms": 0,
             **options,
         }
-        self.engine = NATIVE
+        self.engine = engine
         self.nodes: dict[str, Node] = {}
         self.machines: dict[str, Journal] = {}
         membership = Membership(tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in self.ids))
@@ -124,7 +125,8 @@ class Group:
             home = self.home(voter.node_id)
             home.mkdir(parents=True)
             write_identity(
-                OsDisk(str(home)), Identity(1, "c", "g", voter.node_id, voter.incarnation, SEGMENT_BYTES, membership)
+                OsDisk(str(home)),
+                Identity(1, "c", "g", voter.node_id, voter.incarnation, SEGMENT_BYTES, membership, engine.name),
             )
 
     def home(self, node_id: str) -> Path:

@@ -78,11 +78,13 @@ def files_report(directory: Path) -> list[str]:
     node = "broker-a-n0"
     config = ReplicaConfig("DefaultCluster", "broker-a", node, frozenset({node}), segment_bytes=SEGMENT_BYTES)
     opened = open_directory(OsDisk(str(directory)), config, lambda: pytest.fail("it becomes another incarnation"))
+    identity = msgspec.to_builtins(opened.identity)
+    assert identity.pop("engine") == "native", "that is what a file means which names none"
     found = asdict(opened.recovery) | {
         "base_term": opened.base_term,
         "commit_index": opened.commit_index,
         "hard_state": opened.hard_state,
-        "identity": opened.identity,
+        "identity": identity,
         "may_vote": opened.may_vote,
         "notes of the start": opened.notes,
         "snapshots": opened.snapshots.list(),

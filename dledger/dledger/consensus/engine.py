@@ -216,7 +216,10 @@ class EngineStart:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """One kind of engine: all replicas of a group are of one kind, for others do not understand its messages."""
+    """One kind of engine: all replicas of a group are of one kind, for others do not understand its messages.
+
+    Identities of directories and handshakes of links hold the name, so that kinds never meet.
+    """
 
     name: str
     start: Callable[[EngineStart], Engine]

@@ -6,6 +6,7 @@ from dledger.consensus.engine import EngineKind, EngineStart
 from dledger.core.log_table import LogTable
 from dledger.core.messages import CODEC
 from dledger.core.raft import Raft
+from dledger.types import NATIVE_ENGINE
 
 
 def start_core(start: EngineStart) -> Raft:
@@ -34,4 +35,4 @@ def start_core(start: EngineStart) -> Raft:
     )
 
 
-NATIVE = EngineKind("native", start_core, CODEC)
+NATIVE = EngineKind(NATIVE_ENGINE, start_core, CODEC)

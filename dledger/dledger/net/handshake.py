@@ -25,7 +25,7 @@ import msgspec
 
 from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
-from dledger.types import Lane
+from dledger.types import NATIVE_ENGINE, Lane
 
 PROTOCOL_VERSION = 1
 """Of frames, handshake and messages together."""
@@ -42,7 +42,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Who is speaking, and what both sides must agree on.
 
     `segment_bytes` belongs to the identity of a group: with another one, equal logs would be different files.
-    `host` and `port` are where the speaker's own peer port is dialled.
+    `host` and `port` are where the speaker's own peer port is dialled.  `engine` is sent unless it is the native one,
+    for versions that know of no other.
     """
 
     version: int
@@ -54,6 +55,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     lane: Lane
     host: str
     port: int
+    engine: str = NATIVE_ENGINE
 
 
 class _Challenge(msgspec.Struct, frozen=True, array_like=True):
@@ -93,12 +95,17 @@ _EXPECTED_KIND = {
 }
 
 
+def _encode_hello(hello: Hello) -> bytes:
+    fields = msgspec.structs.astuple(hello)
+    return _encode(fields[:-1] if hello.engine == NATIVE_ENGINE else fields)
+
+
 def find_mismatch(mine: Hello, theirs: Hello, expected_node_id: str | None) -> str | None:
     """Why two nodes cannot be linked, as text that names what was found and expected; None if they can.
 
     `expected_node_id` None accepts any node but this one.
     """
-    for name in ("version", "cluster", "group", "segment_bytes", "lane"):
+    for name in ("version", "cluster", "group", "engine", "segment_bytes", "lane"):
         found, expected = getattr(theirs, name), getattr(mine, name)
         if found != expected:
             return f"{name} {found!r} found, {expected!r} expected"
@@ -205,7 +212,7 @@ class Handshake:
         if self._dialler:
             self._verify(proof.mac, by_dialler=False)
             self._expects = _Expects.WELCOME
-            return encode_head(FrameKind.HELLO, _encode(self._hello))
+            return encode_head(FrameKind.HELLO, _encode_hello(self._hello))
         self._their_nonce = _checked_nonce(proof.nonce)
         try:
             self._verify(proof.mac, by_dialler=True)
@@ -221,7 +228,7 @@ class Handshake:
             return self._refuse(HelloRejectedError(f"{mismatch} (node {theirs.node_id!r} dialled)"), mismatch)
         self.peer = theirs
         self._expects = _Expects.NOTHING
-        return encode_head(FrameKind.WELCOME, _encode(mine))
+        return encode_head(FrameKind.WELCOME, _encode_hello(mine))
 
     def _on_welcome(self, theirs: Hello) -> bytes:
         mismatch = find_mismatch(self._hello, theirs, self._expected_node_id)

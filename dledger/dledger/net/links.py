@@ -27,7 +27,7 @@ from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
 from dledger.net.transport import Buffer, Receiver
-from dledger.types import Lane, ReplicaId
+from dledger.types import NATIVE_ENGINE, Lane, ReplicaId
 
 COMPLAINT_INTERVAL_S = 60.0
 """What goes wrong again and again is logged so often."""
@@ -55,11 +55,11 @@ class Links:
     which a node says of itself; it defaults to the bound address.  `peers` are the dial addresses of the other nodes
     by node id.  A node that no configuration names may dial in if it knows the secret (a learner that joins): it is
     then dialled at the address it says of itself, until it is gone in both directions.  `codec` is that of the engine
-    whose messages are carried.
+    whose messages are carried, `engine` its name.
 
     A connection is refused, with one log line that names what was found and expected, if the other end has another
-    secret, cluster, group, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever the
-    reason, it is dialled again, after a pause that grows from 20 to 500 ms and ends as soon as the peer dials in.
+    secret, cluster, group, engine, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever
+    the reason, it is dialled again, after a pause that grows from 20 to 500 ms and ends as soon as the peer dials in.
 
     All callbacks run on the event loop, and none after `stop` was called.  Raises `ConfigError` if the secret is
     shorter than 16 bytes.
@@ -77,6 +77,7 @@ class Links:
         peers: Mapping[str, Address],
         receiver: Receiver,
         codec: MessageCodec,
+        engine: str = NATIVE_ENGINE,
         advertise: Address | None = None,
         tls: PeerTls | None = None,
         limits: LinkLimits | None = None,
@@ -90,6 +91,7 @@ class Links:
         self._cluster = cluster
         self._group = group
         self._segment_bytes = segment_bytes
+        self._engine = engine
         self._secret = secret
         self._bind = bind
         self._advertise = advertise
@@ -289,6 +291,7 @@ class Links:
             lane=Lane.CONTROL,
             host=host,
             port=port,
+            engine=self._engine,
         )
         return DialContext(
             hello=hello,

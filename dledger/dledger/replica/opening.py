@@ -28,7 +28,7 @@ from dledger.store.recovered import Recovery
 from dledger.store.segments import DIRECTORY as SEGMENTS
 from dledger.store.segments import list_positions
 from dledger.store.snapshots import SnapshotStore
-from dledger.types import HardState, Membership, ReplicaId
+from dledger.types import NATIVE_ENGINE, HardState, Membership, ReplicaId
 
 IDENTITY_FORMAT = 1
 STARTED = "started"
@@ -101,7 +101,7 @@ class Opened:
         )
 
 
-def found_group(config: ReplicaConfig, incarnation: str) -> Identity:
+def found_group(config: ReplicaConfig, incarnation: str, engine: str) -> Identity:
     """The identity of a group's only member so far."""
     me = ReplicaId(config.node_id, incarnation)
     return Identity(
@@ -112,6 +112,7 @@ def found_group(config: ReplicaConfig, incarnation: str) -> Identity:
         incarnation,
         config.segment_bytes,
         Membership((me,)),
+        engine,
     )
 
 
@@ -123,14 +124,15 @@ def open_directory(
     boot_id: str = "",
     bootstrap: bool = False,
     name: str = "the directory",
+    engine: str = NATIVE_ENGINE,
 ) -> Opened:
     """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the host.
 
     `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
-    to someone else, `LostDirectoryError` if what was promised from it cannot be read (see `set_aside`),
-    `CorruptionError` or `StorageError` if it cannot be used.
+    to someone else, or to a node with another engine, `LostDirectoryError` if what was promised from it cannot be read
+    (see `set_aside`), `CorruptionError` or `StorageError` if it cannot be used.
     """
-    identity = _own_identity(disk, config, mint, bootstrap=bootstrap, name=name)
+    identity = _own_identity(disk, config, mint, bootstrap=bootstrap, name=name, engine=engine)
     notes = _scrub_identity(disk, identity)
     hard_state_file, hard_state = HardStateFile.open(disk)
     try:
@@ -183,7 +185,7 @@ def open_directory(
 
 
 def _own_identity(
-    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool, name: str
+    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool, name: str, engine: str
 ) -> Identity:
     """Whose directory this is; an empty one becomes this node's."""
     try:
@@ -193,11 +195,16 @@ def _own_identity(
     if identity is None:
         if any(disk.exists(path) for path in (STARTED, *LOG_DIRECTORIES)):
             raise LostDirectoryError(f"{name} holds a log, and its identity.json is missing", RESTORE_IDENTITY)
-        identity = found_group(config, mint())
+        identity = found_group(config, mint(), engine)
         if not bootstrap:
             identity = _joiner(identity)
         write_identity(disk, identity)
     check_identity(identity, cluster=config.cluster, group=config.group, node_id=config.node_id, directory=name)
+    if identity.engine != engine:
+        raise IdentityError(
+            f"{name} is that of a node with engine {identity.engine!r}, this node runs engine {engine!r}: all nodes of"
+            " a group have the same, from its founding on; start it with the first (nothing was changed)"
+        )
     if identity.segment_bytes != config.segment_bytes:
         raise IdentityError(
             f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
@@ -283,13 +290,15 @@ def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identi
     return fresh
 
 
-def identity_to_leave(disk: Disk, config: ReplicaConfig, mint: Callable[[], str]) -> Identity:
+def identity_to_leave(
+    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], engine: str = NATIVE_ENGINE
+) -> Identity:
     """The identity of a directory that lost something, made up as far as that itself is lost."""
     try:
         identity = read_identity(disk)
     except IdentityError:
         identity = None
-    return identity or _joiner(found_group(config, mint()))
+    return identity or _joiner(found_group(config, mint(), engine))
 
 
 def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
@@ -301,4 +310,5 @@ def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
         incarnation or identity.incarnation,
         identity.segment_bytes,
         None,
+        identity.engine,
     )

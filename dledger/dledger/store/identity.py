@@ -16,20 +16,21 @@ import msgspec
 from dledger.checksum import crc32
 from dledger.errors import IdentityError, UnreadableIdentityError
 from dledger.store.disk import Disk, write_file_durably
-from dledger.types import Membership
+from dledger.types import NATIVE_ENGINE, Membership
 
 PATH = "identity.json"
 COPY_PATH = "identity.copy.json"
 LOCK_NAME = "lock"
 FORMAT = 1
-"""The format that this version writes; it reads this one only."""
+ENGINE_FORMAT = 2
+"""That of an identity which names an engine: versions that know of none must not go on with the log of another one."""
 
 
 class Identity(msgspec.Struct, frozen=True):
     """What a node directory belongs to.
 
     `segment_bytes` is a property of the group: all replicas hold identical bytes.  `initial` is there only in a
-    directory that a bootstrap made, for only a bootstrap mints voters.
+    directory that a bootstrap made, for only a bootstrap mints voters.  `engine` is that of the whole group.
     """
 
     format: int
@@ -39,6 +40,7 @@ class Identity(msgspec.Struct, frozen=True):
     incarnation: str
     segment_bytes: int
     initial: Membership | None = None
+    engine: str = NATIVE_ENGINE
 
 
 def read_identity(disk: Disk, directory: str = "the data directory") -> Identity | None:
@@ -79,6 +81,10 @@ def write_identity(disk: Disk, identity: Identity) -> None:
 
 def _encode(identity: Identity) -> bytes:
     content = msgspec.to_builtins(identity)
+    content["format"] = ENGINE_FORMAT
+    if identity.engine == NATIVE_ENGINE:
+        content["format"] = FORMAT
+        del content["engine"]
     return msgspec.json.format(msgspec.json.encode(content | {"checksum": _checksum(content)})) + b"\n"
 
 
@@ -103,7 +109,7 @@ def _read(disk: Disk, path: str, directory: str) -> Identity | None:
         return None
     try:
         version = msgspec.json.decode(raw, type=_Version).format
-        if version == FORMAT:
+        if version in (FORMAT, ENGINE_FORMAT):
             return _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableIdentityError(
@@ -111,8 +117,8 @@ def _read(disk: Disk, path: str, directory: str) -> Identity | None:
             "the node rejoins as a new incarnation"
         ) from error
     raise IdentityError(
-        f"{directory}: {path} has format {version}, this version reads format {FORMAT}; start it with the version that "
-        "wrote it, or a newer one"
+        f"{directory}: {path} has format {version}, this version reads formats up to {ENGINE_FORMAT}; start it with "
+        "the version that wrote it, or a newer one"
     )
 
 

@@ -169,6 +169,7 @@ class SimGroup:
                     incarnations[name],
                     self.settings.segment_bytes,
                     initial if name in founders else None,
+                    self._engine.name,
                 ),
             )
 
@@ -209,7 +210,9 @@ class SimGroup:
         before = node.identity
         opened: Opened | None = None
         try:
-            opened = open_directory(node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name)
+            opened = open_directory(
+                node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name, engine=self._engine.name
+            )
             life = self._live(node, opened, platter)
         except (LogError, OSError) as error:
             node.disk.entered = node.disk.written = None
@@ -257,7 +260,7 @@ class SimGroup:
             return False
         self.say(f"{node.name} comes back as another incarnation: {lost}")
         try:
-            set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint), self._mint)
+            set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint, self._engine.name), self._mint)
         except DISK_ERRORS as error:
             require(node.disk.is_full or node.failing_disk, "a node comes back", node=node.name, error=error)
             self.say(f"{node.name} cannot come back yet: {error}")

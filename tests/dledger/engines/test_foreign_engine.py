@@ -3,11 +3,16 @@
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from foreign_engine import FOREIGN, ForeignEngine
 
+from dledger import Node
 from dledger.consensus.engine import EngineKind
 from dledger.engines.native import NATIVE
+from dledger.errors import IdentityError
+from dledger.store.disk import OsDisk
+from dledger.store.identity import read_identity, write_identity
 from dledger.testing.engine_suite import messages
 from dledger.testing.engine_suite.groups import Promise
 from dledger_sim.log.faults import Trim
@@ -15,7 +20,7 @@ from dledger_sim.log.group import GroupSettings, SimGroup
 from dledger_sim.log.registers import serve_registers
 from dledger_sim.log.scheduler import Scheduler
 from dledger_sim.log.workload import Workload, WorkloadSettings
-from tests.dledger.node_group import Group
+from tests.dledger.node_group import Group, Journal, until
 
 
 @pytest.mark.parametrize("promise", messages.PROMISES, ids=lambda promise: promise.__name__)
@@ -62,8 +67,7 @@ def test_a_simulated_group_does_with_it_what_it_does_with_the_native_engine() ->
 
 
 async def test_nodes_replicate_and_fail_over_with_it(tmp_path: Path) -> None:
-    group = Group(tmp_path)
-    group.engine = FOREIGN
+    group = Group(tmp_path, engine=FOREIGN)
     try:
         await group.start()
         await group.append(20)
@@ -76,3 +80,40 @@ async def test_nodes_replicate_and_fail_over_with_it(tmp_path: Path) -> None:
         assert {machine.count for machine in group.machines.values()} == {40}
     finally:
         await group.stop()
+
+
+async def test_a_directory_of_another_engine_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    group = Group(tmp_path, count=1, engine=FOREIGN)
+    await group.start()
+    await group.append(1)
+    await group.stop()
+    before = (group.home("n0") / "identity.json").read_bytes()
+    with pytest.raises(IdentityError, match="engine 'foreign', this node runs engine 'native'"):
+        async with Node(group.config("n0"), Journal()):
+            pass
+    assert (group.home("n0") / "identity.json").read_bytes() == before
+    await group.start()
+    await group.append(1)
+    await group.stop()
+
+
+async def test_a_node_of_another_engine_gets_no_link(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    group = Group(tmp_path, engine=FOREIGN)
+    identity = read_identity(OsDisk(str(group.home("n2"))))
+    assert identity is not None
+    write_identity(OsDisk(str(group.home("n2"))), msgspec.structs.replace(identity, engine="native"))
+    try:
+        await group.start("n0", "n1")
+        group.engine = NATIVE
+        await group.start("n2")
+        await group.append(5)
+        for name, other in (("n0", "engine 'native' found, 'foreign' expected"), ("n2", "'foreign' found, 'native'")):
+            await until(lambda name=name, other=other: _is_said(caplog, name, other), other)
+        assert (group.machines["n0"].count, group.machines["n2"].count) == (5, 0)
+    finally:
+        await group.stop()
+
+
+def _is_said(caplog: pytest.LogCaptureFixture, name: str, text: str) -> bool:
+    said = [record.getMessage() for record in caplog.records]
+    return any(f"node={name} " in one and text in one for one in said)

@@ -94,6 +94,7 @@ def test_a_recorded_proof_is_worth_nothing_to_another_challenge():
         ({"cluster": "other"}, "'other'", "'cluster'"),
         ({"group": "other"}, "'other'", "'group'"),
         ({"segment_bytes": 1 << 20}, "1048576", "1073741824"),
+        ({"engine": "other"}, "'other'", "'native'"),
     ],
 )
 def test_what_must_agree_is_named_with_both_values_on_both_sides(changed, found, expected):

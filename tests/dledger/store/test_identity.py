@@ -11,11 +11,13 @@ import pytest
 from dledger.errors import IdentityError
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import (
+    ENGINE_FORMAT,
     FORMAT,
     DirectoryLock,
     Identity,
     check_identity,
     read_identity,
+    scrub_identity,
     write_identity,
 )
 from dledger.types import Membership, ReplicaId
@@ -27,6 +29,17 @@ def test_an_identity_is_read_as_written(disk: Disk):
     assert read_identity(disk) is None
     write_identity(disk, IDENTITY)
     assert read_identity(disk) == IDENTITY
+
+
+def test_only_an_identity_that_names_an_engine_has_a_format_that_older_versions_refuse(disk: Disk):
+    other = msgspec.structs.replace(IDENTITY, engine="other")
+    for identity, number in ((IDENTITY, FORMAT), (other, ENGINE_FORMAT), (IDENTITY, FORMAT)):
+        write_identity(disk, identity)
+        file = disk.open("identity.json")
+        content = msgspec.json.decode(file.pread(file.size(), 0))
+        assert (content["format"], content.get("engine")) == (number, None if number == FORMAT else "other")
+        assert read_identity(disk) == msgspec.structs.replace(identity, format=number)
+        assert scrub_identity(disk, identity) == []
 
 
 @pytest.mark.parametrize(
@@ -46,9 +59,11 @@ def test_a_directory_of_another_is_refused_by_name(key: str, expected: object, t
 
 
 def test_a_newer_format_is_refused(tmp_path: Path):
-    raw = msgspec.json.encode({"format": FORMAT + 1, "shape": "unheard of"})
+    raw = msgspec.json.encode({"format": ENGINE_FORMAT + 1, "shape": "unheard of"})
     (tmp_path / "identity.json").write_bytes(raw)
-    with pytest.raises(IdentityError, match=f"format {FORMAT + 1}, this version reads format {FORMAT}"):
+    with pytest.raises(
+        IdentityError, match=f"format {ENGINE_FORMAT + 1}, this version reads formats up to {ENGINE_FORMAT}"
+    ):
         read_identity(OsDisk(str(tmp_path)))
 
 
