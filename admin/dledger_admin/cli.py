@@ -24,6 +24,8 @@ _COMMANDS: Final = {
     "message": "message:message",
     "dlq": "dlq:dlq",
     "pin": "pin:pin",
+    "account": "account:account",
+    "acl": "acl:acl",
     "log": "log:log",
     "config": "config:config",
     "spark": "spark:spark",
@@ -41,7 +43,9 @@ _COMMANDS: Final = {
 """Command name to `module:attribute` below `dledger_admin.commands`."""
 
 _SECTIONS: Final = {
-    "Manage and look at": ("cluster", "node", "topic", "group", "message", "dlq", "pin", "log", "config", "spark"),
+    "Manage and look at": (
+        *("cluster", "node", "topic", "group", "message", "dlq", "pin", "account", "acl", "log", "config", "spark"),
+    ),
     "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv"),
     "Your shell": ("completion",),

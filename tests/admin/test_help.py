@@ -11,7 +11,7 @@ from command_tree import commands
 
 from dledger_admin.cli import main
 
-NOUNS = ["cluster", "node", "topic", "group", "message", "dlq", "pin", "log", "config", "spark"]
+NOUNS = ["cluster", "node", "topic", "group", "message", "dlq", "pin", "account", "acl", "log", "config", "spark"]
 VERBS = ["up", "down", "status", "produce", "consume", "demo", "chaos"]
 
 _WITHOUT_EXTRAS = """

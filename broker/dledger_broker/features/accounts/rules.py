@@ -75,6 +75,17 @@ class AccountRules:
         return Decision.NOTHING_SAID
 
 
+def demand_of(action: str, resource: str) -> Demand:
+    """What who wants to do something to a resource asks for. Raises `InvalidParameter`."""
+    kind, name = _resource(resource)
+    if kind is None or name.endswith("*"):
+        raise InvalidParameter(f"resource {resource[:64]!r}: one topic, group or cluster is expected")
+    found = _actions(action)
+    if len(found) != 1:
+        raise InvalidParameter(f"action {action[:64]!r}: one of {', '.join(Action)} is expected")
+    return Demand(found, kind, name).judged
+
+
 def checked_rule(rule: Rule) -> Rule:
     """The rule as it may be stored. Raises `InvalidParameter`."""
     _compile(rule)

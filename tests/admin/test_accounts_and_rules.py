@@ -1,0 +1,145 @@
+"""Accounts and rules from the command line, on a broker's own account of what rules mean."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from command_fakes import as_json, dledger, fails_in_one_line, use_fakes
+
+from dledger_admin.commands import account_calls
+from dledger_client import AccessRule, AccountInfo, Credentials
+from dledger_remoting.root_account import root_credentials
+
+KEY_FILE = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
+KEY = ("--key-file", str(KEY_FILE))
+
+
+class FakeAccountAdmin:
+    """Keeps what it is asked; knows three accounts."""
+
+    calls: ClassVar[list[tuple]] = []
+
+    def __init__(self, namesrv: str, credentials: Credentials) -> None:
+        assert credentials == root_credentials(KEY_FILE.read_text())
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def create(self, name, secret, *, is_admin):
+        self.calls.append(("create", name, secret, is_admin))
+
+    async def change(self, name, *, secret=None, is_enabled=None):
+        self.calls.append(("change", name, secret, is_enabled))
+
+    async def delete(self, name):
+        self.calls.append(("delete", name))
+
+    async def accounts(self):
+        found = [AccountInfo("app", False, True), AccountInfo("gone", False, False), AccountInfo("root2", True, True)]
+        return {"broker-a": found}
+
+    async def grant(self, name, rule):
+        self.calls.append(("grant", name, rule))
+
+    async def revoke(self, name, resource, *, is_default):
+        self.calls.append(("revoke", name, resource, is_default))
+
+    async def rules(self):
+        rules = [
+            AccessRule("Topic:orders*", ("Pub",), ("10.0.0.0/8",)),
+            AccessRule("Topic:orders-old", ("Pub",), (), False),
+            AccessRule("Group:*", ("Sub",), (), True, True),
+        ]
+        return {"broker-a": {"app": rules}}
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    use_fakes(monkeypatch)
+    FakeAccountAdmin.calls.clear()
+    monkeypatch.setattr(account_calls, "AccountAdmin", FakeAccountAdmin)
+
+
+def test_a_new_key_is_one_that_a_key_file_takes():
+    key = dledger("account", "new-key").strip()
+    assert len(b64decode(key)) == 32
+    assert root_credentials(key).access_key == "dledger.root"
+    assert dledger("account", "new-key").strip() != key
+
+
+def test_a_secret_is_made_and_shown_where_an_account_is_made_or_rotated():
+    made = as_json("account", "create", "app", "--admin", *KEY)
+    rotated = as_json("account", "rotate", "app", *KEY)
+    assert FakeAccountAdmin.calls == [
+        ("create", "app", made["secret"], True),
+        ("change", "app", rotated["secret"], None),
+    ]
+    assert made["secret"] != rotated["secret"]
+    assert len(made["secret"]) >= 32
+    assert "secret: " in dledger("account", "create", "app", *KEY)
+
+
+def test_accounts_are_disabled_enabled_deleted_and_listed():
+    assert as_json("account", "disable", "app", *KEY) == {"account": "app", "state": "disabled"}
+    dledger("account", "enable", "app", *KEY)
+    dledger("account", "delete", "app", *KEY)
+    assert FakeAccountAdmin.calls == [("change", "app", None, False), ("change", "app", None, True), ("delete", "app")]
+    first, *_ = as_json("account", "list", *KEY)
+    assert first == {"broker_group": "broker-a", "account": "app", "admin": False, "enabled": True}
+    assert "root2" in dledger("account", "list", *KEY)
+
+
+def test_rules_are_granted_revoked_and_listed():
+    dledger("acl", "grant", "app", "Topic:orders*", "Pub", "Sub", "--source", "10.0.0.0/8", *KEY)
+    dledger("acl", "grant", "app", "Topic:*", "Pub", "--deny", "--default", *KEY)
+    dledger("acl", "revoke", "app", "Topic:*", "--default", *KEY)
+    dledger("acl", "revoke", "app", *KEY)
+    assert FakeAccountAdmin.calls == [
+        ("grant", "app", AccessRule("Topic:orders*", ("Pub", "Sub"), ("10.0.0.0/8",))),
+        ("grant", "app", AccessRule("Topic:*", ("Pub",), (), False, True)),
+        ("revoke", "app", "Topic:*", True),
+        ("revoke", "app", None, False),
+    ]
+    assert len(as_json("acl", "list", "app", *KEY)) == 3
+    assert as_json("acl", "list", "other", *KEY) == []
+    assert "orders-old" in dledger("acl", "list", *KEY)
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "code"),
+    [
+        (("app", "Pub", "Topic:orders-new", "--source", "10.1.1.1"), "allowed", 0),
+        (("app", "Pub", "Topic:orders-new"), "no rule allows it", 1),
+        (("app", "Pub", "Topic:orders-old", "--source", "10.1.1.1"), "denied by a rule", 1),
+        (("app", "Sub", "Group:readers"), "allowed", 0),
+        (("app", "Sub", "Topic:%RETRY%readers"), "allowed", 0),
+        (("gone", "Sub", "Group:readers"), "the account is disabled", 1),
+        (("root2", "Log", "Cluster:c"), "allowed", 0),
+    ],
+)
+def test_what_an_account_would_be_answered_is_told(words, verdict, code):
+    result = run("acl", "test", *words, *KEY)
+    assert (result.output.strip(), result.exit_code) == (f"broker-a: {verdict}", code)
+
+
+def run(*words: str):
+    from click.testing import CliRunner
+
+    from dledger_admin.cli import main
+
+    return CliRunner().invoke(main, list(words))
+
+
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
+    wrong = tmp_path / "keys"
+    wrong.write_text("c2hvcnQ=\n")
+    assert "line 1 is no key" in fails_in_one_line("account", "list", "--key-file", str(wrong))
+    assert "cannot be read" in fails_in_one_line("account", "list", "--key-file", str(tmp_path / "absent"))
+    assert "there is no account 'nobody'" in fails_in_one_line("acl", "test", "nobody", "Pub", "Topic:t", *KEY)
+    assert "one topic, group or cluster" in fails_in_one_line("acl", "test", "app", "Pub", "Topic:t*", *KEY)
