@@ -55,6 +55,11 @@ class BrokerConfig(
         KEYS.check(self)
         self._check_peers()
         self._check_addresses()
+        if 2 * self.heartbeat_ms > self.election_min_ms:
+            raise ConfigError(
+                f"heartbeat_ms = {self.heartbeat_ms} must be at most half of election_min_ms = {self.election_min_ms}: "
+                "followers would start elections when one heartbeat is late"
+            )
         if self.max_partial_bytes < 2 * self.max_frame_bytes:
             raise ConfigError(
                 f"max_partial_bytes = {self.max_partial_bytes} must be at least twice max_frame_bytes = "

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from dledger.consensus.settings import RaftSettings
 from dledger.errors import ConfigError
-from dledger.store.log import RESERVE_BYTES
+from dledger.replication_keys import Replication
 
 Address = tuple[str, int]
 
 MIN_SEGMENT_BYTES = 64 << 10
+_KEYS: Final = Replication()
+"""The keys of a file that says nothing: their defaults are declared there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,18 @@ class ReplicaConfig:
     flush: Literal["sync", "async"] = "sync"
     """`sync`: an acknowledgement means fdatasync on a majority.  `async`: written on a majority; a power failure of a
     majority may lose what was acknowledged in the last 100 ms or 16 MiB."""
-    segment_bytes: int = 1 << 30
-    heartbeat_ms: int = 100
-    election_min_ms: int = 500
-    election_max_ms: int = 1000
-    max_uncommitted_bytes: int = 64 << 20
+    segment_bytes: int = _KEYS.segment_bytes
+    heartbeat_ms: int = _KEYS.heartbeat_ms
+    election_min_ms: int = _KEYS.election_min_ms
+    election_max_ms: int = _KEYS.election_max_ms
+    max_uncommitted_bytes: int = _KEYS.max_uncommitted_bytes
     recent_bytes: int = 8 << 20
     """Newest entries kept in memory."""
-    snapshot_interval_ms: int = 5_000
+    snapshot_interval_ms: int = _KEYS.snapshot_interval_s * 1000
     """Least time between two marked segment starts."""
     scrub_interval_ms: int = 3_600_000
     """Pause between two verifications of the whole log in the background."""
-    reserve_bytes: int = RESERVE_BYTES
+    reserve_bytes: int = _KEYS.reserve_bytes
     """Disk space kept back for no-ops, membership entries and trims; at most a quarter of a segment is used."""
     data_dir: str = ""
     """Where an operator finds the replica's files; for texts only."""
@@ -85,16 +87,16 @@ class NodeConfig:
     peers: Mapping[str, Address] = field(default_factory=dict)
     learners: frozenset[str] = frozenset()
     flush: Literal["sync", "async"] = "sync"
-    segment_bytes: int = 1 << 30
-    heartbeat_ms: int = 100
-    election_min_ms: int = 500
-    election_max_ms: int = 1000
-    max_uncommitted_bytes: int = 64 << 20
+    segment_bytes: int = _KEYS.segment_bytes
+    heartbeat_ms: int = _KEYS.heartbeat_ms
+    election_min_ms: int = _KEYS.election_min_ms
+    election_max_ms: int = _KEYS.election_max_ms
+    max_uncommitted_bytes: int = _KEYS.max_uncommitted_bytes
     recent_bytes: int = 8 << 20
-    snapshot_interval_ms: int = 5_000
+    snapshot_interval_ms: int = _KEYS.snapshot_interval_s * 1000
     """Least time between two snapshots, more if they take long to write; 0: one at every segment's start."""
     scrub_interval_ms: int = 3_600_000
-    reserve_bytes: int = RESERVE_BYTES
+    reserve_bytes: int = _KEYS.reserve_bytes
     bootstrap: bool = False
     """Mint a one-voter group in a directory that has no identity yet."""
 

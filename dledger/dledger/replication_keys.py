@@ -34,7 +34,7 @@ class Replication:
     )
     heartbeat_ms: int = key(
         100,
-        "pause between two heartbeats of a leader",
+        "pause between two heartbeats of a leader; at most half of `election_min_ms`",
         bounds=(10, 60_000),
         below=("election_min_ms", "followers would start elections between two heartbeats"),
     )

@@ -86,6 +86,7 @@ def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "advertised_host is missing while host = '0.0.0.0'"),
         ({"port": 10_000, "peer_port": 10_000}, "peer_port = 10000 is already port"),
         ({"heartbeat_ms": 600}, "heartbeat_ms = 600 must be below election_min_ms = 500"),
+        ({"heartbeat_ms": 251}, "heartbeat_ms = 251 must be at most half of election_min_ms = 500"),
         ({"register_period_ms": 20_000}, "name servers would drop this node"),
         ({"pause_outgoing_bytes": 128 << 20}, "must be below max_outgoing_bytes"),
         ({"namesrv": ["names..example:9876"]}, "namesrv = 'names..example:9876', 'names..example' is no host name"),

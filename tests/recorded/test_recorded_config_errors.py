@@ -146,6 +146,8 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"dLegerPeers": '"n0-h:1;n1-h:2"', "peer_port": "2"},
     {"dLegerPeers": '"n0-h:1"', "peers": '{n1 = {address = "h:1"}}'},
     {"heartbeat_ms": "500", "election_min_ms": "500"},
+    {"heartbeat_ms": "251"},
+    {"heartbeat_ms": "250"},
     {"election_min_ms": "1000", "election_max_ms": "1000"},
     {"register_period_ms": "1000", "register_timeout_ms": "1000"},
     {"max_message_bytes": "1024", "max_frame_bytes": "1024"},
