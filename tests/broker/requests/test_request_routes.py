@@ -36,6 +36,8 @@ READS = {
     RequestCode.GET_TOPICS_OF_GROUP,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     RequestCode.AUTH_GET_USER,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     RequestCode.AUTH_LIST_USER,
     RequestCode.AUTH_GET_ACL,
     RequestCode.AUTH_LIST_ACL,

@@ -22,6 +22,7 @@ async def talk(record: Record) -> None:
     guarded.create_topic("T1")
     await made_and_changed(guarded)
     await refused(record.broker("accounts that are refused", access_key_file=KEY_FILE))
+    await plain(record.broker("accounts of RocketMQ 4", access_key_file=KEY_FILE))
 
 
 async def off(broker: Broker) -> None:
@@ -77,3 +78,19 @@ async def refused(broker: Broker) -> None:
     await ask(broker, "another action", 3006, SUBJECT, acl("Topic:T1", "Fly"))
     await ask(broker, "another resource", 3006, SUBJECT, acl("Queue:T1", "Pub"))
     await ask(broker, "another decision", 3006, SUBJECT, acl("Topic:T1", "Pub", decision="Perhaps"))
+
+
+async def plain(broker: Broker) -> None:
+    account = {"accessKey": "app", "admin": "false"}
+    perms = {"topicPerms": "T1=PUB,T2=DENY", "groupPerms": "G=SUB", "defaultTopicPerm": "SUB"}
+    await broker.ask("who names no account", 50, account)
+    await ask(broker, "an account without a secret", 50, account)
+    await ask(broker, "an account", 50, account | perms | {"secretKey": APP.secret, "whiteRemoteAddress": "10.1.0.*"})
+    await ask(broker, "addresses that need no account", 53, {"globalWhiteAddrs": "10.2.0.1,10.2.0.{2,3}"})
+    await ask(broker, "no addresses", 53, {"globalWhiteAddrs": "nowhere"})
+    await ask(broker, "its version", 52, {})
+    await ask(broker, "all accounts", 54, {})
+    await ask(broker, "its rules", 3009, SUBJECT)
+    await ask(broker, "another permission", 50, account | {"topicPerms": "T1=FLY"})
+    await ask(broker, "the account goes", 51, {"accessKey": "app"})
+    await ask(broker, "no name", 51, {"accessKey": ""})

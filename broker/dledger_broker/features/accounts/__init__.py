@@ -2,14 +2,17 @@
 
 `table.py` has what is replicated: accounts with their secrets, sealed (`sealing.py`), and their rules. `rules.py` says
 what rules mean, `addresses.py` patterns of addresses, `judge.py` judges requests for the whole node: start reading
-there. `requests.py` has the request codes, in RocketMQ's form (`policies.py`).
+there. `requests.py` has the request codes, in RocketMQ's form (`policies.py`), `plain_requests.py` those of RocketMQ 4
+(`plain.py`); what they propose is in `changes.py`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from dledger_broker.features.accounts.changes import AccountChanges
 from dledger_broker.features.accounts.judge import Accounts
+from dledger_broker.features.accounts.plain_requests import PlainAccountRequests
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.features.accounts.table import ACCOUNT_COMMANDS, ACCOUNTS, NAME
@@ -23,7 +26,9 @@ def _build(context: Context) -> AccountRequests:
         judge = Accounts(keys, context.config.cluster)
         machine.on_state(judge.keep_table)
         access.guard(judge)
-    return AccountRequests(machine, context.requests, keys, lambda: access.refused)
+    changes = AccountChanges(machine, context.requests, keys)
+    plain = PlainAccountRequests(context.requests, changes, context.config)
+    return AccountRequests(context.requests, changes, plain, lambda: access.refused)
 
 
 FEATURE: Final = Feature(name=NAME, commands=ACCOUNT_COMMANDS, table=ACCOUNTS, activated=True, build=_build)

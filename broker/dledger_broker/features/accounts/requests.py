@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
+from dledger_broker.features.accounts.changes import AccountChanges
+from dledger_broker.features.accounts.plain_requests import PlainAccountRequests
 from dledger_broker.features.accounts.policies import (
     account_of,
     policy_type_of,
@@ -17,12 +18,9 @@ from dledger_broker.features.accounts.policies import (
     with_rules,
     without_rules,
 )
-from dledger_broker.features.accounts.proposals import AccountProposals, Done
-from dledger_broker.features.accounts.sealing import KeyFile
-from dledger_broker.features.accounts.table import ACCOUNTS, AccountTable, DeleteAccount, PutAccount
+from dledger_broker.features.accounts.table import AccountTable, DeleteAccount, PutAccount
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
-from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
@@ -39,33 +37,24 @@ from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import InvalidParameter, NoPermission, RemotingError
 from dledger_remoting.headers import decode_ext
-from dledger_remoting.root_account import ROOT
 
-MAX_ACCOUNTS: Final = 10_000
-MAX_NAME_CHARS: Final = 128
-MAX_SECRET_CHARS: Final = 1_024
 _SUPER: Final = "Super"
 _NORMAL: Final = "Normal"
 _ENABLE: Final = "enable"
 _DISABLE: Final = "disable"
 _READS: Final = (rights.cluster(Action.GET, Action.LIST),)
 
-_logger: Final = logging.getLogger(__name__)
-
 
 class AccountRequests(Part):
-    """Makes, changes, deletes and lists accounts and their rules. `keys` are None on a node without access control:
-    it refuses, as it could keep no secret.
-    """
+    """Makes, changes, deletes and lists accounts and their rules; `refused` says what access control has refused."""
 
     def __init__(
-        self, machine: BrokerMachine, requests: Requests, keys: KeyFile | None, refused: Callable[[], float]
+        self, requests: Requests, changes: AccountChanges, plain: PlainAccountRequests, refused: Callable[[], float]
     ) -> None:
-        self._machine = machine
+        self.changes = changes
         self._requests = requests
-        self._keys = keys
+        self._plain = plain
         self._refused = refused
-        self._proposals = AccountProposals(machine)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -84,10 +73,12 @@ class AccountRequests(Part):
             RequestCode.AUTH_GET_ACL: self.rules,
             RequestCode.AUTH_LIST_ACL: self.all_rules,
         }
+        with_keys = self.changes.with_keys
         return {
-            **{code: Route(self._with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
+            **self._plain.routes,
+            **{code: Route(with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
             **{
-                code: Route(self._with_keys(handle), Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READS)
+                code: Route(with_keys(handle), Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READS)
                 for code, handle in reads.items()
             },
         }
@@ -102,43 +93,31 @@ class AccountRequests(Part):
 
     @property
     def _table(self) -> AccountTable:
-        return self._machine.state.table(ACCOUNTS)
-
-    def _with_keys(self, handle: Callable[[Request], None]) -> Callable[[Request], None]:
-        def handled(request: Request) -> None:
-            if self._keys is None:
-                raise NoPermission("access control is off on this node: set access_key_file")
-            handle(request)
-
-        return handled
+        return self.changes.table
 
     # ---------------------------------------------------------------- accounts
 
     def create_user(self, request: Request) -> None:
         """3001: make an account."""
-        name = _checked_name(decode_ext(UserHeader, request.ext).username)
+        name = decode_ext(UserHeader, request.ext).username
         info = decode_body(UserInfo, request.body, "user")
-        sealed = self._sealed(info.password, name)
+        sealed, admin, enabled = self._said(info, name)
+        new = self.changes.new(name, sealed or "")
         if sealed is None:
             raise InvalidParameter("password can not be blank")
 
         def make() -> Command:
             if self._table.get(name) is not None:
                 raise NoPermission("The user is existed")
-            if len(self._table) >= MAX_ACCOUNTS:
-                raise InvalidParameter(f"there are {MAX_ACCOUNTS} accounts, which is the limit: delete some")
-            return PutAccount(
-                name, sealed, _is_super(info.user_type) or False, _is_enabled(info.user_status) is not False
-            )
+            return msgspec.structs.replace(new, admin=bool(admin), enabled=enabled is not False)
 
-        self._proposals.change(name, make, self._finish(request, name))
+        self.changes.propose(request, name, make)
 
     def update_user(self, request: Request) -> None:
         """3002: another secret, type or status; what is not said stays."""
         name = decode_ext(UserHeader, request.ext).username
         info = decode_body(UserInfo, request.body, "user")
-        sealed, admin = self._sealed(info.password, name), _is_super(info.user_type)
-        enabled = _is_enabled(info.user_status)
+        sealed, admin, enabled = self._said(info, name)
 
         def make() -> Command:
             old = self._put(name)
@@ -149,14 +128,14 @@ class AccountRequests(Part):
                 enabled=old.enabled if enabled is None else enabled,
             )
 
-        self._proposals.change(name, make, self._finish(request, name))
+        self.changes.propose(request, name, make)
 
     def delete_user(self, request: Request) -> None:
         """3003: delete an account, there or not, with its rules."""
         name = decode_ext(UserHeader, request.ext).username
         if not name.strip():
             raise InvalidParameter("username can not be blank")
-        self._proposals.change(name, partial(DeleteAccount, name), self._finish(request, name))
+        self.changes.propose(request, name, partial(DeleteAccount, name))
 
     def user(self, request: Request) -> None:
         """3004: an account, without its secret."""
@@ -178,12 +157,11 @@ class AccountRequests(Part):
             raise NoPermission("The user is not exist")
         return account.put
 
-    def _sealed(self, secret: str | None, name: str) -> str | None:
-        if secret is None or not secret.strip():
-            return None
-        if len(secret) > MAX_SECRET_CHARS:
-            raise InvalidParameter(f"the secret has {len(secret)} characters, the limit is {MAX_SECRET_CHARS}")
-        return None if self._keys is None else self._keys.seal(secret, name)
+    def _said(self, info: UserInfo, name: str) -> tuple[str | None, bool | None, bool | None]:
+        """What a request says of secret, type and status of an account; None is nothing. Raises `InvalidParameter`."""
+        admin = _one_of("userType", info.user_type, _SUPER, _NORMAL)
+        enabled = _one_of("userStatus", info.user_status, _ENABLE, _DISABLE)
+        return self.changes.sealed(info.password, name), admin, enabled
 
     # ---------------------------------------------------------------- rules
 
@@ -191,7 +169,7 @@ class AccountRequests(Part):
         """3006, 3007: more rules, in place of those on the same resources."""
         name = account_of(decode_ext(SubjectHeader, request.ext).subject)
         new = rules_of(decode_body(AclInfo, request.body, "acl").policies)
-        self._proposals.change(name, lambda: with_rules(self._subject(name), new), self._finish(request, name))
+        self.changes.propose(request, name, lambda: with_rules(self._subject(name), new))
 
     def delete_rules(self, request: Request) -> None:
         """3008: the rules on a resource go, or all."""
@@ -204,7 +182,7 @@ class AccountRequests(Part):
                 raise NoPermission("The acl is not exist.")
             return without_rules(old, policy_type, header.resource)
 
-        self._proposals.change(name, make, self._finish(request, name))
+        self.changes.propose(request, name, make)
 
     def rules(self, request: Request) -> None:
         """3009: the rules of an account."""
@@ -229,37 +207,6 @@ class AccountRequests(Part):
         if account is None:
             raise NoPermission(f"The subject of User:{name} is not exist.")
         return account.put
-
-    def _finish(self, request: Request, name: str) -> Done:
-        """Answers when a change is applied, or has failed; one line for each that is applied."""
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                _logger.info("event=account_changed by=%r code=%d account=%r", request.account, request.code, name)
-                request.respond()
-            else:
-                self._requests.fail(request, error)
-
-        return done
-
-
-def _checked_name(name: str) -> str:
-    """The name of an account that is to be made. Raises `InvalidParameter`."""
-    if not name.strip():
-        raise InvalidParameter("username can not be blank")
-    if len(name) > MAX_NAME_CHARS or not name.isprintable() or any(map(str.isspace, name)):
-        raise InvalidParameter(f"username {name[:64]!r}: expected up to {MAX_NAME_CHARS} characters without spaces")
-    if name == ROOT:
-        raise InvalidParameter(f"username {ROOT} is the account of who has the key file")
-    return name
-
-
-def _is_super(text: str | None) -> bool | None:
-    return _one_of("userType", text, _SUPER, _NORMAL)
-
-
-def _is_enabled(text: str | None) -> bool | None:
-    return _one_of("userStatus", text, _ENABLE, _DISABLE)
 
 
 def _one_of(what: str, text: str | None, yes: str, no: str) -> bool | None:

@@ -38,7 +38,7 @@ def guarded() -> ServedBroker:
     access = broker.service.requests._access
     judge = Accounts(KEYS, "DefaultCluster")
     judge.keep_table(broker.memory.machine.state)
-    broker.service.parts[AccountRequests]._keys = KEYS
+    broker.service.parts[AccountRequests].changes.keys = KEYS
     access.guard(judge)
     return broker
 
