@@ -26,6 +26,7 @@ from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Context, Feature, Parts
 from dledger_broker.kernel.queues import QueueState
@@ -70,6 +71,7 @@ class BrokerService:
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
             config,
+            LiveConfig(config),
             machine,
             log,
             env,

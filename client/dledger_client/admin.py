@@ -25,13 +25,11 @@ from dledger_remoting.headers import (
     QueryMessageHeader,
     TopicHeader,
     TopicInClusterHeader,
-    ViewMessageHeader,
     decode_ext,
     encode_ext,
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
-from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.signatures import Credentials
@@ -63,6 +61,8 @@ from .errors import (
 )
 from .group_moves import clone_group, reset_group
 from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
+from .live_settings import live_settings, set_live
+from .message_ids import message_by_id
 from .messages import MessageQueue, ReceivedMessage, messages_in
 from .nameservers import parse_addresses
 from .offsets import QueueOffsets, StartFrom, check_start
@@ -77,7 +77,6 @@ MAX_MESSAGES_BY_KEY: Final = 64
 
 _NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
-_NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
 
@@ -400,6 +399,21 @@ class Admin:
         header = encode_ext(PinNameHeader(name=name))
         await self._calls.ask_leaders(await self._calls.group_names(broker_groups), RequestCode.UNPIN_LOG, header)
 
+    # Settings.
+
+    async def settings(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+        """What is set of the configuration for whole broker groups, texts by key, by broker group."""
+        return await live_settings(self._calls, await self._calls.group_names(broker_groups))
+
+    async def put_settings(self, values: Mapping[str, str], *, broker_groups: Sequence[str] | None = None) -> None:
+        """Set keys of the configuration on all nodes of some broker groups, of all by default, while they run; an empty
+        text takes back what is set, so that each node's own configuration counts again.
+
+        All keys are set in a group or none. Raises `RefusedError` for keys that cannot be set while nodes run, and for
+        values that they do not have.
+        """
+        await set_live(self._calls, values, await self._calls.group_names(broker_groups))
+
     # Messages.
 
     async def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
@@ -407,22 +421,10 @@ class Admin:
 
         Raises `InvalidArgumentError` if the text is no such id, `NotFoundError` if there is no such message.
         """
-        try:
-            host, physical_offset = parse_offset_message_id(offset_message_id)
-        except InvalidParameter as error:
-            raise InvalidArgumentError(error.remark) from error
-        groups = await self.broker_groups()
-        names = [name for name, group in groups.items() if str(host) in group.broker_addrs.values()] or list(groups)
-        ext = encode_ext(ViewMessageHeader(offset=physical_offset))
-        absent = [name for name in names if not groups[name].broker_addrs]
-        for name in await self._calls.group_names([name for name in names if name not in absent]):
-            answers = await self._calls.ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
-            found = messages_in(answers[name], name)
-            if found and found[0].offset_message_id == offset_message_id.upper():
-                return found[0]
-        if absent:
-            raise NoBrokerError(absence(absent))
-        raise _not_found(f"no message has the offset message id {offset_message_id}")
+        found = await message_by_id(self._calls, offset_message_id, await self.broker_groups())
+        if found is None:
+            raise _not_found(f"no message has the offset message id {offset_message_id}")
+        return found
 
     async def messages_by_key(
         self,

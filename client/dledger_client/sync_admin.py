@@ -130,6 +130,14 @@ class SyncAdmin(ClosedAfterUse):
         """See `Admin.reset_offsets`."""
         return self._blocking.run(self._admin.reset_offsets(group, topic, to, queue_id=queue_id))
 
+    def settings(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+        """See `Admin.settings`."""
+        return self._blocking.run(self._admin.settings(broker_groups=broker_groups))
+
+    def put_settings(self, values: Mapping[str, str], *, broker_groups: Sequence[str] | None = None) -> None:
+        """See `Admin.put_settings`."""
+        self._blocking.run(self._admin.put_settings(values, broker_groups=broker_groups))
+
     def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
         """See `Admin.clone_offsets`."""
         self._blocking.run(self._admin.clone_offsets(source, target, topic=topic))

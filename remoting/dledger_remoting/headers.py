@@ -52,6 +52,7 @@ from .headers_namesrv import (
 )
 from .headers_query import (
     MaxOffsetHeader,
+    QueryConsumeQueueHeader,
     QueryMessageHeader,
     QueryMessageResponseHeader,
     QueueHeader,
@@ -113,6 +114,7 @@ __all__ = [
     "PullResponseHeader",
     "PushReplyHeader",
     "PutKVHeader",
+    "QueryConsumeQueueHeader",
     "QueryConsumerOffsetHeader",
     "QueryDataVersionResponseHeader",
     "QueryMessageHeader",

@@ -42,6 +42,16 @@ class TimestampResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="cam
     timestamp: Int64
 
 
+class QueryConsumeQueueHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Units of a consume queue (321), and what a group subscribes to of its topic."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
 class ViewMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One record by its physical offset (33)."""
 

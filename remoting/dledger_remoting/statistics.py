@@ -1,7 +1,8 @@
-"""Bodies that tell of a broker's topics and producers, and of what was counted: 202, 204, 300, 303, 315, 328.
+"""Bodies that tell of a broker's topics and producers, and of what was counted: 202, 204, 300, 303, 315, 321,
+328, 345.
 
-RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody`, `BrokerStatsData` and
-`ProducerTableInfo`.
+RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody`, `BrokerStatsData`,
+`QueryConsumeQueueResponseBody`, `ProducerTableInfo` and `QuerySubscriptionResponseBody`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from .bodies import decode_body, decode_fastjson_body
 from .fastjson import FastJsonValue, encode_fastjson
+from .heartbeat import SubscriptionData
 from .integers import Int32, Int64
 from .topics import MessageQueue
 
@@ -112,3 +114,31 @@ class BrokerStats(msgspec.Struct, frozen=True, rename="camel"):
     stats_day: CountedSum = CountedSum()
     stats_hour: CountedSum = CountedSum()
     stats_minute: CountedSum = CountedSum()
+
+
+class QueueUnit(msgspec.Struct, frozen=True, rename="camel"):
+    """A unit of a consume queue: where a record stands in the log, its size, its tag code; RocketMQ writes it so."""
+
+    physic_offset: Int64
+    physic_size: Int32
+    tags_code: Int64
+
+
+class QueueUnits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The answer to 321: units, and from which offset to which there are some. `filter_data` says that the group which
+    was named has no member that subscribes to the topic, else `subscription_data` is what they subscribe to.
+    """
+
+    max_queue_index: Int64
+    min_queue_index: Int64
+    queue_data: list[QueueUnit]
+    filter_data: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class SubscriptionOfGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The answer to 345; no `subscription_data` without members that subscribe to the topic."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None

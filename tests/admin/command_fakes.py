@@ -127,6 +127,12 @@ class FakeAdmin:
     async def set_offset(self, name, queue, offset):
         self.calls.append(("set", name, queue, offset))
 
+    async def settings(self, *, broker_groups=None):
+        return {"broker-a": {"retention_hours": "48"}, "broker-b": {}}
+
+    async def put_settings(self, values, *, broker_groups=None):
+        self.calls.append(("put settings", dict(values), broker_groups))
+
     async def clone_offsets(self, source, target, *, topic=None):
         self.calls.append(("clone", source, target, topic))
 

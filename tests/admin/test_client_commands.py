@@ -397,3 +397,21 @@ def test_a_client_error_is_one_line():
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
     assert result.output.count("\n") == 1
+
+
+def test_live_keys_of_brokers_are_set_listed_and_taken_back():
+    line = {"broker_group": "broker-a", "key": "retention_hours", "value": "48"}
+    assert as_json("config", "live") == [line]
+    assert as_json("config", "set", "fileReservedTime=48", "auto_create_topic=false") == [line]
+    assert as_json("config", "unset", "retention_hours", "--broker-group", "broker-a") == [line]
+    assert FakeAdmin.calls == [
+        ("put settings", {"fileReservedTime": "48", "auto_create_topic": "false"}, None),
+        ("put settings", {"retention_hours": ""}, ["broker-a"]),
+    ]
+    assert "retention_hours  48" in dledger("config", "live")
+
+
+@pytest.mark.parametrize("setting", ["retention_hours", "retention_hours=", "=48"])
+def test_a_setting_without_key_or_value_is_wrong_usage(setting):
+    refused = CliRunner().invoke(main, ["config", "set", setting])
+    assert (refused.exit_code, FakeAdmin.calls) == (2, [])

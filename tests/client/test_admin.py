@@ -140,6 +140,33 @@ async def test_an_answer_to_a_pin_that_cannot_be_read_is_an_error_that_names_the
             await admin.pin("p", 0, broker_group="broker-a")
 
 
+async def test_settings_are_sent_as_lines_and_told_by_broker_group():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        bodies = []
+
+        def put(command):
+            bodies.append(bytes(command.body))
+            return make_response(command, 0)
+
+        node = cluster.group.nodes[0]
+        node.on[RequestCode.UPDATE_BROKER_CONFIG] = put
+        await admin.put_settings({"fileReservedTime": "48", "auto_create_topic": ""}, broker_groups=["broker-a"])
+        assert bodies == [b"fileReservedTime=48\nauto_create_topic=\n"]
+        told = {"dledgerLive": '{"retention_hours":"48"}'}
+        node.on[RequestCode.GET_BROKER_CONFIG] = lambda command: make_response(command, 0, ext=told)
+        assert await admin.settings(broker_groups=["broker-a"]) == {"broker-a": {"retention_hours": "48"}}
+        node.on[RequestCode.GET_BROKER_CONFIG] = lambda command: make_response(command, 0, ext={"dledgerLive": "["})
+        with pytest.raises(RefusedError, match="dledgerLive"):
+            await admin.settings(broker_groups=["broker-a"])
+
+
+@pytest.mark.parametrize("key", ["", "a=b", "a\nb"])
+async def test_a_setting_that_is_no_line_is_refused_before_anything_is_asked(key):
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgumentError, match="expected a key and a value"):
+            await admin.put_settings({key: "1"}, broker_groups=["broker-a"])
+
+
 async def test_requests_follow_the_leader():
     async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
         await admin.offsets("CG", "T")

@@ -23,6 +23,7 @@ from tests.recorded.areas import (
     resets,
     retries,
     sending,
+    settings,
     statistics,
     topics,
     transactions,
@@ -52,6 +53,7 @@ AREAS = (
     resets,
     consumer_questions,
     accounts,
+    settings,
 )
 
 

@@ -24,6 +24,7 @@ from dledger_broker.features.pop.commands import (
 )
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
+from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
@@ -123,6 +124,7 @@ EXAMPLES: list[tuple[str, Command]] = [
     ),
     ("an account's end", DeleteAccount("app")),
     ("addresses that need no account", PutWhiteList(("10.0.0.7",))),
+    ("keys that are set while nodes run", PutSettings({"retention_hours": "48", "property_filter": ""})),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -21,6 +21,7 @@ from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRo
 from dledger_broker.features.resets.table import RESETS, ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
+from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel import snapshot
 from dledger_broker.kernel.commands import Command
@@ -177,6 +178,11 @@ def reset(replica: Replica) -> None:
     replica.apply(SeeReset("readers", "orders", 1, number, Committer(1 << 60, (2, 3), 4)))
 
 
+def settings(replica: Replica) -> None:
+    replica.apply(PutSettings({"retention_hours": "48", "property_filter": "false"}))
+    replica.apply(PutSettings({"property_filter": ""}))
+
+
 def limits_alone(replica: Replica) -> None:
     replica.apply(LimitSends(120_000, 5_000_000))
 
@@ -286,6 +292,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     request_modes,
     reset,
     accounts,
+    settings,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -375,6 +382,7 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
         "request-modes",
         "resets",
         "seen-resets",
+        "settings",
     }
     assert set(kinds) | alone == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")

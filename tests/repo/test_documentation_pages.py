@@ -12,6 +12,7 @@ from dledger_broker.broker_conf import WITHOUT_EFFECT
 from dledger_broker.config import KEYS as BROKER
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.client_membership.members import LEADER_CHANGED_CODE
+from dledger_broker.frontend.refused_codes import INSTEAD
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.testing import BrokerInMemory
 from dledger_namesrv.config import KEYS as NAME_SERVER
@@ -100,6 +101,14 @@ def test_a_request_that_the_page_calls_refused_is_and_its_name_is_told(code: int
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         True,
     )
+
+
+def test_a_refusal_says_what_to_do_instead_unless_no_release_handles_the_code():
+    with_reason, without_reason = REFUSED.split("| what RocketMQ's own brokers refuse |")
+    assert INSTEAD.keys() == codes_of(with_reason).keys()
+    assert INSTEAD.keys().isdisjoint(codes_of(without_reason))
+    answer = served_broker().client().call(RequestCode.CONTROLLER_ELECT_MASTER)
+    assert "a group elects its leader itself" in (answer.remark or "")
 
 
 def test_the_request_codes_that_name_servers_answer_are_those_on_the_pages():

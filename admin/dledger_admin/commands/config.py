@@ -28,6 +28,7 @@ from ..cluster.toml_text import TomlValue, dump
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
+from .live_config import live, set_live, unset
 
 _ONLY_BROKERS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases} - {
     *NAMESRV_KEYS.by_name,
@@ -60,7 +61,12 @@ class ShownValue(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sourc
 
 @click.group(cls=HelpGroup)
 def config() -> None:
-    """Check configuration files of nodes and name servers, and show what they come to."""
+    """Check configuration files of nodes and name servers, show what they come to, and set keys of running brokers."""
+
+
+config.add_command(live)
+config.add_command(set_live)
+config.add_command(unset)
 
 
 @config.command()

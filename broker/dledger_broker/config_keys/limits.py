@@ -88,24 +88,28 @@ class Limits:
         "queues that the members of one consumer group have locked, and that one request names",
         consequence="those beyond are not granted",
         bounds=(1, 100_000),
+        live=True,
     )
     max_pop_in_flight: int = key(
         20_000,
         "messages of a queue that a consumer group has popped and not acknowledged",
         consequence="further pops are answered 209",
         bounds=(32, 1_000_000),
+        live=True,
     )
     max_request_modes: int = key(
         100_000,
         "topics of consumer groups of which is set whether they are pulled or popped",
         consequence="one more is refused",
         bounds=(1, 10_000_000),
+        live=True,
     )
     max_filter_chars: int = key(
         MAX_EXPRESSION_CHARS,
         "characters in the expression of a subscription, by tags, properties or class",
         consequence="a longer one is answered 23",
         bounds=(1, MAX_EXPRESSION_CHARS),
+        live=True,
     )
     max_filter_depth: int = key(
         MAX_DEPTH,

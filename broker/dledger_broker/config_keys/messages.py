@@ -41,6 +41,7 @@ class TopicsAndGroups:
         "a send to an unknown topic creates it, on the broker group that the message goes to; `dledger topic create` "
         "creates it on all",
         aliases=(Alias("autoCreateTopicEnable"),),
+        live=True,
     )
     trace_topic: bool = key(
         True,
@@ -53,11 +54,13 @@ class TopicsAndGroups:
         True,
         "a heartbeat or pull of an unknown consumer group creates it",
         aliases=(Alias("autoCreateSubscriptionGroup"),),
+        live=True,
     )
     property_filter: bool = key(
         True,
         "consumers may filter by what properties hold, with expressions in SQL92",
         aliases=(Alias("enablePropertyFilter"),),
+        live=True,
     )
     class_filters: Mapping[str, str] = key(
         {},
@@ -95,6 +98,7 @@ class TopicsAndGroups:
         choices=("pull", "pop"),
         expected="'pull' or 'pop': how consumers whose queues the broker assigns get messages",
         aliases=(Alias("defaultMessageRequestMode", words={"PULL": "pull", "POP": "pop"}),),
+        live=True,
     )
     default_topic_queues: int = key(
         DEFAULT_TOPIC_QUEUES,
@@ -102,6 +106,7 @@ class TopicsAndGroups:
         "Our client asks for 8, as many as `dledger topic create` makes",
         bounds=(1, 1_024),
         aliases=(Alias("defaultTopicQueueNums"),),
+        live=True,
     )
     max_message_bytes: int = key(
         4 * MIB,
@@ -109,6 +114,7 @@ class TopicsAndGroups:
         bounds=(1, 4 * MIB),
         below=("max_frame_bytes", "the largest message would not fit into a frame"),
         aliases=(Alias("maxMessageSize"),),
+        live=True,
     )
 
 
@@ -140,22 +146,26 @@ class Transactions:
         "how long after its send a half is checked first, unless it says so itself (`CHECK_IMMUNITY_TIME_IN_SECONDS`, "
         "at most an hour)",
         bounds=(0, _DAY_MS),
+        live=True,
     )
     transaction_check_interval_ms: int = key(
         30_000,
         "pause between two checks of a half; longer if more are due, for a leader checks at most 500 a second",
         bounds=(100, _DAY_MS),
+        live=True,
     )
     transaction_check_max: int = key(
         15,
         "how often a half is checked, whether a producer of its group is connected or not, before it is given up",
         bounds=(1, 1_000),
+        live=True,
     )
     max_open_halves: int = key(
         100_000,
         "transactions that are neither committed nor rolled back",
         consequence="one more is answered 2",
         bounds=(1, 10_000_000),
+        live=True,
     )
 
 
@@ -179,12 +189,14 @@ class DelayedMessages:
         "how far off the time may be that a message names",
         bounds=(1, 40 * 86_400),
         aliases=(Alias("timerMaxDelaySec"),),
+        live=True,
     )
     max_pending_timers: int = key(
         10_000_000,
         "how many messages may wait",
         consequence="one more is refused (1). What consumers send back may go beyond both limits by a quarter",
         bounds=(1, 1 << 40),
+        live=True,
     )
     max_pending_timer_bytes: int = key(
         0,

@@ -39,14 +39,16 @@ class Retention:
         "old as its newest message](#what-a-wrong-clock-does-to-retention), on every node alike",
         bounds=(1, 24 * 365 * 100),
         aliases=(Alias("fileReservedTime"),),
+        live=True,
     )
-    retention_bytes: int = key(0, "largest log, 0 = no limit", bounds=(0, 1 << 60))
+    retention_bytes: int = key(0, "largest log, 0 = no limit", bounds=(0, 1 << 60), live=True)
     disk_max_used_ratio: float = key(
         0.75,
         "the oldest segments go, whatever their age, while the disk of any voter that answers is fuller than this; "
         "delayed messages there are written again from 0.05 below it on",
         bounds=(0.10, 0.95),
         aliases=(Alias("diskMaxUsedSpaceRatio", percent, "percent"),),
+        live=True,
     )
 
 

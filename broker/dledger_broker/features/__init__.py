@@ -30,6 +30,7 @@ from dledger_broker.features import (
     retries,
     runtime,
     sending,
+    settings,
     statistics,
     topics,
     transactions,
@@ -37,6 +38,7 @@ from dledger_broker.features import (
 from dledger_broker.kernel.state import registry_of
 
 FEATURES: Final = (
+    settings.FEATURE,
     topics.FEATURE,
     groups.FEATURE,
     offsets.FEATURE,

@@ -14,6 +14,7 @@ from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.alias_port import ANSWERS, SENDS, mark_send
 from dledger_broker.frontend.forwarding import Forwarder
+from dledger_broker.frontend.refused_codes import refusal_of
 from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.counters import BrokerCounters
@@ -334,8 +335,7 @@ class Dispatcher:
             self.fail(request, error)
 
     def _unsupported(self, request: Request) -> None:
-        name = request_code_name(request.code)
-        raise RequestCodeNotSupported(f" request type {request.code} not supported ({name})")
+        raise RequestCodeNotSupported(refusal_of(request.code, request_code_name(request.code)))
 
     # ---------------------------------------------------------------- out
 

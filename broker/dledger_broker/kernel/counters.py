@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from dledger_broker.kernel.deliveries import Deliveries
+from dledger_broker.kernel.deliveries import Deliveries, TopicSizes
+from dledger_broker.kernel.put_times import PutTimes
 
 _LIMIT: Final = "How often the limit of this name acted; see the configuration reference"
 
@@ -88,7 +89,8 @@ HELP: Final[Mapping[str, str]] = {
 class BrokerCounters:
     """Numbers that only grow. Limits are counted each time they act, under the name of their configuration key.
 
-    `delivered` has what consumers have got, group by group; it is no number of the exporter's.
+    `delivered` has what consumers have got, `sent_back` what of it they have sent back, group by group, `sizes` the
+    bytes that sends have stored, topic by topic, `put_times` how long they took; none is a number of the exporter's.
     """
 
     requests: int = 0
@@ -138,6 +140,9 @@ class BrokerCounters:
     max_filter_operands: int = 0
     max_class_filter_waits: int = 0
     delivered: Deliveries = field(default_factory=Deliveries)
+    sent_back: Deliveries = field(default_factory=Deliveries)
+    sizes: TopicSizes = field(default_factory=TopicSizes)
+    put_times: PutTimes = field(default_factory=PutTimes)
 
     def count_delivery(self, group: str, topic: str, messages: int, size: int) -> None:
         """A consumer group has got messages of a topic, `size` bytes in all."""

@@ -100,6 +100,15 @@ class Lookup:
                 raise
             return -1
 
+    async def units(self, queue: QueueState, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Up to `count` units of a queue from an offset on that it has: positions, sizes and tag codes of records."""
+        found: list[tuple[int, int, int]] = []
+        while len(found) < count and queue.min_offset <= offset < queue.max_offset:
+            units = await self._units(queue, offset, count - len(found))
+            found += UNIT.iter_unpack(units)
+            offset += len(units) // UNIT.size
+        return found
+
     async def _first_stored_at(self, queue: QueueState, low: int, high: int, wanted_ms: int) -> int:
         """The first of the offsets from `low` on whose message was stored at or after a time, `high` if none was."""
         while low < high:
@@ -115,14 +124,18 @@ class Lookup:
         return await self._reader.store_timestamp(position)
 
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
+        position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
+        return position, size
+
+    async def _units(self, queue: QueueState, offset: int, count: int) -> bytes:
+        """Up to `count` units, at least one."""
         if offset >= queue.view.end:
             raise NotLeaderError(None, 0, f"this node has not rebuilt the files of {queue} beyond {queue.view.end} yet")
-        unit = self._queues.read(queue.view, offset, 1)
-        if unit is None:
-            later: bytes = await called_back(lambda done: self._queues.read_later(queue.view, offset, 1, done))
-            unit = later
-        position, size, _ = UNIT.unpack(unit)
-        return position, size
+        units = self._queues.read(queue.view, offset, count)
+        if units is None:
+            later: bytes = await called_back(lambda done: self._queues.read_later(queue.view, offset, count, done))
+            units = later
+        return units
 
 
 def _is_gone(queue: QueueState, offset: int) -> bool:

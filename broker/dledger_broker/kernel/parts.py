@@ -21,6 +21,7 @@ from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Requests
 from dledger_broker.kernel.roles import Roles
@@ -132,9 +133,12 @@ class Parts:
 
 @dataclass(frozen=True)
 class Context:
-    """What a feature's part is made from. `store_host` is the numeric address that records and message ids carry."""
+    """What a feature's part is made from. `config` is what the node has started with, `live` what counts now of keys
+    that are live; `store_host` is the numeric address that records and message ids carry.
+    """
 
     config: BrokerConfig
+    live: LiveConfig
     machine: BrokerMachine
     log: Log
     env: Environment

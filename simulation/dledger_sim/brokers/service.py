@@ -148,7 +148,8 @@ class SimBroker:
             config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )
         self.retention = self.service.parts[Retention]
-        self.retention.policy = RetentionPolicy(max_age_ms=settings.retention_ms)
+        kept = RetentionPolicy(max_age_ms=settings.retention_ms)
+        self.retention.policy = lambda: kept
         if settings.class_filters:
             worker = MortalWorker(Random(f"{name} {life.node.lives} classes"), truth.happened)
             self.service.parts[ClassFilters].workers = {CLASS_NAME: worker}

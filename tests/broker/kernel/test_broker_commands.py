@@ -18,6 +18,7 @@ from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.pop.commands import Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
+from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
@@ -65,6 +66,7 @@ EXAMPLES = [
     ),
     DeleteAccount("app"),
     PutWhiteList(("10.0.0.7",)),
+    PutSettings({"retention_hours": "48", "property_filter": ""}),
 ]
 
 

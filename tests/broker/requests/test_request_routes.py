@@ -41,6 +41,8 @@ READS = {
     RequestCode.AUTH_LIST_USER,
     RequestCode.AUTH_GET_ACL,
     RequestCode.AUTH_LIST_ACL,
+    RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.GET_SUBSCRIPTION_OF_GROUP,
 }
 REPLIES = {
     RequestCode.SEND_REPLY_MESSAGE,
@@ -62,6 +64,7 @@ OWN_ANSWERS = {
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.GET_BROKER_CONFIG,
 }
 HELD = {
     RequestCode.PULL_MESSAGE,

@@ -105,7 +105,13 @@ class OneNodeBroker:
         trimmed = asyncio.Event()
         self.node.on_trimmed(lambda position: trimmed.set())
         job = Retention(
-            self.machine, self.node, self.env, ProposedPins(self.machine), NothingWaits(), policy, BrokerCounters()
+            self.machine,
+            self.node,
+            self.env,
+            ProposedPins(self.machine),
+            NothingWaits(),
+            lambda: policy,
+            BrokerCounters(),
         )
         self.machine.jobs.open([job], self.node, LogWriter(self.machine, self.node, self.env, STORE_HOST))
         handle = self.machine.jobs.handle_of(job.name)

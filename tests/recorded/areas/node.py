@@ -6,7 +6,7 @@ from tests.recorded.areas.sending import send_ext
 from tests.recorded.conversation import Record
 
 NOT_UNDERSTOOD = (
-    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.QUERY_CORRECTION_OFFSET,
     RequestCode.REGISTER_FILTER_SERVER,
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -33,5 +33,5 @@ async def talk(record: Record) -> None:
         )
     await broker.follow()
     await broker.ask("what it says of itself while another one leads", 28)
-    await broker.ask("what it does not know while another one leads", RequestCode.UPDATE_BROKER_CONFIG)
+    await broker.ask("what it does not know while another one leads", RequestCode.QUERY_CORRECTION_OFFSET)
     broker.served.service.parts[RuntimeInfo].stop()

@@ -14,6 +14,7 @@ PRODUCERS = {"producerGroup": "PG"}
 async def talk(record: Record) -> None:
     await told(record.broker("statistics"))
     await counted(record.broker("what is counted"))
+    await looked_at(record.broker("units of queues"))
     await groups(record.broker("groups in lists"))
     await elsewhere(record.broker("statistics at a node that does not lead"))
 
@@ -45,6 +46,25 @@ async def told(broker: Broker) -> None:
     await broker.ask("topics of the system", 305)
     for code in (306, 316, 329):
         await broker.ask("cleaning", code)
+
+
+async def looked_at(broker: Broker) -> None:
+    asked = {**TOPIC, "queueId": "0", "index": "0", "count": "2"}
+    subscribed = {**TOPIC, "group": "CG"}
+    await broker.ask("a queue that is not there", 321, asked)
+    await broker.ask("nobody says which", 321)
+    broker.create_topic("T1", 2)
+    for _ in range(3):
+        await broker.ask("a message", 310, send_ext("T1"), b"hello")
+    await broker.ask("its first units", 321, asked)
+    await broker.ask("the last one, in binary", 321, {**asked, "index": "2"}, serialize_type=1)
+    await broker.ask("units for a group that is not there", 321, {**asked, "consumerGroup": "CG"})
+    await broker.ask("what nobody subscribes to", 345, subscribed)
+    await broker.ask("a client that consumes and produces", 34, body=heartbeat("c1"))
+    await broker.ask("units for a group", 321, {**asked, "consumerGroup": "CG"})
+    await broker.ask("what a group subscribes to", 345, subscribed)
+    await broker.ask("what a group subscribes to, in binary", 345, subscribed, serialize_type=1)
+    await broker.ask("nobody says of what", 345)
 
 
 async def counted(broker: Broker) -> None:

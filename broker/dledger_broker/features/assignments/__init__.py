@@ -19,7 +19,7 @@ def _build(context: Context) -> AssignmentRequests:
     return AssignmentRequests(
         context.machine,
         context.group,
-        context.config,
+        context.live,
         context.counters,
         context.requests,
         context.parts[Gossip],

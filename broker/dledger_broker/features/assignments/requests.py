@@ -15,12 +15,12 @@ from typing import Final
 from dledger.errors import LogError
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.topic_routes import TopicRoutes
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.assignments.choosing import DEFAULT_STRATEGY, STRATEGIES, Strategy, readable_queues, share
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey, PutRequestMode, RequestModeTable
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -79,7 +79,7 @@ class AssignmentRequests(Part):
         self,
         machine: BrokerMachine,
         group: Group,
-        config: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
         gossip: Gossip,
@@ -87,7 +87,7 @@ class AssignmentRequests(Part):
     ) -> None:
         self._machine = machine
         self._group = group
-        self._config = config
+        self._live = live
         self._counters = counters
         self._requests = requests
         self._gossip = gossip
@@ -159,7 +159,7 @@ class AssignmentRequests(Part):
         said = self._table.get(ModeKey(topic, group))
         if said is not None:
             return said
-        return Mode(self._config.default_request_mode == "pop" and not is_retry_topic(topic))
+        return Mode(self._live.config.default_request_mode == "pop" and not is_retry_topic(topic))
 
     def _found(
         self, request: Request, body: QueryAssignmentBody, strategy: Strategy, route: TopicRouteData | None
@@ -174,7 +174,7 @@ class AssignmentRequests(Part):
         if topic is None or not self._group.ready:
             _go_on(request)
             return
-        queues = readable_queues(body.topic, self._config.broker_group, topic.config, route.queue_datas)
+        queues = readable_queues(body.topic, self._live.config.broker_group, topic.config, route.queue_datas)
         mode = self._mode_of(body.topic, body.consumer_group)
         if body.message_model is not MessageModel.BROADCASTING:
             members = self._gossip.merged.members(body.consumer_group)
@@ -207,7 +207,7 @@ class AssignmentRequests(Part):
 
     def _require_room(self, key: ModeKey) -> None:
         """Raise `InvalidParameter` if one more is one too many."""
-        table, limit = self._table, self._config.max_request_modes
+        table, limit = self._table, self._live.config.max_request_modes
         new = {other for other in self._under_way if table.get(other) is None} - {key}
         if table.get(key) is None and len(table) + len(new) >= limit:
             self._counters.max_request_modes += 1

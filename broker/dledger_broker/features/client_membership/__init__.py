@@ -19,11 +19,11 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> ClientRequests:
-    machine, env, group, config = context.machine, context.env, context.group, context.config
+    machine, env, group = context.machine, context.env, context.group
     gossip, readers = context.parts[Gossip], context.parts[Readers]
     consumers = ConsumerRequests(env, group, gossip, readers, context.requests)
     groups = context.parts[GroupRequests].proposals
-    members = GroupMembers(machine, env, group, config, context.parts[Channels], groups, gossip)
+    members = GroupMembers(machine, env, group, context.live, context.parts[Channels], groups, gossip)
     return ClientRequests(env, group, gossip, members, consumers)
 
 

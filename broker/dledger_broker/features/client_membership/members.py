@@ -9,11 +9,11 @@ from typing import Final
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientChannel, ClientRow
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers import ConsumerGroupHeader, encode_ext
@@ -35,7 +35,7 @@ class GroupMembers:
         machine: BrokerMachine,
         env: Environment,
         group: Group,
-        config: BrokerConfig,
+        live: LiveConfig,
         channels: Iterable[ClientChannel],
         groups: GroupProposals,
         gossip: Gossip,
@@ -43,7 +43,7 @@ class GroupMembers:
         self._machine = machine
         self._env = env
         self._group = group
-        self._config = config
+        self._live = live
         self._channels = channels
         self._groups = groups
         self._gossip = gossip
@@ -103,7 +103,7 @@ class GroupMembers:
             return False
         state = self._machine.state
         if name not in state.table(GROUPS).by_name:
-            return self._config.auto_create_group
+            return self._live.config.auto_create_group
         return consumer.consume_type is not ConsumeType.POP and retry_topic(name) not in state.topics
 
     def _ensure_one(self, consumer: ConsumerData, done: Callable[[object], None]) -> None:
@@ -146,7 +146,7 @@ class GroupMembers:
         if announced == self._announced:
             return
         self._announced = announced
-        ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._config.broker_group}
+        ext = {"term": str(self._group.term), "leaderAddr": address, "brokerName": self._live.config.broker_group}
         for connection in self._channels:
             if connection.wants_leader_notices:
                 connection.push(LEADER_CHANGED_CODE, ext)

@@ -23,7 +23,7 @@ def _build(context: Context) -> DueMessages:
         context.writer,
         context.log,
         context.env,
-        context.config,
+        context.live,
         context.clock,
         context.requests,
         context.parts[Gossip],

@@ -10,8 +10,8 @@ from typing import Final
 
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.table import Pending
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.parts import Gauge
 from dledger_remoting.errors import ServerError
 
@@ -26,11 +26,11 @@ RETRY_FACTOR: Final = 1.25
 class PendingLimits:
     """Use from the event loop; `too_many` and `too_large` count what was refused."""
 
-    def __init__(self, log: Log, gossip: Gossip, config: BrokerConfig) -> None:
+    def __init__(self, log: Log, gossip: Gossip, live: LiveConfig) -> None:
         self.too_many = self.too_large = 0
         self._log = log
         self._gossip = gossip
-        self._config = config
+        self._live = live
         gossip.facts[LOG_BYTES] = self._own_log_bytes
 
     @property
@@ -55,23 +55,24 @@ class PendingLimits:
         told = [log_bytes for node_id, log_bytes in self._gossip.told(LOG_BYTES).items() if node_id in voters]
         own = self._own_log_bytes()
         smallest = min([*told, *([own] if own is not None else [])], default=1 << 62)
-        return min(self._config.max_pending_timer_bytes or 1 << 60, smallest // LOG_PART)
+        return min(self._live.config.max_pending_timer_bytes or 1 << 60, smallest // LOG_PART)
 
     def has_room(self, pending: Pending, more: Pending) -> bool:
         """Whether more may wait that producers send; nothing is counted as refused."""
         return (
-            pending.rows + more.rows <= self._config.max_pending_timers and pending.bytes + more.bytes <= self.max_bytes
+            pending.rows + more.rows <= self._live.config.max_pending_timers
+            and pending.bytes + more.bytes <= self.max_bytes
         )
 
     def require_room(self, pending: Pending, more: Pending, *, sent_back: bool) -> None:
         """Raise `ServerError` if more may not wait; `pending` is what does, `sent_back`: a consumer's."""
         factor = RETRY_FACTOR if sent_back else 1.0
         rows, size = pending.rows + more.rows, pending.bytes + more.bytes
-        if rows > self._config.max_pending_timers * factor:
+        if rows > self._live.config.max_pending_timers * factor:
             self.too_many += 1
             raise ServerError(
                 f"{pending.rows} messages wait until they are due, max_pending_timers is "
-                f"{self._config.max_pending_timers}: send without a delay, or later, or raise it"
+                f"{self._live.config.max_pending_timers}: send without a delay, or later, or raise it"
             )
         max_bytes = self.max_bytes
         if size > max_bytes * factor:
@@ -84,10 +85,10 @@ class PendingLimits:
 
     def _own_log_bytes(self) -> int | None:
         """How large this node's log may become, by what is configured and what its disk has."""
-        space, limit = self._log.disk_space, self._config.retention_bytes
+        space, limit = self._log.disk_space, self._live.config.retention_bytes
         if space is None:
             return limit or None
         used = space.total_bytes - space.free_bytes
-        room = max(0, int(space.total_bytes * self._config.disk_max_used_ratio) - used)
+        room = max(0, int(space.total_bytes * self._live.config.disk_max_used_ratio) - used)
         by_disk = self._log.end_position - self._log.first_position + room
         return min(by_disk, limit) if limit else by_disk

@@ -12,7 +12,6 @@ from dledger.errors import LogError
 from dledger.format import MAX_UNIT_BYTES
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due, due_of
 from dledger_broker.features.delay.commands import added_rows
 from dledger_broker.features.delay.firing import FireTimersInTime
@@ -29,6 +28,7 @@ from dledger_broker.features.delay.table import NOTHING, TIMERS, Pending
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -63,7 +63,7 @@ class DueMessages(Part):
         writer: LogWriter,
         log: Log,
         env: Environment,
-        config: BrokerConfig,
+        live: LiveConfig,
         clock: GroupClock,
         requests: Requests,
         gossip: Gossip,
@@ -72,16 +72,16 @@ class DueMessages(Part):
         self._writer = writer
         self._clock = clock
         self._requests = requests
-        self._config = config
-        self._levels_ms = parse_delay_levels(config.delay_levels)
-        self._limits = PendingLimits(log, gossip, config)
+        self._live = live
+        self._levels_ms = parse_delay_levels(live.own.delay_levels)
+        self._limits = PendingLimits(log, gossip, live)
         self._on_their_way = NOTHING
         self.in_flight, self.reads = RowsInFlight(), RecordReads(log)
         self.index = TimerIndex(machine, env)
         rows, in_flight, reads = self.index.rows, self.in_flight, self.reads
         shares = [LogShare(machine, log, env) for _ in range(2)]
         self.fires = FireTimersInTime(machine, env, rows, in_flight, reads, shares[0], self._group_time)
-        self._recalls = Recalls(machine, config.broker_group, rows, in_flight, requests)
+        self._recalls = Recalls(machine, live.own.broker_group, rows, in_flight, requests)
         self.moves = MoveTimersOutOfTheWay(machine, env, rows, in_flight, reads, shares[1])
         self._remedy = HandOverToAWholeIndex(log, env, gossip, rows)
         machine.on_state(self._keep_table)
@@ -143,7 +143,7 @@ class DueMessages(Part):
 
     def due(self, asked: Asked, now_ms: int) -> Due | None:
         """When a message is due that asks at a time; None: at once. Raises `MessageIllegal` if it is too far off."""
-        return due_of(asked, self._levels_ms, now_ms, self._config.timer_max_delay_s)
+        return due_of(asked, self._levels_ms, now_ms, self._live.config.timer_max_delay_s)
 
     def topic_missing(self, due: Due, then: Callable[[LogError | None], None]) -> bool:
         """Leader: whether the topic is missing where a message waits; it is made, and `then` is called."""
@@ -162,7 +162,7 @@ class DueMessages(Part):
         if due.level or is_retry_topic(topic):
             return b""
         key = unique_key.decode(errors="replace")
-        return RecallHandle(topic, self._config.broker_group, due.ms, key).encode().encode()
+        return RecallHandle(topic, self._live.own.broker_group, due.ms, key).encode().encode()
 
     def waiting(self, message: NewRecord, due: Due) -> WaitingMessage:
         """The record in which a message waits. Raises `MessageIllegal` if that is too large."""

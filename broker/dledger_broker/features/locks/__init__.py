@@ -19,11 +19,11 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> LockRequests:
-    machine, config = context.machine, context.config
+    machine = context.machine
     changes = LockChanges(machine, context.env, Leases())
     groups = context.parts[GroupRequests].proposals
     locks = LockRequests(
-        machine, changes, context.env, context.group, context.counters, context.requests, groups, config
+        machine, changes, context.env, context.group, context.counters, context.requests, groups, context.live
     )
     context.parts[ClientRequests].on_unregister.append(locks.client_left)
     return locks

@@ -8,7 +8,6 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.changes import LockChanges
@@ -19,6 +18,7 @@ from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests, own_request
@@ -61,7 +61,7 @@ class LockRequests(Part):
         counters: BrokerCounters,
         requests: Requests,
         group_proposals: GroupProposals,
-        config: BrokerConfig,
+        live: LiveConfig,
     ) -> None:
         self._machine = machine
         self._changes = changes
@@ -70,8 +70,7 @@ class LockRequests(Part):
         self._counters = counters
         self._requests = requests
         self._group_proposals = group_proposals
-        self._auto_create_group = config.auto_create_group
-        self._max_locks = config.max_locks_per_group
+        self._live = live
         self._job = EndedLeases(changes)
         self._ready_in: int | None = None
         group.listeners.append(self._leadership_changed)
@@ -153,9 +152,13 @@ class LockRequests(Part):
             f"queues, the limit is {self._max_locks}: let them subscribe to fewer, or raise max_locks_per_group"
         )
 
+    @property
+    def _max_locks(self) -> int:
+        return self._live.config.max_locks_per_group
+
     def _make_group(self, request: Request, name: str) -> None:
         """Go on once the group is there: Go's client locks before its first heartbeat, and again 20 s later."""
-        if not self._auto_create_group:
+        if not self._live.config.auto_create_group:
             raise GroupNotExist(f"consumer group {name} does not exist: create it first")
         self._group_proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
 

@@ -31,10 +31,10 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> PopRequests:
-    machine, env, config, clock, requests = (
+    machine, env, live, clock, requests = (
         context.machine,
         context.env,
-        context.config,
+        context.live,
         context.clock,
         context.requests,
     )
@@ -47,18 +47,18 @@ def _build(context: Context) -> PopRequests:
         machine,
         env,
         context.group,
-        config,
+        live,
         context.counters,
         requests,
         clock,
         changes,
-        Chooser(machine, reads, changes, config.max_pop_in_flight, dues.is_due),
+        Chooser(machine, reads, changes, live, dues.is_due),
         reads,
-        ReaderGroups(config, context.group, requests, groups),
-        Subscriptions(config, context.counters, context.parts[Gossip], classes),
+        ReaderGroups(live, context.group, requests, groups),
+        Subscriptions(live, context.counters, context.parts[Gossip], classes),
         offsets.commits.buffer,
         AckRequests(machine, changes, clock, requests),
-        Revivals(machine, env, config, clock, dues, changes, reads, groups),
+        Revivals(machine, env, live.own, clock, dues, changes, reads, groups),
     )
 
 

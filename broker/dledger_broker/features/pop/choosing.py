@@ -10,6 +10,7 @@ from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import NO_ROW, PopQueueKey, PopRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.reading import Found, PopReads, Read, Wanted, offset_of, runs_of
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
 from dledger_remoting.filters.subscriptions import MessageFilter
@@ -68,19 +69,19 @@ class Choice:
 
 
 class Chooser:
-    """Chooses on the leader, in the turn that proposes the pop; `max_open` is `max_pop_in_flight`."""
+    """Chooses on the leader, in the turn that proposes the pop; no more than `max_pop_in_flight` are open."""
 
     def __init__(
         self,
         machine: BrokerMachine,
         reads: PopReads,
         changes: PopChanges,
-        max_open: int,
+        live: LiveConfig,
         is_due: Callable[[Delivery], bool],
     ) -> None:
         self._machine = machine
         self._changes = changes
-        self._max_open = max_open
+        self._live = live
         self._is_due = is_due
         self._reads = reads
         self._pops = 0
@@ -159,7 +160,8 @@ class Chooser:
         key = PopQueueKey(ask.group, name, source.queue_id)
         queue, start = source.topic.queue(source.queue_id), self.start_of(ask, source)
         expected = self._changes.next_offset(key)
-        wanted = min(ask.max_messages - choice.messages, self._max_open - self._changes.open_count(key))
+        max_open = self._live.config.max_pop_in_flight
+        wanted = min(ask.max_messages - choice.messages, max_open - self._changes.open_count(key))
         if start >= queue.next_offset:
             if expected == NO_ROW:
                 # What comes from now on is the group's, however it asks next time.

@@ -13,7 +13,6 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
@@ -35,6 +34,7 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState, TopicState
@@ -70,7 +70,7 @@ class PopRequests(Part):
         machine: BrokerMachine,
         env: Environment,
         group: Group,
-        config: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
         clock: GroupClock,
@@ -86,7 +86,7 @@ class PopRequests(Part):
         self._machine = machine
         self._env = env
         self._group = group
-        self._config = config
+        self._live = live
         self._counters = counters
         self._requests = requests
         self._clock = clock
@@ -275,7 +275,9 @@ class PopRequests(Part):
         for each in taken:
             self._counters.count_delivery(ask.group, each.row.topic, len(each.records), sum(map(len, each.records)))
         invisible_ms, is_ordered = command.invisible_ms, ask.is_ordered
-        body = found_body(taken, ask.topic, self._config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered)
+        body = found_body(
+            taken, ask.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
+        )
         ext = found_ext(taken, time_ms, invisible_ms, choice.rest, is_ordered=is_ordered)
         request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
 
@@ -290,7 +292,7 @@ class PopRequests(Part):
 
         if choice.is_full:
             self._counters.max_pop_in_flight += 1
-            limit = self._config.max_pop_in_flight
+            limit = self._live.config.max_pop_in_flight
             answer(
                 ResponseCode.POLLING_FULL,
                 f"{limit} messages of a queue are popped by group {ask.group} and not acknowledged, which is the limit"
@@ -312,7 +314,7 @@ class PopRequests(Part):
     def _may_wait(self, request: Request) -> bool:
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
-        if request.origin.held >= self._config.max_held_pulls:
+        if request.origin.held >= self._live.config.max_held_pulls:
             self._counters.max_held_pulls += 1
             return False
         return True

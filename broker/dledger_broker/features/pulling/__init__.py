@@ -22,7 +22,7 @@ def _build(context: Context) -> PullRequests:
         context.log,
         context.env,
         context.group,
-        context.config,
+        context.live,
         context.counters,
         context.requests,
         context.parts[Gossip],

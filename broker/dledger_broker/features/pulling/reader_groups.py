@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.errors import GroupNotExist
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, validate_group
@@ -15,8 +15,8 @@ from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, va
 class ReaderGroups:
     """Makes groups."""
 
-    def __init__(self, config: BrokerConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
-        self._config = config
+    def __init__(self, live: LiveConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
+        self._live = live
         self._group = group
         self._requests = requests
         self._proposals = proposals
@@ -26,7 +26,7 @@ class ReaderGroups:
         validate_group(name)
         if is_system_group(name):
             return False
-        if not self._config.auto_create_group:
+        if not self._live.config.auto_create_group:
             raise GroupNotExist(f"consumer group {name} does not exist: create it first")
         return True
 

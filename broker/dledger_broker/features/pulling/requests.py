@@ -15,7 +15,6 @@ from dledger.errors import NotLeaderError, TrimmedError
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
-from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
@@ -30,6 +29,7 @@ from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState
@@ -100,7 +100,7 @@ class PullRequests(Part):
         log: Log,
         env: Environment,
         group: Group,
-        config: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
         gossip: Gossip,
@@ -117,15 +117,15 @@ class PullRequests(Part):
         self._log = log
         self._env = env
         self._group = group
-        self._config = config
+        self._max_held_pulls = live.own.max_held_pulls
         self._counters = counters
         self._requests = requests
         self._reads = QueueReads(machine)
-        self._subscriptions = Subscriptions(config, counters, gossip, classes)
+        self._subscriptions = Subscriptions(live, counters, gossip, classes)
         self._classes = classes
         self._offsets = offsets
         self._roles = roles
-        self._reader_groups = ReaderGroups(config, group, requests, group_proposals)
+        self._reader_groups = ReaderGroups(live, group, requests, group_proposals)
         self._was_ready = False
         self._readers = readers
         self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
@@ -284,7 +284,7 @@ class PullRequests(Part):
             return False
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
-        if request.origin.held >= self._config.max_held_pulls:
+        if request.origin.held >= self._max_held_pulls:
             self._counters.max_held_pulls += 1
             return False
         return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.errors import NoPermission, ServerError, SubscriptionNotExist, SubscriptionNotLatest
 from dledger_remoting.filters.limits import FilterLimits, FilterTooLarge
@@ -19,12 +19,12 @@ from dledger_remoting.topics import SubscriptionGroupConfig
 class Subscriptions:
     """Finds the filter of a pull: its own, or that of its group's newest heartbeat."""
 
-    def __init__(self, config: BrokerConfig, counters: BrokerCounters, gossip: Gossip, classes: ClassFilters) -> None:
-        self._config = config
+    def __init__(self, live: LiveConfig, counters: BrokerCounters, gossip: Gossip, classes: ClassFilters) -> None:
+        self._live = live
         self._counters = counters
         self._gossip = gossip
         self._classes = classes
-        self._limits = FilterLimits(config.max_filter_depth, config.max_filter_operands)
+        self._limits = FilterLimits(live.own.max_filter_depth, live.own.max_filter_operands)
 
     def check(self, request: Request) -> None:
         """46: 0 if a subscription can be used here, else why not."""
@@ -68,13 +68,13 @@ class Subscriptions:
         """The filter of a subscription. Raises as `parse_filter`, and `ServerError` for what is not there, or off."""
         if expression_type == EXPRESSION_CLASS:
             return self._classes.named(expression or "")
-        if expression_type == EXPRESSION_SQL92 and not self._config.property_filter:
+        if expression_type == EXPRESSION_SQL92 and not self._live.config.property_filter:
             raise ServerError(f"The broker does not support consumer to filter message by {expression_type}")
         try:
-            if len(expression or "") > self._config.max_filter_chars:
+            if len(expression or "") > self._live.config.max_filter_chars:
                 raise FilterTooLarge(
                     f"expression of {len(expression or '')} characters is longer than "
-                    f"max_filter_chars = {self._config.max_filter_chars}",
+                    f"max_filter_chars = {self._live.config.max_filter_chars}",
                     "chars",
                 )
             return parse_filter(expression_type, expression, self._limits)

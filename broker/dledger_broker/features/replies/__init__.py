@@ -15,7 +15,7 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> Replies:
     relay = context.parts[Relay]
-    return Replies(context.machine, context.requests, relay, context.config, context.env, context.store_host)
+    return Replies(context.machine, context.requests, relay, context.live, context.env, context.store_host)
 
 
 FEATURE: Final = Feature(name="replies", build=_build)

@@ -9,9 +9,9 @@ from typing import Final, assert_never
 
 from dledger.environment import Environment
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut
-from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -50,14 +50,14 @@ class Replies(Part):
         machine: BrokerMachine,
         requests: Requests,
         relay: Relay,
-        config: BrokerConfig,
+        live: LiveConfig,
         env: Environment,
         store_host: HostAddress,
     ) -> None:
         self._machine = machine
         self._requests = requests
         self._relay = relay
-        self._config = config
+        self._live = live
         self._env = env
         self._store_host = store_host
 
@@ -96,7 +96,7 @@ class Replies(Part):
 
     def _require_size(self, body: bytes, properties: bytes) -> None:
         for what, size, limit in (
-            ("body", len(body), self._config.max_message_bytes),
+            ("body", len(body), self._live.config.max_message_bytes),
             ("properties", len(properties), MAX_PROPERTIES_BYTES),
         ):
             if size > limit:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from dledger_broker.features.delay.messages import DueMessages
@@ -17,7 +18,7 @@ from dledger_broker.kernel.parts import Context, Feature
 def _build(context: Context) -> Retention:
     pins = context.parts[PinRequests].proposed
     moves = context.parts[DueMessages].moves
-    policy = policy_of(context.config)
+    policy = partial(policy_of, context.live)
     return Retention(context.machine, context.log, context.env, pins, moves, policy, context.counters, context.parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -38,7 +38,7 @@ class WaitsInTheLog(Protocol):
 
 
 class Retention(Part):
-    """Has the log trimmed as `policy` says, a leader's job; implements `dledger_broker.kernel.jobs.Job`."""
+    """Has the log trimmed as `policy()` says then, a leader's job; implements `dledger_broker.kernel.jobs.Job`."""
 
     name: Final = "retention"
 
@@ -49,7 +49,7 @@ class Retention(Part):
         env: Environment,
         pins: ProposedPins,
         waiting: WaitsInTheLog,
-        policy: RetentionPolicy,
+        policy: Callable[[], RetentionPolicy],
         counters: BrokerCounters,
         parts: Iterable[Part] = (),
     ) -> None:
@@ -84,7 +84,7 @@ class Retention(Part):
         self._complete(handle)
         if clocks_agree(self._log.status()):
             tell = partial(self._trim_if_due, handle)
-            self._ages.ask_expired(handle, self._env.wall_ms(), self.policy.max_age_ms, tell)
+            self._ages.ask_expired(handle, self._env.wall_ms(), self.policy().max_age_ms, tell)
         else:
             self._trim_if_due(handle, 0)
 
@@ -102,9 +102,10 @@ class Retention(Part):
             disk_ratio=disk_ratio,
             pinned=min((one for one in (pinned, needed) if one is not None), default=None),
         )
-        position = choose(self.policy)
-        wanted = choose(self.policy.ahead()) if position is None else position
-        self._waiting.want(wanted or 0, disk_full=disk_ratio > self.policy.disk_max_used_ratio)
+        policy = self.policy()
+        position = choose(policy)
+        wanted = choose(policy.ahead()) if position is None else position
+        self._waiting.want(wanted or 0, disk_full=disk_ratio > policy.disk_max_used_ratio)
         if position is not None and self._waiting.is_free_below(position):
             if pinned is not None and position > pinned:
                 self._counters.pins_overridden += 1

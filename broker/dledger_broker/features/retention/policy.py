@@ -9,7 +9,7 @@ import msgspec
 
 from dledger.replica.status import NodeStatus
 from dledger.store.log import SegmentInfo
-from dledger_broker.config import BrokerConfig
+from dledger_broker.kernel.live_config import LiveConfig
 
 MAX_SEGMENTS_PER_ROUND: Final = 10
 MAX_FORCED_SEGMENTS_PER_ROUND: Final = 2
@@ -41,8 +41,9 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def policy_of(config: BrokerConfig) -> RetentionPolicy:
+def policy_of(live: LiveConfig) -> RetentionPolicy:
     """What a node is configured to keep."""
+    config = live.config
     return RetentionPolicy(
         max_age_ms=config.retention_hours * HOUR_MS,
         max_log_bytes=config.retention_bytes,

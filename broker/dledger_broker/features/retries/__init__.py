@@ -21,11 +21,12 @@ def _build(context: Context) -> RetryRequests:
         context.machine,
         context.writer,
         context.env,
-        context.config,
+        context.live,
         context.requests,
         groups.proposals,
         context.parts[DueMessages],
         context.access,
+        context.counters.sent_back,
     )
     groups.checks.append(retries.check_settings)
     return retries

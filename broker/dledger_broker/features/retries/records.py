@@ -55,6 +55,12 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | N
     )
 
 
+def topic_of(record: MessageRecord) -> str:
+    """The topic that the message of a record was sent to, wherever it has been since."""
+    found = find_property(bytes(record.properties), RETRY_TOPIC.encode())
+    return found.decode() if found else record.topic
+
+
 def _without_delays(properties: bytes) -> bytes:
     """Without what earlier delays have left: how long it waits now is decided anew."""
     pairs = without_broker_owned(properties).split(b"\x02")

@@ -12,7 +12,6 @@ from typing import Final, cast
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
 from dledger.invariants import invariant
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due
 from dledger_broker.features.delay.messages import NAME as DELAY_FEATURE
 from dledger_broker.features.delay.messages import DueMessages
@@ -20,9 +19,11 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.retries.policies import asked_for_retry, check_policy
-from dledger_broker.features.retries.records import sent_back
+from dledger_broker.features.retries.records import sent_back, topic_of
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
+from dledger_broker.kernel.deliveries import Deliveries
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
@@ -63,20 +64,22 @@ class RetryRequests(Part):
         machine: BrokerMachine,
         writer: LogWriter,
         env: Environment,
-        config: BrokerConfig,
+        live: LiveConfig,
         requests: Requests,
         groups: GroupProposals,
         due_messages: DueMessages,
         access: Access,
+        sent_back_counts: Deliveries,
     ) -> None:
         self._access = access
         self._machine = machine
         self._writer = writer
         self._env = env
-        self._config = config
+        self._live = live
         self._requests = requests
         self._group_proposals = groups
         self._due_messages = due_messages
+        self._sent_back = sent_back_counts
         self._waiting: dict[Request, Cancellable] = {}
         self.retried = self.dead_letters = 0
 
@@ -114,7 +117,7 @@ class RetryRequests(Part):
         messages either: where these are active there is none.
         """
         if isinstance(config.group_retry_policy, GroupRetryPolicy):
-            check_policy(config.group_retry_policy, self._config.timer_max_delay_s)
+            check_policy(config.group_retry_policy, self._live.config.timer_max_delay_s)
             self._machine.activation.require(DELAY_FEATURE)
 
     def send_back(self, request: Request) -> None:
@@ -123,7 +126,7 @@ class RetryRequests(Part):
         group = self._group(header.group)
         if group is None:
             validate_group(header.group)
-            if not self._config.auto_create_group:
+            if not self._live.config.auto_create_group:
                 raise GroupNotExist(f"consumer group {header.group} does not exist: create it first")
         elif group.retry_queue_nums == GROUPS_WITHOUT_RETRIES:
             request.respond()
@@ -149,7 +152,7 @@ class RetryRequests(Part):
         if header.delay_level < 0 or record.reconsume_times >= limit:
             self._bury(request, record, group.group_name)
         else:
-            max_delay_s = self._config.timer_max_delay_s
+            max_delay_s = self._live.config.timer_max_delay_s
             times, asked_ms, level = record.reconsume_times, header.delay_time_millis, header.delay_level
             self._retry(request, record, group, asked_for_retry(asked_ms, level, times, group, max_delay_s))
 
@@ -175,7 +178,8 @@ class RetryRequests(Part):
             queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
             message = sent_back(record, topic.config.topic_name, queue_id, asked)
             waiting = self._due_messages.waiting(message, due)
-            self._due_messages.store((waiting,), partial(self._retry_stored, request), sent_back=True)
+            done = partial(self._retry_stored, request, record)
+            self._due_messages.store((waiting,), done, sent_back=True)
         except (RemotingError, LogError) as error:
             self._requests.fail(request, error)
             return
@@ -187,7 +191,7 @@ class RetryRequests(Part):
         config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
         if self._topic(request, name, config) is not None:
             letter = sent_back(record, name, 0, None)
-            self._writer.write((letter,), done=partial(self._dead_letter_stored, request))
+            self._writer.write((letter,), done=partial(self._dead_letter_stored, request, record))
             self._wait(request)
 
     def _topic(self, request: Request, name: str, config: TopicConfig) -> TopicState | None:
@@ -198,25 +202,27 @@ class RetryRequests(Part):
         return topic
 
     def _wait(self, request: Request) -> None:
-        timeout_s = self._config.quorum_timeout_ms / 1000
+        timeout_s = self._live.config.quorum_timeout_ms / 1000
         self._waiting[request] = self._env.call_later(timeout_s, partial(self._timed_out, request))
 
     def _timed_out(self, request: Request) -> None:
         del self._waiting[request]
-        limit = self._config.quorum_timeout_ms
+        limit = self._live.config.quorum_timeout_ms
         self._requests.fail(
             request, QuorumTimeout(f"no majority stored the message within {limit} ms: it may have been sent back")
         )
 
-    def _retry_stored(self, request: Request, outcome: UnitOutcome) -> None:
+    def _retry_stored(self, request: Request, record: MessageRecord, outcome: UnitOutcome) -> None:
         self.retried += _is_stored(outcome)
-        self._answer(request, outcome)
+        self._answer(request, record, outcome)
 
-    def _dead_letter_stored(self, request: Request, outcome: UnitOutcome) -> None:
+    def _dead_letter_stored(self, request: Request, record: MessageRecord, outcome: UnitOutcome) -> None:
         self.dead_letters += _is_stored(outcome)
-        self._answer(request, outcome)
+        self._answer(request, record, outcome)
 
-    def _answer(self, request: Request, outcome: UnitOutcome) -> None:
+    def _answer(self, request: Request, record: MessageRecord, outcome: UnitOutcome) -> None:
+        if _is_stored(outcome):
+            self._sent_back.count(request.ext["group"], topic_of(record), 1, len(record.body))
         timer = self._waiting.pop(request, None)
         if timer is None:
             return  # it was answered that its outcome is unknown

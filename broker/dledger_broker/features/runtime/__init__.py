@@ -9,7 +9,9 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> RuntimeInfo:
-    return RuntimeInfo(context.machine, context.log, context.env, context.group, context.config, context.counters)
+    return RuntimeInfo(
+        context.machine, context.log, context.env, context.group, context.config, context.counters, context.parts
+    )
 
 
 FEATURE: Final = Feature(name="runtime", build=_build)

@@ -8,12 +8,13 @@ looked at where these ports are closed or not there:
     dledgerUptimeMs   since the node started, whatever its wall clock did meanwhile
     dledgerDraining   true once it leaves: it forwards what clients still send
     dledgerAddresses  JSON: the client addresses of the group's nodes by node id, as far as this node has been told
+    dledgerGauges     JSON: what features show of themselves at `/metrics`: timers, transactions, POP, locks and so on
     dledgerHttp       host:port of its HTTP port; absent without one
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -23,7 +24,8 @@ from dledger.extras import package_version
 from dledger.log import Log
 from dledger.replica.status import NodeStatus
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.runtime.throughput import Throughput
+from dledger_broker.features.runtime.figures import disk_figures, put_figures, timer_figures
+from dledger_broker.features.runtime.throughput import Throughput, Timers
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -49,6 +51,7 @@ class RuntimeInfo(Part):
         group: Group,
         config: BrokerConfig,
         counters: BrokerCounters,
+        parts: Iterable[Part],
     ) -> None:
         self._machine = machine
         self._log = log
@@ -59,7 +62,8 @@ class RuntimeInfo(Part):
         self._version = package_version()
         self._started_at: float | None = None
         self._boot_ms = 0
-        self._throughput = Throughput(env, counters)
+        self._parts = parts
+        self._throughput = Throughput(env, counters, self._timers)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -84,7 +88,7 @@ class RuntimeInfo(Part):
         request.respond(body=encode_body(KVTable(self._table())))
 
     def _table(self) -> dict[str, str]:
-        status = self._log.status()
+        status, gauges = self._log.status(), self._gauges()
         uptime_s = 0.0 if self._started_at is None else self._env.now() - self._started_at
         table = {
             "brokerActive": str(status.failure is None).lower(),
@@ -97,17 +101,31 @@ class RuntimeInfo(Part):
             **self._throughput.totals(),
             "commitLogMinOffset": str(status.first_position),
             "commitLogMaxOffset": str(status.applied_position),
-            "commitLogDiskRatio": str(status.disk_used / 1000),
+            **put_figures(self._counters, self._throughput.put_times()),
+            **disk_figures(status.disk_used / 1000, str(self._config.data_dir), self._log.disk_space),
+            **timer_figures(gauges, self._throughput.timers_stored(), self._throughput.timers_delivered()),
+            "pageCacheLockTimeMills": "0",
             "dispatchBehindBytes": str(self._machine.keys.lag_bytes),
             "remainHowManyDataToFlush": str(status.last_position - status.durable_position),
             "dledgerStatus": msgspec.json.encode(status).decode(),
             "dledgerUptimeMs": str(int(uptime_s * 1000)),
             "dledgerDraining": str(self._group.is_leaving).lower(),
+            "dledgerGauges": msgspec.json.encode(gauges).decode(),
             "dledgerAddresses": msgspec.json.encode(self._addresses(status)).decode(),
         }
         if self._config.http_port:
             table["dledgerHttp"] = f"{self._config.advertised_host}:{self._config.http_port}"
         return table
+
+    def _gauges(self) -> dict[str, float]:
+        """What features show of themselves at `/metrics`."""
+        return {gauge.name: gauge.read() for part in self._parts for gauge in part.gauges}
+
+    def _timers(self) -> Timers:
+        """Messages that waited until they were due: how many have come and gone here."""
+        gauges = self._gauges()
+        gone = int(gauges["timers_fired"] + gauges["timers_recalled"])
+        return Timers(int(gauges["timers_pending"]) + gone, gone)
 
     def _addresses(self, status: NodeStatus) -> dict[str, str]:
         nodes = {status.node_id, *status.voters, *status.learners}

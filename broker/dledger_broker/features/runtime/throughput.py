@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dledger.environment import Cancellable, Environment
@@ -14,18 +15,28 @@ WINDOWS: Final = (1, 6, 60)
 _DAY_MS: Final = 86_400_000
 
 
+class Timers(NamedTuple):
+    """Messages that waited until they were due: those that were ever there, and those of them that are gone."""
+
+    stored: int
+    gone: int
+
+
 class _Sample(NamedTuple):
     at: float
     stored: int
     delivered: int
+    timers: Timers
 
 
 class Throughput:
     """Looks at the counters every `PERIOD_S` once it is started; all averages are 0 without that."""
 
-    def __init__(self, env: Environment, counters: BrokerCounters) -> None:
+    def __init__(self, env: Environment, counters: BrokerCounters, timers: Callable[[], Timers]) -> None:
         self._env = env
         self._counters = counters
+        self._timers = timers
+        self._put_counts: deque[list[int]] = deque(maxlen=WINDOWS[1] + 1)
         self._samples: deque[_Sample] = deque(maxlen=WINDOWS[-1] + 1)
         self._timer: Cancellable | None = None
         self._day = 0
@@ -35,13 +46,32 @@ class Throughput:
     def start(self) -> None:
         """Begin to look."""
         self._begin_day(self._env.wall_ms() // _DAY_MS)
-        self._samples.append(_Sample(self._env.now(), self._counters.messages_in, self._counters.messages_out))
+        counters = self._counters
+        self._samples.append(_Sample(self._env.now(), counters.messages_in, counters.messages_out, self._timers()))
+        self._put_counts.append(list(counters.put_times.counts))
         self._timer = self._env.call_later(PERIOD_S, self.start)
 
     def stop(self) -> None:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def put_times(self) -> list[int]:
+        """Messages that were stored in the last full minute, by how long they took (`PutTimes.counts`)."""
+        if not self._put_counts:
+            return [0] * len(self._counters.put_times.counts)
+        return [new - old for old, new in zip(self._put_counts[0], self._put_counts[-1], strict=True)]
+
+    def timers_stored(self) -> str:
+        """Messages per second that began to wait, in the last full minute."""
+        return self._of_a_minute([sample.timers.stored for sample in self._samples])
+
+    def timers_delivered(self) -> str:
+        """Messages per second that were delivered or taken back by this node, in the last full minute."""
+        return self._of_a_minute([sample.timers.gone for sample in self._samples])
+
+    def _of_a_minute(self, totals: list[int]) -> str:
+        return f"{max(0.0, _average(self._samples, totals, WINDOWS[1])):.1f}"
 
     def totals(self) -> dict[str, str]:
         """Messages stored and delivered since the start: in all, and before this day and the one before it, by UTC."""
@@ -69,9 +99,10 @@ class Throughput:
 
 def _averages(samples: deque[_Sample], totals: list[int]) -> str:
     """Of a node that runs for less than a window, since its start."""
-    averages = []
-    for periods in WINDOWS:
-        first = max(0, len(totals) - 1 - periods)
-        seconds = samples[-1].at - samples[first].at if samples else 0.0
-        averages.append((totals[-1] - totals[first]) / seconds if seconds > 0 else 0.0)
-    return " ".join(f"{average:.1f}" for average in averages)
+    return " ".join(f"{_average(samples, totals, periods):.1f}" for periods in WINDOWS)
+
+
+def _average(samples: deque[_Sample], totals: list[int], periods: int) -> float:
+    first = max(0, len(totals) - 1 - periods)
+    seconds = samples[-1].at - samples[first].at if samples else 0.0
+    return (totals[-1] - totals[first]) / seconds if seconds > 0 else 0.0

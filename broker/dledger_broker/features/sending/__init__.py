@@ -21,18 +21,18 @@ from dledger_remoting.ids import UniqueKeyGenerator
 
 
 def _build(context: Context) -> SendRequests:
-    machine, log, env, config = context.machine, context.log, context.env, context.config
+    machine, log, env, live = context.machine, context.log, context.env, context.live
     counters, requests, store_host = context.counters, context.requests, context.store_host
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     groups = context.parts[GroupRequests].proposals
     locks = context.parts[LockRequests]
-    targets = SendTargets(machine, context.group, config, context.announcements, requests, groups, locks)
-    idempotent = IdempotentSends(machine, log, env, config, counters, requests, context.parts[DueMessages])
+    targets = SendTargets(machine, context.group, live, context.announcements, requests, groups, locks)
+    idempotent = IdempotentSends(machine, log, env, live.own, counters, requests, context.parts[DueMessages])
     return SendRequests(
         machine,
         context.writer,
         env,
-        config,
+        live,
         counters,
         targets,
         store_host,

@@ -54,6 +54,10 @@ class UnitsOnTheirWay:
         """That of a unit which is staged now."""
         return self._env.now() + self._timeout_ms / 1000
 
+    def waited_s(self, deadline: float) -> float:
+        """How long ago a unit with this deadline was staged."""
+        return self._env.now() - deadline + self._timeout_ms / 1000
+
     def gather(self, requests: int, size: int) -> bool:
         """Whether so many requests, of so many bytes, wait for others: while twice as many are on their way."""
         return waits_for_others(requests, size, self.requests)

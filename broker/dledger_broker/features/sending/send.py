@@ -18,13 +18,12 @@ Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import randrange
 from typing import Final, Protocol
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.delay.asked import asked_delay
 from dledger_broker.features.delay.messages import DueMessages
@@ -38,6 +37,7 @@ from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.features.sending.unsupported import check_properties, check_sys_flag
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.records import MessageParts, message_sizes
@@ -98,7 +98,7 @@ class SendRequests(Part):
         machine: BrokerMachine,
         writer: LogWriter,
         env: Environment,
-        limits: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         targets: SendTargets,
         store_host: HostAddress,
@@ -111,21 +111,21 @@ class SendRequests(Part):
         self._idempotent = idempotent
         self._writer = writer
         self._env = env
-        self._limits = limits
+        self._live = live
         self._targets = targets
-        self._tails = RecordTails(limits.cluster, unique_keys, env.wall_ms)
+        self._tails = RecordTails(live.own.cluster, unique_keys, env.wall_ms)
         self._store_host = pack_host(store_host)
         self._id_prefix = offset_message_id_prefix(store_host)
         self._pending: list[PendingSend] = []
         self._pending_bytes = 0
         self._opted_in = False
         self._flush_scheduled = False
-        self._on_their_way = UnitsOnTheirWay(env, limits.quorum_timeout_ms)
+        self._on_their_way = UnitsOnTheirWay(env, live.own.quorum_timeout_ms)
         self._gathering: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
         self._delayed = DelayedSends(
-            env, limits, counters, requests, self._tails, due_messages, idempotent, self._id_prefix, self._add_at_once
+            env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix, self._add_at_once
         )
         self._halves: Halves | None = None
 
@@ -184,7 +184,7 @@ class SendRequests(Part):
         The node leads and is ready.
         """
         known, complete = self._targets.known, self._tails.complete
-        max_body_bytes = self._limits.max_message_bytes
+        max_body_bytes = self._live.config.max_message_bytes
         pending, pending_bytes = self._pending, self._pending_bytes
         topic, target = "", None
         group: str | None = None
@@ -275,9 +275,9 @@ class SendRequests(Part):
         elif queue_id >= target.queue_count:
             raise NoSuchQueue(target.topic, queue_id, target.queue_count)
         body = request.body
-        if len(body) > self._limits.max_message_bytes:
+        if len(body) > self._live.config.max_message_bytes:
             raise MessageIllegal(
-                f"the message body has {len(body)} bytes, the limit is {self._limits.max_message_bytes}"
+                f"the message body has {len(body)} bytes, the limit is {self._live.config.max_message_bytes}"
             )
         check_sys_flag(fields.sys_flag)
         properties = fields.properties.encode()
@@ -392,7 +392,17 @@ class SendRequests(Part):
         if commands:
             self._idempotent.staged(begin, rows)
         self._counters.bytes_in += size
+        self._count_sizes(pending, targets, size)
         self._on_their_way.add(unit)
+
+    def _count_sizes(self, pending: Sequence[PendingSend], targets: Collection[SendTarget], size: int) -> None:
+        """Count the bytes of a unit by topic; most have one."""
+        sizes = self._counters.sizes
+        if len(targets) == 1:
+            sizes.count(pending[0][2].topic, size, len(pending))
+        else:
+            for entry in pending:
+                sizes.count(entry[2].topic, entry[7], 1)
 
     def _without_deleted(self, pending: list[PendingSend]) -> list[PendingSend]:
         """What remains once the sends whose topic was deleted since they were added look for a topic again.
@@ -409,9 +419,10 @@ class SendRequests(Part):
                 kept.append(entry)
         return kept
 
-    def _on_applied(self, messages: int) -> None:
+    def _on_applied(self, messages: int, deadline: float) -> None:
         """A unit was answered."""
         self._counters.messages_in += messages
+        self._counters.put_times.took(self._on_their_way.waited_s(deadline), messages)
         self._on_their_way.let_go()
         self.flush_later()
         self._idempotent.applied()

@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 from dledger.errors import LogError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
@@ -14,6 +13,7 @@ from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.records import magic_of
@@ -123,7 +123,7 @@ class SendTargets:
         self,
         machine: BrokerMachine,
         group: Group,
-        config: BrokerConfig,
+        live: LiveConfig,
         announcements: Announcements,
         requests: Requests,
         group_proposals: GroupProposals,
@@ -131,7 +131,7 @@ class SendTargets:
     ) -> None:
         self._machine = machine
         machine.on_state(self._keep_table)
-        self._config = config
+        self._live = live
         self._announcements = announcements
         self._requests = requests
         self._group_proposals = group_proposals
@@ -188,11 +188,11 @@ class SendTargets:
         if is_retry_topic(name):
             self._create_retry(request, name.removeprefix(RETRY_PREFIX))
             return
-        example = self._machine.topic(fields.default_topic) if self._config.auto_create_topic else None
-        if example is None and self._config.auto_create_topic and fields.default_topic == AUTO_CREATE_TOPIC:
+        example = self._machine.topic(fields.default_topic) if self._live.config.auto_create_topic else None
+        if example is None and self._live.config.auto_create_topic and fields.default_topic == AUTO_CREATE_TOPIC:
             # The first leader of a group takes sends while its system topics are on their way.
             self._machine.proposals.ensure_topic(
-                auto_create_example(self._config), lambda error: self._requests.resume(request, error)
+                auto_create_example(self._live.config), lambda error: self._requests.resume(request, error)
             )
             return
         if example is None or not is_inherited(example.config.perm):
@@ -219,7 +219,7 @@ class SendTargets:
         group = self._groups.get(group_name)
         if group is None:
             validate_group(group_name)
-            if not self._config.auto_create_group:
+            if not self._live.config.auto_create_group:
                 raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
             self._group_proposals.ensure_group(
                 SubscriptionGroupConfig(group_name), lambda error: self._requests.resume(request, error)

@@ -48,8 +48,8 @@ its identity; 0 if it is not to be remembered), the queue id."""
 class SendUnit:
     """The context of a staged unit (`StagedContext`).
 
-    `on_applied(count)` is told how many messages were stored once they are applied, `failed(request, error)` answers
-    a request with an error.
+    `on_applied(count, deadline)` is told how many messages were stored once they are applied, `failed(request, error)`
+    answers a request with an error.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class SendUnit:
         self,
         pending: list[PendingSend],
         deadline: float,
-        on_applied: Callable[[int], None],
+        on_applied: Callable[[int, float], None],
         failed: Callable[[Request, Exception], None],
     ) -> None:
         self._pending = pending
@@ -179,7 +179,7 @@ class SendUnit:
             origin.settle()
         self._pending = []
         self._answers = []
-        self._on_applied(self._messages)
+        self._on_applied(self._messages, self.deadline)
 
     def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext`."""

@@ -1,8 +1,8 @@
 """Statistics: what operators' tools ask a broker about its topics, their consumers and their producers.
 
 `topics.py` has what a topic's queues hold and who consumes them, `progress.py` how far these are, `producers.py` who
-produces, `counting.py` what was stored and delivered in the last day. Nothing here is replicated: it is looked up in
-the state, in tables of clients and in stored messages, or counted since the node started.
+produces, `queues.py` the units of queues, `counting.py` what was stored and delivered in the last day. Nothing here is
+replicated: it is looked up in the state, in tables of clients and in stored messages, or counted since a node started.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.statistics.producers import ProducerStatistics
 from dledger_broker.features.statistics.progress import GroupProgress
+from dledger_broker.features.statistics.queues import QueueContents
 from dledger_broker.features.statistics.requests import Statistics
 from dledger_broker.features.statistics.topics import TopicStatistics
 from dledger_broker.kernel.parts import Context, Feature
@@ -27,7 +28,8 @@ def _build(context: Context) -> Statistics:
     topics = TopicStatistics(machine, env, group, gossip, requests, counting, config)
     progress = GroupProgress(machine, env, gossip, requests, commits, counting, config)
     producers = ProducerStatistics(env, group, gossip, requests)
-    return Statistics(topics, producers, progress, counting)
+    queues = QueueContents(machine, group, gossip, requests)
+    return Statistics(topics, producers, progress, counting, queues)
 
 
 FEATURE: Final = Feature(name="statistics", build=_build)

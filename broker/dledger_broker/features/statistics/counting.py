@@ -1,7 +1,8 @@
 """Counts of a node by RocketMQ's names (315): what was stored in each topic, what each group has got of it here.
 
 What is stored in a topic follows from the offsets of its queues, which every replica has: a new leader tells the same.
-What groups get is counted by the node that delivers it.
+What groups get is counted by the node that delivers it, what they send back, and bytes that sends store, by the node
+that led then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dledger_remoting.errors import ServerError
 from dledger_remoting.headers import StatsHeader, decode_ext
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
@@ -80,6 +83,16 @@ class Counting:
             stored = sum([queue.next_offset for queue in state.queues.values()])
             if stored:
                 yield Total((TOPIC_PUT_NUMS, topic), stored, stored)
+        for topic, (size, messages) in list(counters.sizes.by_topic.items()):
+            if topic in topics:
+                yield Total((TOPIC_PUT_SIZE, topic), size, messages)
+            else:
+                counters.sizes.forget(topic)
+        for (group, topic), back in list(counters.sent_back.pairs.items()):
+            if topic in topics:
+                yield Total((SNDBCK_PUT_NUMS, _pair(topic, group)), back.messages, back.times)
+            else:
+                counters.sent_back.forget(group, topic)
         for (group, topic), got in list(counters.delivered.pairs.items()):
             if topic not in topics:
                 counters.delivered.forget(group, topic)

@@ -8,6 +8,7 @@ from typing import Final
 from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.statistics.producers import ProducerStatistics
 from dledger_broker.features.statistics.progress import GroupProgress
+from dledger_broker.features.statistics.queues import QueueContents
 from dledger_broker.features.statistics.topics import TopicStatistics
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.parts import Part
@@ -23,12 +24,18 @@ class Statistics(Part):
     """Answers for the group on the leader, about connections of a node on that node."""
 
     def __init__(
-        self, topics: TopicStatistics, producers: ProducerStatistics, progress: GroupProgress, counting: Counting
+        self,
+        topics: TopicStatistics,
+        producers: ProducerStatistics,
+        progress: GroupProgress,
+        counting: Counting,
+        queues: QueueContents,
     ) -> None:
         self._topics = topics
         self._producers = producers
         self._progress = progress
         self._counting = counting
+        self._queues = queues
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -73,6 +80,15 @@ class Statistics(Part):
             ),
             RequestCode.VIEW_BROKER_STATS_DATA: Route(
                 self._counting.answer, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_CLUSTER
+            ),
+            RequestCode.QUERY_CONSUME_QUEUE: Route(
+                self._queues.units, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.GET),)
+            ),
+            RequestCode.GET_SUBSCRIPTION_OF_GROUP: Route(
+                self._queues.subscription,
+                Needs.CONFIRMED_LEADER,
+                NO_EFFECT,
+                rights=(rights.topic("topic", Action.GET), rights.group("group", Action.GET)),
             ),
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning,
             RequestCode.CLEAN_UNUSED_TOPIC: cleaning,

@@ -29,13 +29,14 @@ from dledger_remoting.ids import UniqueKeyGenerator
 
 def _build(context: Context) -> Transactions:
     machine, requests, writer, config = context.machine, context.requests, context.writer, context.config
+    live = context.live
     counters, store_host, clock = context.counters, context.store_host, context.clock
     proposed = ProposedHalves()
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     units = HalfUnits(machine, writer, context.env, config, counters, requests, proposed, store_host)
-    sends = HalfSends(machine, requests, proposed, units, config, counters, keys, clock)
-    checks = CheckBacks(machine, proposed, clock, context.parts[Relay], config)
-    resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, config)
+    sends = HalfSends(machine, requests, proposed, units, live, counters, keys, clock)
+    checks = CheckBacks(machine, proposed, clock, context.parts[Relay], live)
+    resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, live)
     ends = HalfEnds(machine, writer, context.env, requests, proposed, context.access)
     transactions = Transactions(machine, clock, sends, units, ends, checks, resumption)
     context.parts[SendRequests].attach_halves(transactions)

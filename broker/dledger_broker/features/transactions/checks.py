@@ -17,12 +17,12 @@ import msgspec
 
 from dledger.errors import BusyError, LogError, LogFullError, TrimmedError
 from dledger_broker.clients.relay import Outcome, Relay
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.transactions.messages import real_target, undecided
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome, OpenHalf
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import UnitOutcome
@@ -56,13 +56,13 @@ class CheckBacks:
         proposed: ProposedHalves,
         clock: GroupClock,
         relay: Relay,
-        config: BrokerConfig,
+        live: LiveConfig,
     ) -> None:
         self._machine = machine
         self._proposed = proposed
         self._clock = clock
         self._relay = relay
-        self._config = config
+        self._live = live
         self._reads: set[asyncio.Task[None]] = set()
         machine.on_state(self._keep_table)
 
@@ -84,16 +84,16 @@ class CheckBacks:
         if now_ms is None or self._reads:
             return
         due = list(islice(filter(self._is_free, self._table.due(now_ms)), MOST_AT_ONCE))
-        asked = [half for half in due if half.checks < self._config.transaction_check_max]
+        asked = [half for half in due if half.checks < self._live.config.transaction_check_max]
         if asked:
             noted = [_noted(half, self._later(now_ms), half.checks + 1) for half in asked]
             self._note(handle, noted, partial(self._read, handle, noted, self._ask))
-        given_up = [half for half in due if half.checks >= self._config.transaction_check_max]
+        given_up = [half for half in due if half.checks >= self._live.config.transaction_check_max]
         if given_up and self._has_topic(handle):
             self._read(handle, given_up, partial(self._give_up, handle, self._later(now_ms)))
 
     def _later(self, now_ms: int) -> int:
-        return now_ms + self._config.transaction_check_interval_ms
+        return now_ms + self._live.config.transaction_check_interval_ms
 
     def _is_free(self, half: Half) -> bool:
         """Whether nothing is in flight of a half, and its record stays."""
@@ -126,7 +126,7 @@ class CheckBacks:
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.position,
             topic=topic,
-            bname=self._config.broker_group,
+            bname=self._live.config.broker_group,
             msg_id=unique_key,
             transaction_id=unique_key,
             offset_msg_id=offset_message_id(record.store_host, half.position),

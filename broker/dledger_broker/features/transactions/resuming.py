@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.transactions.messages import opened_again
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES, HalfOutcome, ReopenHalf
 from dledger_broker.features.transactions.units import NewHalf, opened
 from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.units import Stored, UnitOutcome, failure
@@ -33,7 +33,7 @@ class HalfResumption:
         proposed: ProposedHalves,
         sends: HalfSends,
         clock: GroupClock,
-        config: BrokerConfig,
+        live: LiveConfig,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -42,7 +42,7 @@ class HalfResumption:
         self._ends = proposed.ends
         self._sends = sends
         self._clock = clock
-        self._config = config
+        self._live = live
 
     def handle(self, request: Request) -> None:
         """323: by the id of the message that was kept of a half."""
@@ -78,9 +78,9 @@ class HalfResumption:
         if now_ms is None or queue is None:
             raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")
         if self._sends.is_full():
-            raise SystemBusy(f"{self._config.max_open_halves} transactions are open, which is the limit: end some")
+            raise SystemBusy(f"{self._live.config.max_open_halves} transactions are open, which is the limit: end some")
         group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode()
-        half = NewHalf(opened_again(record), group, now_ms + self._config.transaction_timeout_ms)
+        half = NewHalf(opened_again(record), group, now_ms + self._live.config.transaction_timeout_ms)
         done = partial(self._resumed, request, half_position)
         self._writer.write([half.record], [opened([half], queue), ReopenHalf(half_position)], done=done)
         self._proposed.opening += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.single_sends import SingleSend
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.messages import half_properties
@@ -13,6 +12,7 @@ from dledger_broker.features.transactions.table import HALVES, NAME
 from dledger_broker.features.transactions.units import HalfSend, HalfUnits, NewHalf
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
@@ -45,7 +45,7 @@ class HalfSends:
         requests: Requests,
         proposed: ProposedHalves,
         units: HalfUnits,
-        config: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         unique_keys: UniqueKeyGenerator,
         clock: GroupClock,
@@ -54,7 +54,7 @@ class HalfSends:
         self._requests = requests
         self._proposed = proposed
         self._units = units
-        self._config = config
+        self._live = live
         self._counters = counters
         self._unique_keys = unique_keys
         self._clock = clock
@@ -71,7 +71,8 @@ class HalfSends:
         self._machine.activation.require(NAME)
         if self.is_full():
             raise SystemBusy(
-                f"{self._config.max_open_halves} transactions are open, which is the limit max_open_halves: end some"
+                f"{self._live.config.max_open_halves} transactions are open, which is the limit max_open_halves: end"
+                " some"
             )
         if self._machine.queue(HALF_TOPIC, 0) is None:
             raise ServiceNotAvailable(f"topic {HALF_TOPIC} is not there yet, nothing was stored: try again later")
@@ -82,12 +83,14 @@ class HalfSends:
         group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode() or fields.producer_group
         validate_group(group)
         unique_key = (find_property(properties, UNIQUE_KEY.encode()) or b"").decode() or self._unique_keys.next(now_ms)
-        check_ms = now_ms + first_check_after_ms(properties, self._config.transaction_timeout_ms)
+        check_ms = now_ms + first_check_after_ms(properties, self._live.config.transaction_timeout_ms)
         record = NewRecord(
             topic=HALF_TOPIC,
             queue_id=0,
             body=request.body,
-            properties=half_properties(properties, group, unique_key, self._config.cluster, target.topic, queue_id),
+            properties=half_properties(
+                properties, group, unique_key, self._live.config.cluster, target.topic, queue_id
+            ),
             flag=fields.user_flag,
             sys_flag=fields.sys_flag & KEPT_SYS_FLAGS,
             born_ms=fields.born_timestamp,
@@ -98,7 +101,7 @@ class HalfSends:
 
     def is_full(self) -> bool:
         """Whether as many halves are open as `max_open_halves` allows, which is counted."""
-        if len(self._table.open) + self._proposed.opening < self._config.max_open_halves:
+        if len(self._table.open) + self._proposed.opening < self._live.config.max_open_halves:
             return False
         self._counters.max_open_halves += 1
         return True

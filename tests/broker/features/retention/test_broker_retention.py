@@ -32,12 +32,16 @@ class Retaining:
     def __init__(self, broker: BrokerInMemory, policy: RetentionPolicy) -> None:
         machine, node, env = broker.machine, broker.node, broker.env
         self.counters = BrokerCounters()
+        self.policy = policy
         self.pins = ProposedPins(machine)
         self.leases = PinLeases(machine, self.pins, env)
         self.waits = NothingWaits()
-        self.job = Retention(machine, node, env, self.pins, self.waits, policy, self.counters)
+        self.job = Retention(machine, node, env, self.pins, self.waits, self.current_policy, self.counters)
         self._jobs = machine.jobs
         self._jobs.open([self.leases, self.job], node, broker.writer)
+
+    def current_policy(self) -> RetentionPolicy:
+        return self.policy
 
     def check(self) -> None:
         """Have them look now, if they run."""
@@ -367,7 +371,7 @@ def test_the_end_of_a_lease_is_proposed_once_though_it_takes_long_to_be_applied(
 def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
     """Else they end before the log does until something else is too old; and not all of them may have been told."""
     broker, retention = trimmed_broker()
-    retention.job.policy = RetentionPolicy()
+    retention.policy = RetentionPolicy()
     position = max(broker.log.snapshots)
     told = TrimQueues(position, (("orders", broker.machine.state.topics["orders"].created_position, 0, 15),))
     if pinned:

@@ -1,12 +1,14 @@
 from pathlib import Path
 
 import pytest
-from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_broker, records
+from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, make_served_broker, records
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked
 from dledger_broker.features.retries.records import sent_back
 from dledger_broker.features.retries.requests import RetryRequests
+from dledger_broker.features.statistics.requests import Statistics
+from dledger_broker.features.statistics.samples import PERIOD_S
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID, FakeLog
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -215,3 +217,17 @@ def test_a_leader_that_loses_its_group_says_that_the_outcome_is_unknown(broker, 
     answer = client.call_from_disk(36, ext)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "may have been sent back" in answer.remark
+
+
+def test_what_is_sent_back_is_counted_for_the_topic_that_it_was_sent_to(broker, client):
+    statistics = broker.service.parts[Statistics]
+    statistics.start()
+    message = send(client)
+    assert send_back(client, message).code == 0
+    broker.advance(PERIOD_S)
+    assert send_back(client, message).code == 0
+    assert send_back(client, message, maxReconsumeTimes="0").code == 0
+    broker.advance(PERIOD_S)
+    asked = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T1@CG"}
+    assert json_body(client.call(RequestCode.VIEW_BROKER_STATS_DATA, asked))["statsMinute"]["sum"] == 2
+    statistics.stop()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from math import ceil
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
 from dledger.replica.status import NodeStatus
+from dledger.store.disk import DiskSpace
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.runtime.throughput import PERIOD_S
+from dledger_broker.kernel.put_times import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
 from dledger_remoting.bodies import KVTable, decode_body
 
 
@@ -79,3 +84,62 @@ def test_totals_of_days_are_those_of_mqadmin(broker: ServedBroker) -> None:
     assert put == [3, 5, 6]
     assert [table[f"msgGetTotal{time}"] for time in ("TodayMorning", "TodayNow")] == ["0", "0"]
     runtime.stop()
+
+
+def test_how_long_sends_of_the_last_minute_took_is_told_by_rocketmqs_bounds(broker: ServedBroker) -> None:
+    broker.service.parts[RuntimeInfo].start()
+    times = broker.counters.put_times
+    for seconds, messages in ((0.0004, 90), (0.009, 8), (0.03, 1), (12.0, 1)):
+        times.took(seconds, messages)
+    for _ in range(6):
+        broker.advance(PERIOD_S)
+    table = told(broker.client())
+    assert table["putMessageDistributeTime"].split() == [
+        *("[<=0ms]:90", "[0~10ms]:8", "[10~50ms]:1", "[50~100ms]:0", "[100~200ms]:0", "[200~500ms]:0"),
+        *("[500ms~1s]:0", "[1~2s]:0", "[2~3s]:0", "[3~4s]:0", "[4~5s]:0", "[5~10s]:0", "[10s~]:1"),
+    ]
+    assert (float(table["putLatency99"]), table["putMessageEntireTimeMax"]) == (pytest.approx(30, rel=0.25), "12000")
+    broker.advance(PERIOD_S)
+    assert told(broker.client())["putMessageDistributeTime"].startswith("[<=0ms]:0 ")
+    broker.service.parts[RuntimeInfo].stop()
+
+
+def test_sends_are_counted_with_their_sizes_and_how_long_they_took(broker: ServedBroker) -> None:
+    client = broker.client()
+    for _ in range(4):
+        client.send_message("T1", b"x")
+    table = told(client)
+    assert (table["putMessageTimesTotal"], sum(broker.counters.put_times.counts)) == ("4", 4)
+    assert float(table["putMessageAverageSize"]) == int(table["putMessageSizeTotal"]) / 4
+
+
+def test_disks_are_told_as_rocketmq_does(broker: ServedBroker) -> None:
+    assert "commitLogDirCapacity" not in told(broker.client())
+    broker.memory.node.disk_space = DiskSpace(3 << 29, 10 << 30)
+    table = told(broker.client())
+    assert table["commitLogDirCapacity"] == "Total : 10.0 GiB, Free : 1.5 GiB."
+    assert table["consumeQueueDiskRatio"] == table["commitLogDiskRatio"] == table["commitLogDiskRatio_unused"]
+
+
+def test_delayed_messages_are_told_as_timers_and_gauges_are_those_of_metrics(broker: ServedBroker) -> None:
+    client = broker.client()
+    broker.service.parts[RuntimeInfo].start()
+    assert client.send_message("T1", b"x", properties="TIMER_DELAY_SEC\x0160\x02").code == 0
+    broker.advance(PERIOD_S)
+    table = told(client)
+    assert (table["timerCongestNum"], table["timerEnqueueTps"], table["timerDequeueTps"]) == ("1", "0.1", "0.0")
+    gauges = msgspec.json.decode(table["dledgerGauges"])
+    assert gauges["timers_pending"] == 1
+    assert {"open_halves", "pop_messages_open", "held_pulls", "queue_locks"} <= gauges.keys()
+    broker.service.parts[RuntimeInfo].stop()
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_at_most_a_quarter_above_what_it_stands_for(seconds: list[float], part: float) -> None:
+    times = PutTimes()
+    for one in seconds:
+        times.took(one, 1)
+    exact_ms = sorted(seconds)[max(0, ceil(len(seconds) * part) - 1)] * 1000
+    assert sum(stock_counts(times.counts)) == len(seconds)
+    found_ms = quantile_ms(times.counts, part)
+    assert found_ms == BOUNDS_MS[-1] if exact_ms >= BOUNDS_MS[-1] else exact_ms <= found_ms <= max(0.1, exact_ms * 1.25)

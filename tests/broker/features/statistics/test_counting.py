@@ -12,7 +12,7 @@ from dledger_broker.features.statistics import samples
 from dledger_broker.features.statistics.requests import Statistics
 from dledger_broker.features.statistics.samples import PERIOD_S, Samples, Total
 from dledger_broker.kernel import deliveries
-from dledger_broker.kernel.deliveries import Deliveries
+from dledger_broker.kernel.deliveries import Deliveries, TopicSizes
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.consumers import decode_consume_stats
 from dledger_remoting.fastjson import to_standard_json
@@ -70,6 +70,28 @@ def test_pairs_of_groups_and_topics_have_a_limit(monkeypatch: pytest.MonkeyPatch
     }
 
 
+def test_topics_whose_bytes_are_counted_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "MAX_TOPICS", 1)
+    counted = TopicSizes()
+    for topic in ("first", "second", "first"):
+        counted.count(topic, 100, 2)
+    assert counted.by_topic == {"first": (200, 4)}
+    counted.forget("first")
+    counted.count("second", 5, 1)
+    assert counted.by_topic == {"second": (5, 1)}
+
+
+def test_bytes_of_a_turn_with_several_topics_are_counted_each_with_its_own(broker: ServedBroker) -> None:
+    client = broker.client()
+    for topic, body in (("T1", b"x"), ("T2", b"y" * 100), ("T1", b"x")):
+        client.send(RequestCode.SEND_MESSAGE_V2, send_ext(topic), body)
+    broker.settle()
+    sizes = broker.counters.sizes.by_topic
+    assert (sizes["T1"][1], sizes["T2"][1]) == (2, 1)
+    assert sizes["T2"][0] == sizes["T1"][0] // 2 + 99
+    assert sum(size for size, _ in sizes.values()) == broker.counters.bytes_in
+
+
 def told(client: FakeClient, name: str, key: str) -> dict[str, Any]:
     answer = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
     assert answer.code == ResponseCode.SUCCESS
@@ -95,6 +117,7 @@ def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broke
     assert (told(client, "TOPIC_PUT_NUMS", "T1")["sum"], told(client, "TOPIC_PUT_NUMS", "T1")["tps"]) == (20, 1.0)
     assert (pulled["sum"], pulled["avgpt"]) == (20, 20.0)
     assert told(client, "GROUP_GET_SIZE", "T1@CG")["sum"] > 20 * 90
+    assert told(client, "TOPIC_PUT_SIZE", "T1")["sum"] == told(client, "GROUP_GET_SIZE", "T1@CG")["sum"]
     assert told(client, "BROKER_PUT_NUMS", cluster)["sum"] == 20
     assert told(client, "BROKER_GET_NUMS", cluster)["sum"] == 20
     assert decode_topic_stats(client.call_from_disk(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"}).body)[1] == 1.0
@@ -111,7 +134,7 @@ def test_topics_that_come_during_a_look_do_not_end_it(broker: ServedBroker) -> N
     totals = broker.service.parts[Statistics]._counting._totals()
     assert [next(totals).key[0] for _ in range(3)][-1] == "TOPIC_PUT_NUMS"
     client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T3", 0), b"x")
-    assert [*totals] == []
+    assert [total.key for total in totals] == [("TOPIC_PUT_SIZE", "T1"), ("TOPIC_PUT_SIZE", "T3")]
 
 
 def test_all_groups_are_told_with_what_they_have_not_consumed(broker: ServedBroker) -> None:

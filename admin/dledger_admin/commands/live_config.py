@@ -1,0 +1,95 @@
+"""`dledger config live`, `set` and `unset`: keys of brokers' configuration that are set while nodes run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from dledger_client import Admin
+
+from ..errors import WrongUsageError
+from ..output import columns, emit, output_option
+from .client_calls import with_admin
+from .completing import broker_groups
+from .options import namesrv_option
+
+_broker_groups_option: Final = click.option(
+    "--broker-group",
+    "broker_groups",
+    multiple=True,
+    shell_complete=broker_groups,
+    help="Only on this broker group; repeatable.  [default: all]",
+)
+
+
+class LiveLine(msgspec.Struct, frozen=True):
+    """A key that is set for a broker group."""
+
+    broker_group: str
+    key: str
+    value: str
+
+
+@click.command()
+@namesrv_option
+@output_option
+def live(namesrv: str, output: str) -> None:
+    """List the keys that are set for whole broker groups, which count before what the nodes' files say."""
+
+    async def work(admin: Admin) -> list[LiveLine]:
+        return _lines(await admin.settings())
+
+    emit(with_admin(namesrv, work), output, _render)
+
+
+@click.command("set")
+@namesrv_option
+@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
+@_broker_groups_option
+@output_option
+def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
+    """Set keys of the configuration on all nodes of broker groups while they run, and from then on.
+
+    Only the keys that the page on configuration calls live, by our names or RocketMQ's.
+    """
+    values: dict[str, str] = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not key or not separator or not value:
+            raise WrongUsageError(f"{setting!r}: expected KEY=VALUE, such as retention_hours=48")
+        values[key] = value
+    emit(_put(namesrv, values, broker_groups), output, _render)
+
+
+@click.command()
+@namesrv_option
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_broker_groups_option
+@output_option
+def unset(namesrv: str, keys: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
+    """Take back what is set, so that the files of the nodes count again."""
+    emit(_put(namesrv, dict.fromkeys(keys, ""), broker_groups), output, _render)
+
+
+def _put(namesrv: str, values: Mapping[str, str], wanted: Sequence[str]) -> list[LiveLine]:
+    """Set it; what is set then."""
+
+    async def work(admin: Admin) -> list[LiveLine]:
+        groups = list(wanted) or None
+        await admin.put_settings(values, broker_groups=groups)
+        return _lines(await admin.settings(broker_groups=groups))
+
+    return with_admin(namesrv, work)
+
+
+def _lines(settings: Mapping[str, Mapping[str, str]]) -> list[LiveLine]:
+    return [LiveLine(group, key, text) for group, values in sorted(settings.items()) for key, text in values.items()]
+
+
+def _render(result: list[LiveLine]) -> str:
+    if not result:
+        return "nothing is set: the files of the nodes count"
+    return columns(("broker group", "key", "value"), [(one.broker_group, one.key, one.value) for one in result])

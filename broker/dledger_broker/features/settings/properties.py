@@ -1,0 +1,97 @@
+"""Properties texts of settings: a configuration in RocketMQ's words, and what such words ask to be set.
+
+Format: `java.util.Properties`, a `key=value` on each line. Keys that RocketMQ has are told by its name and in its
+values, all others by ours; both are understood.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from dledger.config_keys.declared import Alias, ConfigValue
+from dledger_broker.broker_conf import other_peers, own_peer_port, percent, read_properties
+from dledger_broker.config import KEYS, BrokerConfig
+from dledger_broker.errors import ConfigError
+from dledger_broker.live_keys import text_of, typed
+from dledger_remoting.errors import InvalidParameter, NoPermission
+
+_NOT_TOLD: Final = frozenset({"secret_file", "access_key_file"})
+_OF_SEVERAL_KEYS: Final = frozenset({other_peers, own_peer_port})
+
+
+def asked_settings(body: bytes) -> dict[str, str]:
+    """What a request asks to be set: texts by our keys, each of them live, an empty one to take back what is set.
+
+    Raises `NoPermission` for keys that are not live, `InvalidParameter` for what is none, or no value of its key.
+    """
+    try:
+        table = read_properties(body.decode())
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise InvalidParameter(f"configuration: {error}") from error
+    if not table:
+        raise InvalidParameter("configuration: there is nothing to set, expected lines of key=value")
+    asked: dict[str, str] = {}
+    for name, value in table.items():
+        key, text = _setting(name, value)
+        if asked.setdefault(key, text) != text:
+            raise InvalidParameter(f"configuration: {name} = {text!r} contradicts {key} = {asked[key]!r}")
+    return asked
+
+
+def _setting(name: str, value: ConfigValue) -> tuple[str, str]:
+    key = KEYS.called(name)
+    if key not in KEYS.live:
+        _refuse(name, key)
+    if value == "":
+        return key, ""
+    try:
+        said = KEYS.read({name: typed(key, text_of(value)) if name == key else value}).values[key]
+    except ConfigError as error:
+        raise InvalidParameter(str(error)) from error
+    return key, text_of(said)
+
+
+def _refuse(name: str, key: str) -> None:
+    if key in KEYS.by_name:
+        raise NoPermission(
+            f"{name} is read when a node starts: set it in the file of each node, and restart them one by one"
+        )
+    near = difflib.get_close_matches(name, (*KEYS.live, *KEYS.aliases), n=1)
+    raise InvalidParameter(f"{name} is no key of this broker" + (f", did you mean {near[0]}?" if near else ""))
+
+
+def told_configuration(config: BrokerConfig, *, leads: bool) -> bytes:
+    """A configuration as RocketMQ's tools read it. Names of files with secrets are left out."""
+    told = {"brokerRole": "SYNC_MASTER" if leads else "SLAVE", "enableDLegerCommitLog": "true"}
+    for key in KEYS.by_name.values():
+        if key.name not in _NOT_TOLD:
+            text = _text(getattr(config, key.name))
+            alias = next((one for one in key.about.aliases if one.read not in _OF_SEVERAL_KEYS), None)
+            told[key.name if alias is None else alias.name] = text if alias is None else _stock_text(alias, text)
+    return "".join(f"{name}={_escaped(text)}\n" for name, text in sorted(told.items())).encode()
+
+
+def _stock_text(alias: Alias, text: str) -> str:
+    """A value as it stands under RocketMQ's name of its key."""
+    if alias.read is percent:
+        return str(round(float(text) * 100))
+    return next((word for word, ours in alias.words.items() if ours == text), text)
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case Mapping():
+            return ";".join(f"{name}-{target}" for name, target in value.items())
+        case tuple():
+            return ";".join(map(str, value))
+        case _:
+            return text_of(value)
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1].replace('\\"', '"')

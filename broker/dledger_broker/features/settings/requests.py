@@ -1,0 +1,107 @@
+"""Requests about settings: operators set live keys (25), and ask a node for its configuration (26)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from dledger.errors import LogError
+from dledger_broker.errors import ConfigError
+from dledger_broker.features.settings.properties import asked_settings, told_configuration
+from dledger_broker.features.settings.table import SETTINGS, PutSettings, SettingTable
+from dledger_broker.features.topics.system_topics import auto_create_example
+from dledger_broker.kernel import rights
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.live_keys import with_live_values
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.registration import DataVersion
+
+LIVE_FIELD: Final = "dledgerLive"
+"""Ext field of the answer to 26: what is set for the group, JSON of texts by our keys."""
+
+
+class SettingRequests(Part):
+    """Sets on the leader; tells of the node that is asked."""
+
+    def __init__(self, machine: BrokerMachine, group: Group, live: LiveConfig, requests: Requests) -> None:
+        self._machine = machine
+        self._group = group
+        self._live = live
+        self._requests = requests
+        machine.on_state(self._follow)
+
+    def _follow(self, state: BrokerState) -> None:
+        self._live.follow(state.table(SETTINGS))
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """See `Part.routes`."""
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: Route(self.put, Needs.LEADER, CHANGES),
+            RequestCode.GET_BROKER_CONFIG: Route(
+                self.tell, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.GET),)
+            ),
+        }
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        """See `Part.gauges`."""
+        return (
+            Gauge("settings", "Live keys of the configuration that are set for the group", self._count),
+            Gauge(
+                "settings_refused", "Those of them that do not fit this node's own configuration", self._count_refused
+            ),
+        )
+
+    def _count(self) -> int:
+        return len(self._live.is_set)
+
+    def _count_refused(self) -> int:
+        return len(self._live.refused)
+
+    @property
+    def _table(self) -> SettingTable:
+        return self._machine.state.table(SETTINGS)
+
+    def put(self, request: Request) -> None:
+        """25: set live keys of the group, all that are named or none; an empty value takes back what is set."""
+        asked = asked_settings(request.body)
+        try:
+            with_live_values(self._live.own, {key: text for key, text in asked.items() if text})
+        except ConfigError as error:
+            raise InvalidParameter(str(error)) from error
+        self._machine.stage_command(PutSettings(asked), partial(self._put, request))
+
+    def _put(self, request: Request, error: LogError | None) -> None:
+        if error is not None:
+            self._requests.fail(request, error)
+        elif self._live.config.auto_create_topic:
+            # Clients look for the route of this topic before they send to one that is not there.
+            topic = auto_create_example(self._live.config)
+            self._machine.proposals.ensure_topic(topic, partial(self._finish, request))
+        else:
+            request.respond()
+
+    def _finish(self, request: Request, error: LogError | None) -> None:
+        if error is None:
+            request.respond()
+        else:
+            self._requests.fail(request, error)
+
+    def tell(self, request: Request) -> None:
+        """26: the configuration in effect on this node."""
+        table = self._table
+        version = msgspec.json.encode(DataVersion(counter=table.changes)).decode()
+        ext = {"version": version, LIVE_FIELD: msgspec.json.encode(table.values).decode()}
+        request.respond(ext=ext, body=told_configuration(self._live.config, leads=self._group.ready))

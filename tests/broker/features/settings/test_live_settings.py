@@ -1,0 +1,171 @@
+"""Settings: keys of the configuration that are set for the whole group (25), told (26), and in effect at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from broker_group import BrokerGroup, client_of
+from served_broker import FakeClient, MakeBroker, ServedBroker
+
+from dledger_broker.config import KEYS, BrokerConfig
+from dledger_broker.features import FEATURES
+from dledger_broker.features.retention.policy import HOUR_MS, policy_of
+from dledger_broker.features.settings.table import NAME, SETTINGS, PutSettings
+from dledger_broker.kernel.live_config import LiveConfig
+from dledger_broker.kernel.snapshot import decode_state, encode_state
+from dledger_broker.kernel.state import BrokerState
+from dledger_broker.node import Broker
+from tests.broker.kernel.applied_commands import apply
+
+PUT, TELL = 25, 26
+OWN = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"))
+
+
+def put(client: FakeClient, *lines: str) -> int:
+    return client.call(PUT, body="\n".join(lines).encode()).code
+
+
+def told(client: FakeClient) -> dict[str, str]:
+    lines = client.call(TELL).body.decode().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def is_set(broker: ServedBroker) -> dict[str, str]:
+    return broker.memory.machine.state.table(SETTINGS).values
+
+
+def test_what_is_set_counts_at_once_by_rocketmqs_names_and_by_ours(client: FakeClient) -> None:
+    assert client.send_message("T2", b"x").code == 0
+    assert put(client, "autoCreateTopicEnable=false", "max_message_bytes=4") == 0
+    assert client.send_message("T3", b"x").code == 17
+    assert client.send_message("T1", b"12345").code == 13
+    assert client.send_message("T1", b"1234").code == 0
+    assert put(client, "autoCreateTopicEnable=true") == 0
+    assert client.send_message("T3", b"x").code == 0
+
+
+def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_broker: MakeBroker) -> None:
+    broker = make_broker(retention_hours=9)
+    client = broker.client()
+    put(client, "fileReservedTime=48", "transaction_check_max=3")
+    assert told(client)["fileReservedTime"] == "48"
+    assert put(client, "fileReservedTime=") == 0
+    assert (told(client)["fileReservedTime"], is_set(broker)) == ("9", {"transaction_check_max": "3"})
+
+
+def test_a_node_tells_its_configuration_in_rocketmqs_words(make_broker: MakeBroker) -> None:
+    client = make_broker(disk_max_used_ratio=0.8, secret_file=Path("where-it-is")).client()
+    put(client, "diskMaxUsedSpaceRatio=70", "defaultMessageRequestMode=POP")
+    answer, table = client.call(TELL), told(client)
+    assert (table["brokerName"], table["listenPort"], table["flushDiskType"]) == ("broker-a", "10911", "SYNC_FLUSH")
+    assert (table["diskMaxUsedSpaceRatio"], table["defaultMessageRequestMode"]) == ("70", "POP")
+    assert table["transaction_check_max"] == "15"
+    assert json.loads(answer.ext["version"])["counter"] == 1
+    assert json.loads(answer.ext["dledgerLive"]) == {"default_request_mode": "pop", "disk_max_used_ratio": "0.7"}
+    assert "where-it-is" not in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        ("retentionHours=9", 29, "no key of this broker, did you mean"),
+        ("storePathRootDir=/etc", 16, "read when a node starts"),
+        ("secret_file=/etc/passwd", 16, "read when a node starts"),
+        ("class_filters=x", 16, "read when a node starts"),
+        ("flushDiskType=ASYNC_FLUSH", 16, "read when a node starts"),
+        ("deleteWhen=04", 29, "no key of this broker"),
+        ("retention_hours=soon", 29, "expected a whole number"),
+        ("auto_create_topic=1", 29, "expected true or false"),
+        ("fileReservedTime=0", 29, "outside 1"),
+        ("default_request_mode=push", 29, "expected 'pull' or 'pop'"),
+        ("max_message_bytes=4194305", 29, "outside"),
+        ("nothing", 29, "expected key=value"),
+        ("", 29, "nothing to set"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_name_and_nothing_of_the_request_is(
+    client: FakeClient, line: str, code: int, text: str
+) -> None:
+    answer = client.call(PUT, body=f"transaction_check_max=2\n{line}".encode() if line else b"")
+    assert (answer.code, is_set(client.broker)) == (code, {})
+    assert text in (answer.remark or "")
+
+
+def test_no_live_key_names_a_path_an_address_or_code() -> None:
+    keys = [KEYS.by_name[name] for name in KEYS.live]
+    assert len(keys) > 15
+    assert {key.kind for key in keys} <= {bool, int, float, str}
+    assert all(key.about.choices for key in keys if key.kind is str)
+
+
+def test_each_live_key_is_told_in_a_form_in_which_it_can_be_set(client: FakeClient) -> None:
+    table = told(client)
+    live = {name: text for name, text in table.items() if KEYS.called(name) in KEYS.live}
+    assert len(live) == len(KEYS.live)
+    assert put(client, *(f"{name}={text}" for name, text in live.items())) == 0
+    assert told(client) == table
+    assert is_set(client.broker).keys() == set(KEYS.live)
+
+
+def test_a_node_that_cannot_follow_a_setting_keeps_its_own_and_says_so() -> None:
+    state = BrokerState(FEATURES)
+    apply(state, PutSettings({"max_message_bytes": "2000", "retention_hours": "1", "later": "x"}))
+    live = LiveConfig(BrokerConfig(broker_group="g", node_id="n", data_dir=Path("d"), max_message_bytes=1000,
+                                   max_frame_bytes=1024, max_partial_bytes=4096))  # fmt: skip
+    live.follow(state.table(SETTINGS))
+    assert (live.config.max_message_bytes, live.config.retention_hours) == (1000, 1)
+    assert set(live.refused) == {"max_message_bytes", "later"}
+    apply(state, PutSettings({"max_message_bytes": "", "later": ""}))
+    assert (live.config.retention_hours, live.refused) == (1, {})
+
+
+def test_retention_follows() -> None:
+    live, state = LiveConfig(OWN), BrokerState(FEATURES)
+    live.follow(state.table(SETTINGS))
+    apply(state, PutSettings({"retention_hours": "5", "retention_bytes": "7", "disk_max_used_ratio": "0.5"}))
+    policy = policy_of(live)
+    assert (policy.max_age_ms, policy.max_log_bytes, policy.disk_max_used_ratio) == (5 * HOUR_MS, 7, 0.5)
+
+
+def test_settings_are_in_digest_and_snapshot_and_a_state_without_them_has_no_trace_of_the_feature() -> None:
+    state = BrokerState(FEATURES)
+    empty = state.digest()
+    apply(state, PutSettings({"retention_hours": "5"}), PutSettings({"property_filter": "false"}))
+    assert state.digest() != empty
+    restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES)
+    table = restored.table(SETTINGS)
+    assert (restored.digest(), table.values) == (state.digest(), {"property_filter": "false", "retention_hours": "5"})
+    assert (table.changes, "settings" in SETTINGS.make().capture_frames(0.0)) == (2, False)
+    one, other = BrokerState(FEATURES), BrokerState(FEATURES)
+    apply(one, PutSettings({"retention_hours": "5"}))
+    apply(other, PutSettings({"retention_hours": "6"}))
+    assert one.digest() != other.digest()
+
+
+async def active(broker: Broker) -> None:
+    event = asyncio.Event()
+
+    def look() -> None:
+        if broker.machine.is_active(NAME):
+            event.set()
+
+    broker.machine.on_members_changed.append(look)
+    look()
+    async with asyncio.timeout(20):
+        await event.wait()
+
+
+async def test_what_is_set_through_a_follower_counts_on_every_node_and_for_the_next_leader(group: BrokerGroup) -> None:
+    leader, (follower, other) = await group.leader(), await group.followers()
+    for broker in (leader, follower, other):
+        await active(broker)
+    client = await client_of(follower)
+    assert (await client.call(PUT, {}, b"autoCreateSubscriptionGroup=false\ntransaction_check_max=2")).code == 0
+    await leader.node.transfer_leadership(other.config.node_id)
+    assert await group.leader(other_than=leader) is other
+    answer = await (await client_of(other)).call(TELL, {})
+    assert b"autoCreateSubscriptionGroup=false\n" in answer.body
+    assert (await (await client_of(leader)).pull(0)).code == 26
