@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 from stock_clients import StockClientError
 
+from dledger_admin.cli import main
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_client import (
     AccessRule,
@@ -63,6 +65,20 @@ def test_our_client_is_told_that_it_may_not(guarded: LocalCluster, who: Credenti
     with SyncAdmin(guarded.namesrv, credentials=who) as admin, pytest.raises(RefusedError) as refused:
         admin.create_topic("NotAllowed", queues=1)
     assert "secret" not in str(refused.value)
+
+
+def test_commands_sign(guarded: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(f"{APP.access_key}\n{APP.secret}\n")
+    account = {"DLEDGER_CREDENTIALS": str(file), "DLEDGER_NAMESRV": guarded.namesrv}
+    sent = CliRunner().invoke(main, ["produce", "--topic", TOPIC], input="a line\n", env=account)
+    assert sent.exit_code == 0, sent.output
+    words = ["consume", "--topic", TOPIC, "--from-beginning", "--exit-eof"]
+    assert "a line" in CliRunner().invoke(main, words, env=account).output
+    refused = CliRunner().invoke(main, ["produce", "--topic", "Other"], input="never\n", env=account)
+    assert refused.exit_code == 1
+    assert "has no permission to access Topic:Other" in refused.output
+    assert APP.secret not in refused.output
 
 
 def test_the_cpp_client_signs(guarded: LocalCluster, cpp) -> None:

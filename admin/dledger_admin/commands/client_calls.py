@@ -27,6 +27,7 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.route import BrokerData
 
 from ..errors import AdminError
+from .signing import signing
 
 Result = TypeVar("Result")
 
@@ -94,7 +95,7 @@ async def await_brokers(namesrv: str, seconds: float) -> None:
 
     What is waited for is said on stderr. Raises `AdminError` when the time is up.
     """
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv, **signing()) as admin:
         said = ""
         give_up = time.monotonic() + seconds
         while missing := await _missing_broker(admin):
@@ -154,7 +155,7 @@ def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]], *, pati
     """Run `work` with a started `Admin`, as `run` does; raises what that raises."""
 
     async def session() -> Result:
-        async with Admin(namesrv) as admin:
+        async with Admin(namesrv, **signing()) as admin:
             return await work(admin)
 
     return run(session, namesrv, patience_s=patience_s)

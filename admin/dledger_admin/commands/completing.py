@@ -22,6 +22,7 @@ from dledger_client.nameservers import parse_addresses
 
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
+from .signing import signing
 
 SECONDS: Final = 1.0
 """How long a cluster has for its answer."""
@@ -79,7 +80,7 @@ def _from_cluster(ctx: click.Context, incomplete: str, names: Names) -> list[str
 
 
 async def _ask(namesrv: str, names: Names) -> Iterable[str]:
-    async with asyncio.timeout(SECONDS), Admin(namesrv) as admin:
+    async with asyncio.timeout(SECONDS), Admin(namesrv, **signing()) as admin:
         return await names(admin)
 
 

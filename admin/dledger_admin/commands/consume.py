@@ -48,6 +48,7 @@ from .positions import (
     parse_end,
     parse_position,
 )
+from .signing import signing
 
 _POLL_MESSAGES = 256
 _POLL_TIMEOUT_S = 1.0
@@ -220,6 +221,7 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
         filter=source.filter,
         start_from=_start(source.begin),
         auto_ack=False,
+        **signing(),
     ) as consumer:
         delivered = 0
         async for message in consumer:
@@ -247,7 +249,10 @@ async def _make_group(source: _Source, group: str) -> None:
     A consumer that joins is not told: a heartbeat is taken, and its pulls are repeated in silence. Raises `AdminError`
     if brokers make no groups.
     """
-    async with Admin(source.namesrv) as admin, PullConsumer(source.namesrv, group, timeout=_REFUSED_SECONDS) as probe:
+    async with (
+        Admin(source.namesrv, **signing()) as admin,
+        PullConsumer(source.namesrv, group, timeout=_REFUSED_SECONDS, **signing()) as probe,
+    ):
         try:
             if is_system_group(group) or group in await admin.groups():
                 return
@@ -273,11 +278,11 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
     Raises `GroupInUseError` if the group has members, who would undo that.
     """
     if source.group is not None:
-        async with Admin(source.namesrv) as admin:
+        async with Admin(source.namesrv, **signing()) as admin:
             if members := await admin.members(source.group):
                 raise GroupInUseError(source.group, [str(member) for member in members])
     async with (
-        PullConsumer(source.namesrv, source.group or _NO_GROUP, filter=source.filter) as consumer,
+        PullConsumer(source.namesrv, source.group or _NO_GROUP, filter=source.filter, **signing()) as consumer,
         aclosing(_Commits(consumer)) as commits,
     ):
         known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
@@ -368,7 +373,7 @@ async def _bounds(source: _Source, consumer: PullConsumer) -> tuple[dict[Message
     if source.group is None or source.begin is not None:
         begins = await find(consumer, begin)
     if source.group is not None and source.begin is not None:
-        async with Admin(source.namesrv) as admin:
+        async with Admin(source.namesrv, **signing()) as admin:
             committed = {one.queue: one.committed for one in await admin.offsets(source.group, source.topic)}
         begins = {queue: was[queue] if committed.get(queue) is not None else at for queue, at in begins.items()}
     if isinstance(begin, Offset):

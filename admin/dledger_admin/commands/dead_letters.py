@@ -35,6 +35,7 @@ from dledger_remoting.topics import DLQ_PREFIX, dead_letter_topic, is_dead_lette
 
 from ..errors import AdminError
 from .positions import Position, find
+from .signing import signing
 
 DEAD_LETTER_ID: Final = "DEAD_LETTER_ID"
 PAGE_MESSAGES: Final = 32
@@ -86,7 +87,7 @@ async def pages(
 
     Raises `AdminError` if there is no such group.
     """
-    async with PullConsumer(namesrv) as consumer:
+    async with PullConsumer(namesrv, **signing()) as consumer:
         try:
             queues = await consumer.queues(dead_letter_topic(group))
         except NoRouteError:

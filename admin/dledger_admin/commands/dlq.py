@@ -21,6 +21,7 @@ from .message_format import MessageView, json_line, render, view
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
 from .positions import Edge, FromEnd, Position, parse_end, parse_position
+from .signing import signing
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -138,7 +139,10 @@ def resend(
 
     async def work() -> None:
         nonlocal result
-        async with Admin(namesrv) as admin, Producer(namesrv, group=PRODUCER_GROUP) as producer:
+        async with (
+            Admin(namesrv, **signing()) as admin,
+            Producer(namesrv, group=PRODUCER_GROUP, **signing()) as producer,
+        ):
             resending = Resending(admin, producer, group, topic, again=again)
             result = resending.result
             async for page in letters(admin):

@@ -19,6 +19,7 @@ from .message_trace import table
 from .message_trace import view as view_of_trace
 from .names import TOPIC
 from .options import namesrv_option
+from .signing import signing
 
 
 @click.group(cls=HelpGroup)
@@ -128,7 +129,7 @@ def recall(namesrv: str, handle: str, topic: str, output: str) -> None:
     """Take back a message that is to be delivered later, by the HANDLE that `produce` shows; too late is an error."""
 
     async def work() -> Recalled:
-        async with Producer(namesrv) as producer:
+        async with Producer(namesrv, **signing()) as producer:
             return Recalled(topic, await producer.recall(topic, handle))
 
     emit(run(work, namesrv), output, lambda result: f"{result.unique_key} is not delivered to {result.topic}")

@@ -27,6 +27,7 @@ from .message_format import Line, line_reader
 from .names import TOPIC
 from .options import namesrv_option, time_ms
 from .positions import QueueName, QueueNameType, chosen_queues
+from .signing import signing
 
 _READ_BYTES = 1 << 18
 _SHOWN_BYTES = 80
@@ -187,7 +188,7 @@ def produce(
         # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         reader = LineReader(partial(_read, stdin))
-        async with Producer(namesrv, timeout=timeout) as producer:
+        async with Producer(namesrv, timeout=timeout, **signing()) as producer:
             queue = None if queue_name is None else await _queue(producer, topic, queue_name)
             async for lines in reader.batches():
                 taken = lines if count is None else lines[: count - stored]

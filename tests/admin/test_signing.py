@@ -1,0 +1,36 @@
+"""Account that commands sign for: where it comes from, and that no error shows its secret."""
+
+import pytest
+from command_fakes import fails_in_one_line, use_fakes
+
+from dledger_admin.commands.signing import signing
+from dledger_client import Credentials
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    use_fakes(monkeypatch)
+
+
+def test_no_variable_means_no_account(monkeypatch):
+    monkeypatch.delenv("DLEDGER_CREDENTIALS", raising=False)
+    assert signing() == {}
+
+
+def test_a_file_has_the_account_and_its_secret(monkeypatch, tmp_path):
+    file = tmp_path / "credentials"
+    file.write_text("app\nsecret of app\nmore\n")
+    monkeypatch.setenv("DLEDGER_CREDENTIALS", str(file))
+    assert signing() == {"credentials": Credentials("app", "secret of app")}
+
+
+@pytest.mark.parametrize("content", [b"", b"planted", b"planted\n\n", b"\nplanted\n", b"planted\n\xff\n"])
+def test_a_file_without_both_is_refused_and_not_shown(monkeypatch, tmp_path, content):
+    file = tmp_path / "credentials"
+    file.write_bytes(content)
+    monkeypatch.setenv("DLEDGER_CREDENTIALS", str(file))
+    told = fails_in_one_line("pin", "list")
+    assert "DLEDGER_CREDENTIALS" in told
+    assert "planted" not in told
+    monkeypatch.setenv("DLEDGER_CREDENTIALS", str(tmp_path / "absent"))
+    assert "No such file" in fails_in_one_line("pin", "list")
