@@ -2,8 +2,8 @@
 
 * *Virtual time*: tests that live on a simulated clock, or need none. They get what the others leave of the processors,
   and find the same however little that is.
-* *Waiting*: tests most of whose time passes without work: faults last for seconds; clients that others wrote look the
-  route up every 30 s, and their retries are seconds away.
+* *Waiting*: tests most of whose time passes without work: nodes start, faults last for seconds; clients that others
+  wrote look the route up every 30 s, and their retries are seconds away.
 * The rest of `tests/`, as it is.
 
 The output of the last is shown as it comes, that of the others when they have ended. What failed in any of them stands
@@ -23,16 +23,7 @@ from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VIRTUAL_TIME = (
-    "tests/broker/features/group_settings",
-    "tests/broker/features/groups",
-    "tests/broker/features/offsets",
-    "tests/broker/features/pins",
-    "tests/broker/features/pulling",
-    "tests/broker/features/queries",
-    "tests/broker/features/retention",
-    "tests/broker/features/runtime",
-    "tests/broker/features/sending",
-    "tests/broker/features/topics",
+    "tests/broker/features",
     "tests/broker/kernel",
     "tests/broker/requests",
     "tests/broker/toy",
@@ -42,7 +33,13 @@ VIRTUAL_TIME = (
     "tests/remoting",
     "tests/sim",
 )
-WAITING = ("tests/chaos", "tests/conformance")
+REAL_TIME = (
+    "tests/broker/features/class_filters",
+    "tests/broker/features/client_membership",
+    "tests/broker/features/ranges",
+)
+"""Within `VIRTUAL_TIME`, and no part of it: they have real processes and connections."""
+WAITING = ("tests/chaos", "tests/conformance", "tests/integration")
 """Each a process of its own."""
 LOW_PRIORITY = ("nice", "-n", "15")
 SHOWN_LINES = 30
@@ -94,7 +91,13 @@ def start_all(results: Path) -> list[Lane]:
     """Start every lane."""
     return [
         *(start(results / f"{n}.xml", f"{path}, which wait", [path]) for n, path in enumerate(WAITING)),
-        start(results / "virtual.xml", "tests in virtual time", VIRTUAL_TIME, priority=LOW_PRIORITY),
+        start(
+            results / "virtual.xml",
+            "tests in virtual time",
+            [*VIRTUAL_TIME, *(f"--ignore={path}" for path in REAL_TIME)],
+            priority=LOW_PRIORITY,
+        ),
+        start(results / "real.xml", "tests of features in real time", REAL_TIME),
         start(
             results / "other.xml",
             "all other tests",

@@ -74,7 +74,7 @@ async def test_every_kind_of_consumer_gets_what_the_class_takes(cluster: LocalCl
 
 async def test_a_filter_that_loops_for_ever_is_told_and_stops_nobody_else(cluster: LocalCluster) -> None:
     await fill(cluster, "loops", b"loop")
-    async with PullConsumer(cluster.namesrv, filter=ClassFilter("com.example.Loop"), timeout=2.0) as reader:
+    async with PullConsumer(cluster.namesrv, filter=ClassFilter("com.example.Loop"), timeout=4.0) as reader:
         await reader.assign(await reader.queues("loops"))
         await reader.seek_to_begin()
         with pytest.raises(RefusedError, match=r"class filter com\.example\.Loop failed: it took longer"):

@@ -58,11 +58,11 @@ async def test_a_request_without_a_reply_ends_at_its_deadline_and_its_reply_is_r
     async with answering(cluster, "silence") as asked:
         async with Producer(cluster.namesrv, group="askers") as asker:
             with pytest.raises(DeadlineError, match="no consumer of topic silence replied in time") as raised:
-                await asker.request("silence", b"no answer", timeout=1.0)
+                await asker.request("silence", b"no answer", timeout=3.0)
             assert raised.value.outcome == "unknown"
         async with asyncio.timeout(PATIENCE_S):
             message = await asked.get()
-        async with Producer(cluster.namesrv, group="late", timeout=2.0) as late:
+        async with Producer(cluster.namesrv, group="late", timeout=4.0) as late:
             with pytest.raises(RefusedError, match="not found: it is connected to no node"):
                 await late.reply(message, b"too late")
 

@@ -39,18 +39,17 @@ def test_all_tests_run_once_and_one_failure_is_enough(
     module = ci_module("test")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    folders = [*module.VIRTUAL_TIME, *module.WAITING, "tests/other"]
+    folders = [*module.VIRTUAL_TIME, *module.REAL_TIME, *module.WAITING, "tests/other"]
     assert all((ROOT / folder).is_dir() for folder in folders[:-1])
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
     for folder in folders:
         path = tmp_path / folder
-        path.mkdir(parents=True)
-        ran = tmp_path / "ran" / folder
-        ran.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+        ran = tmp_path / folder.replace("/", "-")
         file = path / f"test_{path.name}.py"
         file.write_text(f"def test():\n    open({str(ran)!r}, 'x').close()\n    assert {folder != failing}\n")
     assert module.main() == (0 if failing == "nothing" else 1)
-    assert all((tmp_path / "ran" / folder).exists() for folder in folders)
+    assert all((tmp_path / folder.replace("/", "-")).exists() for folder in folders)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "bench/README.md", ".ci/run"])
