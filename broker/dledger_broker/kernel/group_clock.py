@@ -45,6 +45,7 @@ class GroupClock:
         self._term = 0
         self._needs: list[Callable[[], bool]] = []
         self._telling = False
+        self._handle: JobHandle | None = None
         self._held: list[tuple[float, Known]] = []
         self._next_look: Cancellable | None = None
         machine.on_unready.append(self._unready)
@@ -71,9 +72,20 @@ class GroupClock:
 
         1. All nodes were down for ten hours; group time is that of ten hours ago, for a minute.
         2. A message is sent that is due in five hours. 3. The clocks are believed: it was due five hours ago.
+
+        Who asks is about to propose what depends on group time, so that is told in the log now, before it:
+
+        1. Nothing has depended on it for minutes, and every node has been started anew meanwhile: what was told last
+        seems to be of just now. 2. A message is sent that is due in a second, and the leader dies before it looks.
+        3. What clocks show is a jump for the next leader: nothing fires for a minute. If that one dies sooner, nothing
+        fires for another minute.
         """
         times = self._look()
-        return None if times is None else max(times)
+        if times is None:
+            return None
+        if self._handle is not None and not self._handle.is_stopped:
+            self._tell(self._handle, times[0])
+        return max(times)
 
     def when_known(self, told: Known) -> None:
         """Have `told` called with `reckoned_from_ms`: at once if it is known, else when it is; see `Known`."""
@@ -108,15 +120,18 @@ class GroupClock:
 
     def run(self, handle: JobHandle) -> None:
         """See `Job.run`."""
+        self._handle = handle
         handle.call_later(LOOK_PERIOD_S, partial(self.run, handle))
         now_ms = self.now_ms()
-        if now_ms is None or self._telling or not self._is_needed:
+        if now_ms is not None and self._is_needed:
+            self._tell(handle, now_ms)
+
+    def _tell(self, handle: JobHandle, now_ms: int) -> None:
+        """Propose group time, unless that is under way or was done of late."""
+        if self._telling or self._was_told_of_late(now_ms) or not self._machine.understood_by_all(GroupTime):
             return
-        if self._was_told_of_late(now_ms):
-            return
-        if self._machine.understood_by_all(GroupTime):
-            self._telling = True
-            handle.stage_command(GroupTime(now_ms), self._told)
+        self._telling = True
+        handle.stage_command(GroupTime(now_ms), self._told)
 
     def _was_told_of_late(self, now_ms: int) -> bool:
         """Whether the log has group time as it was a moment ago, by this replica's clock and by group time itself.

@@ -88,6 +88,20 @@ def test_leaders_that_live_for_a_few_seconds_each_tell_it_as_often_as_one_that_l
     assert clocked.clock.now_ms() == clocked.env.wall_ms() + 120_000
 
 
+def test_it_is_told_before_the_first_thing_that_depends_on_it() -> None:
+    """Five minutes after it was told last: a leader that has just started dies before it looks what depends on it."""
+    clocked = Clocked()
+    clocked.advance(2.0, 0)
+    for needs in (False, True):
+        broker = clocked.broker.restart()
+        broker.node.clocks = [None]
+        clocked = Clocked(broker, needs=needs)
+        clocked.set_wrong(300_000)
+        assert clocked.clock.now_ms() == clocked.env.wall_ms() + 300_000
+        clocked.clock.reckoned_from_ms()
+        clocked.env.run_ready()
+
+
 def test_it_is_told_only_to_members_that_understand_it() -> None:
     clocked = Clocked(needs=False)
     clocked.broker.machine.learn_kinds(NODE_ID, (16, 17))
