@@ -38,7 +38,7 @@ class ResetTruth:
         self.told: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
         """Where consumers are told to go on; None while no reset is pending."""
         self.done: Final[defaultdict[OffsetKey, list[tuple[int, int]]]] = defaultdict(list)
-        """All resets of a queue, as (number, offset), the newest last."""
+        """All resets of a queue, as (number, offset that was asked for), the newest last."""
         self._rests_on: dict[tuple[OffsetKey, int], int] = {}
 
     def newest(self, key: OffsetKey) -> int:
@@ -64,10 +64,11 @@ class ResetTruth:
                     incarnation = self._topics.get(name)
                     if incarnation is not None and incarnation.created == created:
                         key = (group, name, queue_id)
-                        self._put_offset(key, offset)
+                        kept = max(offset, incarnation.first_offsets.get(queue_id, 0))
+                        self._put_offset(key, kept)
                         self._expected.committers[key].put(index, moment, None)
                         self.done[key].append((index, offset))
-                        self._put(key, (offset, index), index, moment)
+                        self._put(key, (kept, index), index, moment)
                         self._happened["queue reset"] += 1
             case SeeReset(group=group, topic=name, queue_id=queue_id, number=number):
                 key = (group, name, queue_id)

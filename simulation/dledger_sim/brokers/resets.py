@@ -92,7 +92,7 @@ class ResetMember(Client):
                 self._require_told(key, offset, answer, committed=True)
                 self._learn_place(key, offset)
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
-                require(not self.workload.truth.resets.done[key] or answer.seen is None, "a reset is told", key=key)
+                self._require_told(key, None, answer, committed=True)
                 self._learn_place(key, 0)
             self.pause()
 
@@ -100,15 +100,16 @@ class ResetMember(Client):
         if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
             self.pause()
 
-    def _require_told(self, key: OffsetKey, found: int, answer: Answer, *, committed: bool) -> None:
+    def _require_told(self, key: OffsetKey, found: int | None, answer: Answer, *, committed: bool) -> None:
         if answer.seen is None:
             return
         truth, between = self.workload.truth, (answer.seen.asked_at, self.workload.group.scheduler.now)
         told = truth.resets.told[key].during(*between)
         # While a reset is pending nothing else is said, though what is committed may lie below what is kept.
-        known = {*told, *(truth.expected.offsets[key].during(*between) if committed and None in told else ())}
+        resets = {*told} - {None}
+        known = {*resets, *(truth.expected.offsets[key].during(*between) if committed and None in told else ())}
         require(found in known, "a group goes on where it was reset to", key=key, found=found, known=known)
-        self.workload.counts["told of a reset"] += found in told
+        self.workload.counts["told of a reset"] += found in resets
 
     def _pull(self, key: OffsetKey, place: _Place) -> None:
         truth, random = self.workload.truth.resets, self.random

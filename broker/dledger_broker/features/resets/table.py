@@ -114,7 +114,10 @@ class ResetTable(Table):
                 for row in rows:
                     topic = self._topics.get(row.topic)
                     if topic is not None and topic.created_position == row.created_position:
-                        self._reset((group, row.topic, row.queue_id), Pending(row.offset, entry.index))
+                        # A trim that was in flight when this was asked for may have been applied before it.
+                        queue = topic.queues.get(row.queue_id)
+                        offset = row.offset if queue is None else max(row.offset, queue.first_offset)
+                        self._reset((group, row.topic, row.queue_id), Pending(offset, entry.index))
             case SeeReset():
                 self._see(command)
 

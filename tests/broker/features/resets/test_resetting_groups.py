@@ -9,7 +9,8 @@ from dledger_broker.clients.relay import Relay
 from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.resets.changes import committer
 from dledger_broker.features.resets.consumers import SLOWNESS_S
-from dledger_broker.features.resets.table import RESETS
+from dledger_broker.features.resets.table import RESETS, ResetOffsets, ResetRow
+from dledger_broker.kernel.trims import TrimQueues
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -236,6 +237,16 @@ def test_a_reset_below_what_is_kept_leads_to_the_first_kept_message(broker: Serv
     table.on_queue_trimmed("T1", 0, 4)
     assert (pending(broker), table.digest != before) == (4, True)
     assert pull(member, 0) == (ELSEWHERE, 4)
+
+
+def test_a_reset_that_a_trim_has_overtaken_leads_to_the_first_kept_message(broker: ServedBroker) -> None:
+    """1. a trim to 4 is in flight; 2. the group is reset to 2, which is kept; 3. both are applied, in that order."""
+    machine = broker.memory.machine
+    created = machine.state.topics["T1"].created_position
+    machine.stage_command(TrimQueues(0, (("T1", created, 0, 4),)), lambda _: None)
+    machine.stage_command(ResetOffsets("CG", (ResetRow("T1", created, 0, 2),)), lambda _: None)
+    broker.settle()
+    assert (pending(broker), committed(broker)) == (4, 4)
 
 
 # ---------------------------------------------------------------- what members are told and asked
