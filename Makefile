@@ -30,7 +30,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench chaos proof-chaos wheel lock clean
+.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,11 @@ explore: $(DEV) ## take real cores through every interleaving of a small world (
 bench: $(DEV) ## measure speed and memory beside this machine's own limits (OTHER=path: compare with another checkout)
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 	$(BIN)/python -m bench.$(if $(OTHER),compare $(OTHER),run) $(BENCH)
+
+scale: $(DEV) ## thousands of queues, groups and connections; a backlog read from disk beside sends (MESSAGES=n; long)
+	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+	$(BIN)/python -m bench.many_clients
+	$(BIN)/python -m bench.backlog $(if $(MESSAGES),--messages $(MESSAGES))
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)

@@ -295,7 +295,7 @@ class Broker:
         self.registrar = Registrar(machine, group, config, credentials)
         self.route_lookups = RouteLookups(env, config.namesrv)
         service.topic_routes.attach(self.route_lookups.find)
-        service.announcements.attach(self.registrar.told_version, self.registrar.hurry)
+        service.announcements.attach(self.registrar)
         self.registrar.on_told = service.announcements.check
         group.listeners.append(service.announcements.check)
 

@@ -62,7 +62,7 @@ class BrokerService:
         self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation, access)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
-        self.announcements = Announcements(env, machine)
+        self.announcements = Announcements(env, machine, counters)
         self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters, access)
         self.topic_routes = TopicRoutes()
         self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes)

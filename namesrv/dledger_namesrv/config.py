@@ -18,6 +18,8 @@ from dledger.log_keys import LogLevels
 from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
 
+from .kv import DEFAULT_MAX_BYTES
+
 TABLE: Final = "namesrv"
 """The table of a file where the keys stand if they do not stand at its top."""
 
@@ -117,6 +119,37 @@ class NameServerConfig(LogLevels):
         aliases=(Alias("scanNotActiveBrokerInterval"),),
     )
     max_watch_ms: int = key(60_000, "the longest that a route watch may wait", bounds=(10, 3_600_000))
+    max_watch_bytes: int = key(
+        64 << 20,
+        "what the requests of all route watches take that wait",
+        consequence="further ones are answered 2, and their clients poll",
+        bounds=(1024, 1 << 34),
+    )
+    max_nodes: int = key(
+        4_096,
+        "nodes that are registered",
+        consequence="further ones are refused; one that is there stays, and so does one that takes its id",
+        bounds=(1, 1_000_000),
+    )
+    max_routes: int = key(
+        1_000_000,
+        "topics of all broker groups, added up",
+        consequence="a registration that would make them more is refused; those of groups that are away may be as many "
+        "again",
+        bounds=(1, 100_000_000),
+    )
+    max_absent_groups: int = key(
+        256,
+        "broker groups without a live node that are remembered",
+        consequence="beyond it the one that is away longest is forgotten",
+        bounds=(1, 100_000),
+    )
+    max_stored_bytes: int = key(
+        DEFAULT_MAX_BYTES,
+        "what configuration values (100) take in all",
+        consequence="a value beyond it is refused",
+        bounds=(1024, 8 << 20),
+    )
     enable_topic_list: bool = key(
         True,
         "false: topic lists (206, 224) are answered 1",

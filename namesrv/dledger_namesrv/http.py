@@ -42,6 +42,10 @@ class ObservedServer(Protocol):
         """Route watches that wait."""
 
     @property
+    def watch_bytes(self) -> int:
+        """What their requests take."""
+
+    @property
     def failure(self) -> str:
         """Why the server no longer does its work, empty while it does."""
 
@@ -71,13 +75,16 @@ class NameServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
         table, counters = self._server.table, self._server.counters
+        limits = {**counters.limits, "max_absent_groups": table.absent_groups_forgotten}
         for name, text, value in (
             ("nodes", "Nodes of brokers that are registered", table.node_count),
             ("broker_groups", "Broker groups with at least one of them", table.group_count),
             ("absent_broker_groups", "Broker groups that are known and have none", table.absent_group_count),
             ("topics", "Topics that have a route", table.topic_count),
+            ("routes", "Topics of all broker groups that have a live node, added up", table.route_count),
             ("connections", "Connections of brokers and clients that are open", self._server.connection_count),
             ("route_watches", "Clients' waits for a change of a route", self._server.watch_count),
+            ("route_watch_bytes", "What the requests for these take", self._server.watch_bytes),
         ):
             yield GaugeMetricFamily(f"dledger_namesrv_{name}", text, value=value)
         for name, text, value in (
@@ -99,7 +106,7 @@ class NameServerCollector(Collector):
         for name, text, label, values in (
             ("requests", "Requests by the name of their code", "code", counters.requests),
             ("nodes_removed", "Nodes that left the routes", "reason", counters.removals),
-            ("limit_reached", "How often the limit of this key acted", "limit", counters.limits),
+            ("limit_reached", "How often the limit of this key acted", "limit", limits),
         ):
             family = CounterMetricFamily(f"dledger_namesrv_{name}", text, labels=(label,))
             for key, count in sorted(values.items()):

@@ -18,7 +18,7 @@ from .files import replace_file
 
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-MAX_BYTES: Final = 1 << 20
+DEFAULT_MAX_BYTES: Final = 1 << 20
 """How large the file may become: it is written anew with every change, and answers hold whole namespaces."""
 
 
@@ -30,13 +30,18 @@ class KVStoreError(Exception):
     """The file cannot be read or written; the text says which and why."""
 
 
+class KVFullError(KVStoreError):
+    """There would be too much."""
+
+
 class KVStore:
     """The values of one data directory. Raises `KVStoreError` if the file that is there cannot be read.
 
     Another thread may change them than those that read them, but only one.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._path = directory / FILE_NAME
         self._tables = self._load()
 
@@ -49,11 +54,16 @@ class KVStore:
         return dict(self._tables.get(namespace, {}))
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Store a value durably. Raises `KVStoreError`, also if there would be too much; then nothing has changed."""
+        """Store a value durably.
+
+        Raises `KVStoreError`, `KVFullError` if there would be too much; then nothing has changed.
+        """
         tables = {**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}}
         size = len(encode_body(_Stored(tables)))
-        if size > MAX_BYTES:
-            raise KVStoreError(f"all values would take {size} bytes, more than {MAX_BYTES}: delete some first")
+        if size > self._max_bytes:
+            raise KVFullError(
+                f"all values would take {size} bytes, more than max_stored_bytes = {self._max_bytes}: delete some first"
+            )
         self._replace(tables)
 
     def delete(self, namespace: str, key: str) -> None:

@@ -22,8 +22,13 @@ LIMITS: Final = (
     "max_write_buffer_bytes",
     "slow_reader_timeout_ms",
     "idle_timeout_ms",
+    "max_nodes",
+    "max_routes",
+    "max_absent_groups",
+    "max_stored_bytes",
+    "max_watch_bytes",
 )
-"""The limits of connections, by their configuration keys."""
+"""The limits, by their configuration keys; the registry counts the groups that it forgot."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from dledger_remoting.errors import (
     QueryNotFound,
     RequestCodeNotSupported,
     ServerError,
+    SystemBusy,
     TopicNotExist,
 )
 from dledger_remoting.fastjson import encode_fastjson
@@ -55,7 +56,7 @@ from dledger_remoting.topics import TOPIC_UNIT, TOPIC_UNIT_SUB
 
 from .access import NameServerAccess
 from .config import KEYS, ConfigError, NameServerConfig
-from .kv import ORDER_TOPIC_NAMESPACE, KVStore, KVStoreError
+from .kv import ORDER_TOPIC_NAMESPACE, KVFullError, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
 from .table import RouteTable
 from .watch import RouteWatches
@@ -149,6 +150,8 @@ class Processors:
         result = self._table.register(header, body, now_ms=self._now_ms(), connection=connection)
         if result.refusal:
             self.counters.registrations_refused += 1
+            if result.limit:
+                self.counters.limits[result.limit] += 1
             log.warning(
                 "event=registration_refused group=%s id=%d address=%s reason=%r",
                 header.broker_name, header.broker_id, header.broker_addr, result.refusal,
@@ -255,7 +258,13 @@ class Processors:
             )
         topics = tuple(topic for topic in header.topics.split(",") if topic)
         timeout_ms = min(max(header.timeout_millis, 0), self.config.max_watch_ms)
-        version = await self.watches.wait(topics, header.version, timeout_ms / 1000)
+        if self.watches.held_bytes + size > self.config.max_watch_bytes:
+            self.counters.limits["max_watch_bytes"] += 1
+            raise SystemBusy(
+                f"route watches of {self.watches.held_bytes} bytes wait here, max_watch_bytes is "
+                f"{self.config.max_watch_bytes}: ask for the route from time to time, or try again later"
+            )
+        version = await self.watches.wait(topics, header.version, timeout_ms / 1000, size)
         return _success(request, ext={"version": str(version)})
 
     def _cluster_info(self, request: RemotingCommand) -> RemotingCommand:
@@ -315,6 +324,8 @@ class Processors:
         try:
             await asyncio.get_running_loop().run_in_executor(self._kv_thread, change)
         except KVStoreError as error:
+            if isinstance(error, KVFullError):
+                self.counters.limits["max_stored_bytes"] += 1
             raise ServerError(str(error)) from error
 
     def _get_kv(self, request: RemotingCommand) -> RemotingCommand:

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.registration import DataVersion
-from dledger_remoting.route import QueueData
+from dledger_remoting.route import MASTER_ID, BrokerData, QueueData
+from dledger_remoting.topics import TopicConfig
 
 
 class NodeKey(NamedTuple):
@@ -17,12 +19,27 @@ class NodeKey(NamedTuple):
     address: str
 
 
+class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one registry holds; whoever can connect can register. Names are those of the configuration's keys."""
+
+    max_nodes: int = 4_096
+    """Registered nodes."""
+    max_routes: int = 1_000_000
+    """Topics of all broker groups that have a live node, added up; those of absent groups may be as many again."""
+    max_absent_groups: int = 256
+    """Beyond it the group that has been away longest is forgotten."""
+
+
 class Registered(msgspec.Struct, frozen=True):
-    """The outcome of a registration. `refusal` is empty if it took effect; the others are known to followers only."""
+    """The outcome of a registration. `refusal` is empty if it took effect; the limit in its way has the name `limit`.
+
+    Followers are told of their leader.
+    """
 
     refusal: str = ""
     master_address: str | None = None
     ha_address: str | None = None
+    limit: str = ""
 
 
 class Alias(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,3 +103,29 @@ class CachedRoute(NamedTuple):
 
     version: int
     body: bytes
+
+
+def queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+    """The queues of a topic in a broker group."""
+    return QueueData(broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
+
+
+def with_master(data: BrokerData) -> BrokerData:
+    """A group's addresses with an id 0: the lowest live id stands in."""
+    if MASTER_ID in data.broker_addrs or not data.broker_addrs:
+        return data
+    acting = data.broker_addrs[min(data.broker_addrs)]
+    return msgspec.structs.replace(data, broker_addrs={MASTER_ID: acting, **data.broker_addrs})
+
+
+def is_topic_source(group: Group, broker_id: int) -> bool:
+    """Topics come from the leader, or from the lowest follower where acting masters are on."""
+    return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.nodes))
+
+
+def is_news(group: Group, header: RegisterBrokerHeader, version: DataVersion) -> bool:
+    """Whether topics of this version take the place of those known; complete ones only if they are younger."""
+    known = group.topics_version
+    if known is None or not header.topics_complete:
+        return known != version
+    return (version.state_version, version.counter) > (known.state_version, known.counter)

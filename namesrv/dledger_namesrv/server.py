@@ -28,6 +28,7 @@ from .known import KnownGroupsFile
 from .kv import KVStore
 from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
 from .processors import Processors
+from .records import TableLimits
 from .table import RouteTable
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class NameServer:
         return len(self._processors.watches) if self._processors is not None else 0
 
     @property
+    def watch_bytes(self) -> int:
+        """What the requests of route watches take that wait."""
+        return self._processors.watches.held_bytes if self._processors is not None else 0
+
+    @property
     def failure(self) -> str:
         """Why the server no longer does its work, empty while it does."""
         return "silent brokers are not looked for" if self._scanner is None or self._scanner.done() else ""
@@ -109,10 +115,14 @@ class NameServer:
                 first_version=time.time_ns() // 1_000_000,
                 delete_missing_topics=self.config.delete_topic_with_broker_registration,
                 absent=self._known.load(),
+                limits=TableLimits(
+                    max_nodes=self.config.max_nodes,
+                    max_routes=self.config.max_routes,
+                    max_absent_groups=self.config.max_absent_groups,
+                ),
             )
-            self._processors = Processors(
-                self.config, self._table, KVStore(self.config.data), _now_ms, self.counters, self._access
-            )
+            kv = KVStore(self.config.data, self.config.max_stored_bytes)
+            self._processors = Processors(self.config, self._table, kv, _now_ms, self.counters, self._access)
             if self.config.http_port:
                 self._http = await self._start_http()
             self._server = await asyncio.get_running_loop().create_server(

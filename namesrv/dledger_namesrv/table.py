@@ -26,11 +26,21 @@ from dledger_remoting.route import (
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
 from .aliases import alias_entries, aliases_after, has_aliases
-from .records import CachedRoute, Group, KnownGroup, Node, NodeKey, Registered
+from .records import (
+    CachedRoute,
+    Group,
+    KnownGroup,
+    Node,
+    NodeKey,
+    Registered,
+    TableLimits,
+    is_news,
+    is_topic_source,
+    queue_data,
+    with_master,
+)
 
 DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
-MAX_ABSENT_GROUPS: Final = 256
-"""Beyond it the group that has been away longest is forgotten: whoever can connect can register groups."""
 
 
 class RouteTable:
@@ -46,7 +56,12 @@ class RouteTable:
         first_version: int = 1,
         delete_missing_topics: bool = False,
         absent: Mapping[str, KnownGroup] | None = None,
+        limits: TableLimits | None = None,
     ) -> None:
+        self.absent_groups_forgotten = 0
+        """How often a limit made the table forget one."""
+        self._limits = limits or TableLimits()
+        self._route_count = 0
         self.delete_missing_topics = delete_missing_topics
         self._version = first_version
         self._last_removal = first_version
@@ -84,6 +99,11 @@ class RouteTable:
         return len(self._topics)
 
     @property
+    def route_count(self) -> int:
+        """Topics of all broker groups that have a live node, added up."""
+        return self._route_count
+
+    @property
     def absent_group_count(self) -> int:
         """How many broker groups are known and have no live node."""
         return len(self._absent.keys() - self._groups.keys())
@@ -112,6 +132,9 @@ class RouteTable:
         refusal = self._refusal(group, header, term, len(wrapper.topic_config_table))
         if refusal:
             return Registered(refusal)
+        limit = self._exceeded(group, header, wrapper.topic_config_table)
+        if limit:
+            return Registered(f"there would be more than {limit} = {getattr(self._limits, limit)}", limit=limit)
         if group is None:
             former_group = self._absent.get(header.broker_name)
             aliases = {} if former_group is None else former_group.aliases
@@ -135,7 +158,7 @@ class RouteTable:
             now_ms,
             header.heartbeat_timeout_millis or DEFAULT_NODE_TIMEOUT_MS,
         )
-        if _is_topic_source(group, header.broker_id) and _is_news(group, header, wrapper.data_version):
+        if is_topic_source(group, header.broker_id) and is_news(group, header, wrapper.data_version):
             group.topics_version, group.edited = wrapper.data_version, False
             complete = header.topics_complete or self.delete_missing_topics
             self._set_topics(group, header.broker_name, wrapper.topic_config_table, complete=complete)
@@ -145,7 +168,8 @@ class RouteTable:
         """Take what has changed of a node's topics, which costs no more than that; counts as its heartbeat.
 
         False, and nothing is changed, unless the node stands here under the same id, as of the version that the changes
-        begin with, and of the same term: it is to register as a whole then, which is fenced.
+        begin with, and of the same term: it is to register as a whole then, which is fenced. So it is if there would be
+        too many topics, which that is told.
         """
         if changes.data_version.state_version != changes.base.state_version:
             return False
@@ -153,14 +177,18 @@ class RouteTable:
         node, group = self._nodes.get(key), self._groups.get(sender.broker_name)
         if node is None or group is None or group.nodes.get(sender.broker_id) != key:
             return False
-        source = _is_topic_source(group, sender.broker_id)
+        source = is_topic_source(group, sender.broker_id)
         if node.data_version != changes.base or (source and (group.edited or group.topics_version != changes.base)):
+            return False
+        name = sender.broker_name
+        gone = sum(name in self._topics.get(topic, {}) for topic in changes.deleted)
+        if source and self._too_many_routes(name, changes.topic_config_table, gone=gone):
             return False
         node.data_version, node.last_seen_ms = changes.data_version, now_ms
         if source:
             group.topics_version = changes.data_version
             for config in changes.topic_config_table.values():
-                topic, queue = config.topic_name, _queue_data(sender.broker_name, config)
+                topic, queue = config.topic_name, queue_data(sender.broker_name, config)
                 self._set_topic(group, topic, queue, aliased=has_aliases(config))
             for topic in changes.deleted:
                 if sender.broker_name in self._topics.get(topic, {}):
@@ -270,7 +298,7 @@ class RouteTable:
             queues |= {name: self._absent[name].queues[topic] for name in self._absent_with(topic)}
         if not queues:
             return None
-        groups = {name: _with_master(self._broker_data(name)) for name in sorted(queues)}
+        groups = {name: with_master(self._broker_data(name)) for name in sorted(queues)}
         aliases = [
             entry
             for name, shown in groups.items()
@@ -346,6 +374,26 @@ class RouteTable:
             return f"{header.broker_addr} sent a single topic before its first full registration"
         return ""
 
+    def _exceeded(self, group: Group | None, header: RegisterBrokerHeader, configs: Mapping[str, TopicConfig]) -> str:
+        """The limit that a registration would go beyond, empty if there is none. Who is there already stays."""
+        name = header.broker_name
+        is_new = NodeKey(header.cluster_name, header.broker_addr) not in self._nodes
+        takes_place = group is not None and header.broker_id in group.nodes
+        if is_new and not takes_place and len(self._nodes) >= self._limits.max_nodes:
+            return "max_nodes"
+        gone = 0
+        if self._route_count + len(configs) > self._limits.max_routes:
+            complete = header.topics_complete or self.delete_missing_topics
+            gone = len(set(self._topics_of_group(name)).difference(configs)) if complete else 0
+        return "max_routes" if self._too_many_routes(name, configs, gone=gone) else ""
+
+    def _too_many_routes(self, broker_name: str, configs: Mapping[str, TopicConfig], *, gone: int) -> bool:
+        """Whether a group's topics would be too many together with all others, if `gone` of it are deleted."""
+        if self._route_count + len(configs) <= self._limits.max_routes:
+            return False
+        more = sum(broker_name not in self._topics.get(topic, {}) for topic in configs)
+        return more > 0 and self._route_count + more - gone > self._limits.max_routes
+
     def _set_node(self, group: Group, key: NodeKey, header: RegisterBrokerHeader) -> None:
         """Let the id point to the node, and no other id.
 
@@ -371,7 +419,7 @@ class RouteTable:
         for topic in former.queues if former is not None else ():
             self._mark_changed(topic)
         for topic, config in configs.items():
-            self._set_topic(group, topic, _queue_data(broker_name, config), aliased=has_aliases(config))
+            self._set_topic(group, topic, queue_data(broker_name, config), aliased=has_aliases(config))
         if complete:
             for topic in self._topics_of_group(broker_name):
                 if topic not in configs:
@@ -385,6 +433,7 @@ class RouteTable:
 
     def _set_queues(self, topic: str, queue: QueueData) -> None:
         queues = self._topics.setdefault(topic, {})
+        self._route_count += queue.broker_name not in queues
         if queues.get(queue.broker_name) != queue:
             queues[queue.broker_name] = queue
             self._topic_versions[topic] = self._next_version()
@@ -392,6 +441,7 @@ class RouteTable:
     def _remove_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
         del queues[broker_name]
+        self._route_count -= 1
         if (group := self._groups.get(broker_name)) is not None:
             group.aliased.discard(topic)
         if not queues:
@@ -427,8 +477,16 @@ class RouteTable:
             self._absent[name] = KnownGroup(cluster, queues, aliases)
         for topic in topics:
             self._remove_queues(topic, name)
-        if len(self._absent) > MAX_ABSENT_GROUPS:
-            self.forget_group(next(iter(self._absent)))
+        self._bound_absent_groups()
+
+    def _bound_absent_groups(self) -> None:
+        """Forget those that have been away longest."""
+        held = sum(len(group.queues) for group in self._absent.values())
+        for name in list(self._absent):
+            if len(self._absent) <= self._limits.max_absent_groups and held <= self._limits.max_routes:
+                return
+            held -= len(self._absent[name].queues)
+            self.absent_groups_forgotten += self.forget_group(name)
 
     def _answer(self, group: Group, header: RegisterBrokerHeader) -> Registered:
         master = group.nodes.get(MASTER_ID)
@@ -460,27 +518,3 @@ class RouteTable:
     def _next_version(self) -> int:
         self._version += 1
         return self._version
-
-
-def _is_topic_source(group: Group, broker_id: int) -> bool:
-    """Topics come from the leader, or from the lowest follower where acting masters are on."""
-    return broker_id == MASTER_ID or (group.enable_acting_master and broker_id == min(group.nodes))
-
-
-def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
-    return QueueData(broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
-
-
-def _is_news(group: Group, header: RegisterBrokerHeader, version: DataVersion) -> bool:
-    """Whether topics of this version take the place of those known; complete ones only if they are younger."""
-    known = group.topics_version
-    if known is None or not header.topics_complete:
-        return known != version
-    return (version.state_version, version.counter) > (known.state_version, known.counter)
-
-
-def _with_master(data: BrokerData) -> BrokerData:
-    if MASTER_ID in data.broker_addrs or not data.broker_addrs:
-        return data
-    acting = data.broker_addrs[min(data.broker_addrs)]
-    return msgspec.structs.replace(data, broker_addrs={MASTER_ID: acting, **data.broker_addrs})

@@ -12,6 +12,7 @@ class _Watch(NamedTuple):
     topics: tuple[str, ...]
     version: int
     woken: asyncio.Future[None]
+    size: int
 
 
 class RouteWatches:
@@ -20,6 +21,8 @@ class RouteWatches:
     def __init__(self, table: RouteTable) -> None:
         self._table = table
         self._watches: set[_Watch] = set()
+        self.held_bytes = 0
+        """What the requests of those that wait take."""
         self._seen_version = table.version
         self._scheduled = False
 
@@ -27,15 +30,20 @@ class RouteWatches:
         """How many watches wait."""
         return len(self._watches)
 
-    async def wait(self, topics: tuple[str, ...], version: int, timeout_s: float) -> int:
-        """Return the table's version once one of the topics has changed since `version`, or when the time is up."""
+    async def wait(self, topics: tuple[str, ...], version: int, timeout_s: float, size: int) -> int:
+        """Return the table's version once one of the topics has changed since `version`, or when the time is up.
+
+        `size` is what the request takes, in bytes.
+        """
         if not self._table.changed_since(topics, version):
-            watch = _Watch(topics, version, asyncio.get_running_loop().create_future())
+            watch = _Watch(topics, version, asyncio.get_running_loop().create_future(), size)
             self._watches.add(watch)
+            self.held_bytes += size
             try:
                 await asyncio.wait([watch.woken], timeout=timeout_s)
             finally:
                 self._watches.discard(watch)
+                self.held_bytes -= size
         return self._table.version
 
     def notify(self) -> None:

@@ -203,8 +203,7 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     assert isinstance(gossip._held, LongPolls)
     assert name_of(gossip._learned) == "BrokerMachine.learn_kinds"
     assert name_of(registrar.on_told) == "Announcements.check"
-    assert name_of(broker.service.announcements._told) == "Registrar.told_version"
-    assert name_of(broker.service.announcements._hurry) == "Registrar.hurry"
+    assert broker.service.announcements._name_servers is registrar
 
 
 def test_leadership_is_told_in_this_order(broker: Broker) -> None:

@@ -14,7 +14,7 @@ from dledger import loop_guard
 from dledger.loop_guard import DiskWorkOnLoopError
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.known import KnownGroupsError, KnownGroupsFile
-from dledger_namesrv.kv import MAX_BYTES, KVStore, KVStoreError
+from dledger_namesrv.kv import DEFAULT_MAX_BYTES, KVStore, KVStoreError
 from dledger_namesrv.records import KnownGroup
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
@@ -361,14 +361,41 @@ def test_groups_that_cannot_be_written_are_told_of_once_and_written_later(tmp_pa
     assert KnownGroupsFile(tmp_path).load() == known
 
 
-async def test_values_are_stored_up_to_a_limit(client):
+async def test_values_are_stored_up_to_a_limit(server, client):
     """More would make answers that no frame holds, those to registrations among them."""
-    half = "v" * (MAX_BYTES // 2)
+    half = "v" * (DEFAULT_MAX_BYTES // 2)
     assert (await client.call(100, PutKVHeader("n", "k1", half))).code == 0
     refused = await client.call(100, PutKVHeader("n", "k2", half))
-    assert (refused.code, "delete some first" in refused.remark) == (1, True)
+    assert (refused.code, "more than max_stored_bytes = 1048576: delete some first" in refused.remark) == (1, True)
+    assert server.counters.limits["max_stored_bytes"] == 1
     assert (await client.call(102, KVKeyHeader("n", "k1"))).code == 0
     assert (await client.call(100, PutKVHeader("n", "k2", half))).code == 0
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [("max_nodes", 1), ("max_routes", 4)])
+async def test_registrations_beyond_a_limit_are_refused_and_counted(tmp_path, limit, allowed):
+    async with serving(tmp_path, **{limit: allowed}) as server, connected(server) as client:
+        assert (await client.register(topics=("T1", "T2"))).code == 0
+        refused = await client.register(0, B, name="broker-1", topics=("T1", "T2", "T3"))
+        assert (refused.code, f"more than {limit} = {allowed}" in refused.remark) == (1, True)
+        assert server.counters.limits[limit] == 1
+        assert (await client.register(topics=("T1", "T2"))).code == 0
+
+
+async def test_watches_that_wait_have_a_limit_in_sum(tmp_path):
+    async with serving(tmp_path, max_watch_bytes=1024) as server, connected(server) as client:
+        await client.register()
+        topics = ",".join(["T1"] * 200)
+        seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
+        watch = client.send(20001, RouteWatchHeader(topics, seen, 60_000))
+        refused = await client.call(20001, RouteWatchHeader(topics, seen, 60_000))
+        assert (refused.code, "max_watch_bytes is 1024" in refused.remark) == (2, True)
+        assert server.counters.limits["max_watch_bytes"] == 1
+        async with connected(server) as other:
+            await other.register(2, B)
+        assert (await client.receive()).opaque == watch
+        assert server.watch_bytes == 0
+        assert (await client.call(20001, RouteWatchHeader(topics, 0, 60_000))).code == 0
 
 
 async def test_an_answer_that_no_frame_holds_is_an_error_and_the_connection_stays(server, client, monkeypatch):

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dledger_namesrv.records import NodeKey, Registered
-from dledger_namesrv.table import MAX_ABSENT_GROUPS, RouteTable
+from dledger_namesrv.records import NodeKey, Registered, TableLimits
+from dledger_namesrv.table import RouteTable
 from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from dledger_remoting.route import decode_route
@@ -358,13 +358,51 @@ def test_a_topic_is_deleted_in_absent_groups_too(registry):
     assert table.topics(include_absent=True) == ["TBW102"]
 
 
-def test_the_groups_that_are_remembered_have_a_limit(registry):
-    for number in range(MAX_ABSENT_GROUPS + 2):
+def test_the_groups_that_are_remembered_have_a_limit():
+    registry = Registry(limits=TableLimits(max_absent_groups=3))
+    for number in range(5):
         registry.register(0, f"127.0.0.1:{number}", name=f"broker-{number}", connection=number)
         registry.table.drop_connection(number)
-    known = registry.table.known_groups()
-    assert len(known) == MAX_ABSENT_GROUPS
-    assert not {"broker-0", "broker-1"} & known.keys()
+    assert list(registry.table.known_groups()) == ["broker-2", "broker-3", "broker-4"]
+    assert registry.table.absent_groups_forgotten == 2
+
+
+def test_the_topics_that_are_remembered_have_a_limit():
+    registry = Registry(limits=TableLimits(max_routes=5))
+    for number in range(4):
+        registry.register(0, f"127.0.0.1:{number}", name=f"broker-{number}", connection=number)
+        registry.table.drop_connection(number)
+    assert list(registry.table.known_groups()) == ["broker-2", "broker-3"]
+    assert registry.table.absent_groups_forgotten == 2
+
+
+def test_nodes_beyond_the_limit_are_refused_and_those_that_are_there_stay():
+    registry = Registry(limits=TableLimits(max_nodes=2))
+    registry.register(0, A, term=1)
+    registry.register(2, B, term=1)
+    refused = registry.register(3, C, term=1)
+    assert (refused.limit, refused.refusal) == ("max_nodes", "there would be more than max_nodes = 2")
+    assert registry.register(0, C, name="broker-1").limit == "max_nodes"
+    assert not registry.register(0, B, term=2).refusal
+    assert not registry.register(0, C, term=3).refusal, "who takes the place of another node is no more"
+    assert registry.members() == {0: C}
+    assert not registry.register(0, A, name="broker-1").refusal
+
+
+def test_topics_beyond_the_limit_are_refused_and_those_that_are_there_stay():
+    registry = Registry(limits=TableLimits(max_routes=5))
+    registry.register(0, A)
+    assert not registry.register(0, B, name="broker-1", topics=("T1", "T2", "T3")).refusal
+    assert registry.table.route_count == 5
+    refused = registry.register(0, A, topics=("T1", "T2", "TBW102"))
+    assert (refused.limit, refused.refusal) == ("max_routes", "there would be more than max_routes = 5")
+    assert registry.table.topics() == ["T1", "T2", "T3", "TBW102"]
+    assert not registry.register(0, A).refusal
+    assert not registry.register(0, A, topics=("T1", "T9"), topics_complete=True).refusal
+    assert (registry.table.route_count, registry.addresses("T9")) == (5, {"broker-0": {0: A}})
+    registry.table.unregister("broker-1", "C", B, 0)
+    assert registry.table.route_count == 2
+    assert not registry.register(0, A, topics=("T1", "T2", "T3", "T4", "T5"), topics_complete=True).refusal
 
 
 def test_write_permission_can_be_taken_and_given_back(registry):
@@ -495,6 +533,12 @@ class AnyHistory(RuleBasedStateMachine):
     def members_are_exactly_the_live_nodes(self):
         members = [len(self.registry.members(name)) for name in ("broker-0", "broker-1")]
         assert sum(members) == self.registry.table.node_count
+
+    @invariant()
+    def routes_are_counted(self):
+        table = self.registry.table
+        routes = [table.route(topic) for topic in table.topics()]
+        assert table.route_count == sum(len(route.queue_datas) for route in routes if route is not None)
 
     @invariant()
     def every_group_is_in_one_cluster(self):

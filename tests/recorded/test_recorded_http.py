@@ -127,7 +127,7 @@ class ObservedServer:
         self.counters = NameServerCounters()
         self.counters.count_request(105)
         self.table = RouteTable()
-        self.connection_count = self.watch_count = 0
+        self.connection_count = self.watch_count = self.watch_bytes = 0
         self.failure = ""
 
 

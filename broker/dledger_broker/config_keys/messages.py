@@ -201,7 +201,7 @@ class DelayedMessages:
     max_pending_timer_bytes: int = key(
         0,
         "how many bytes of log they may take, if that is to be less than a quarter of what the smallest node may keep "
-        "of it (`retention_bytes`, and its disk up to `disk_max_used_ratio`, nodes that have been silent for 20 s left "
-        "out): before the log is trimmed where they wait they are written again at its end",
+        "of it (`retention_bytes`, and its disk up to `disk_max_used_ratio`, one segment in any case, nodes that have "
+        "been silent for 20 s left out): before the log is trimmed where they wait they are written again at its end",
         bounds=(0, 1 << 60),
     )

@@ -119,6 +119,13 @@ class Registrar:
         term = self._group.term
         return min((link.told_as_leader(term) for link in self._links if not link.is_unreachable), default=math.inf)
 
+    def untold(self, version: int) -> list[str]:
+        """Name servers that can be reached, and have from this node as the leader no topics of this version or later.
+
+        Versions grow over terms, too: what the node has told before it lost its leadership is told.
+        """
+        return [link.name for link in self._links if not link.is_unreachable and not link.was_told(version)]
+
     def hurry(self) -> None:
         """Somebody waits for what has changed: tell it at once where that costs little."""
         for link in self._links:
@@ -289,6 +296,15 @@ class _Link:
         if self.told is None or self.told[0] != MASTER_ID or self.told[1].state_version != term:
             return -1
         return self.told[1].counter
+
+    @property
+    def name(self) -> str:
+        """The name server's address."""
+        return str(self._address)
+
+    def was_told(self, version: int) -> bool:
+        """Whether this node, as the leader of some term, has told topics of this version or later."""
+        return self.told is not None and self.told[0] == MASTER_ID and self.told[1].counter >= version
 
     def start(self) -> None:
         run = supervise(self._run, f"register with {self._address}", self._registrar.count_restart)

@@ -19,6 +19,7 @@ HELP: Final[Mapping[str, str]] = {
     "bytes_out": "Bytes of those messages",
     "errors": "Requests answered with an error, whatever its code",
     "outcomes_unknown": "Requests answered with code 1 and outcome=unknown: they may have taken effect",
+    "changes_untold": "Changes answered with 0 although a name server that can be reached had not been told",
     "connections_accepted": "Connections that clients have opened",
     "frames_refused": "Frames that broke the protocol, each of which closed its connection",
     "forwarded": "Requests of this node's clients that it has passed on to the leader",
@@ -100,6 +101,7 @@ class BrokerCounters:
     bytes_out: int = 0
     errors: int = 0
     outcomes_unknown: int = 0
+    changes_untold: int = 0
     connections_accepted: int = 0
     frames_refused: int = 0
     forwarded: int = 0

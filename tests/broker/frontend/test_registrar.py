@@ -468,6 +468,8 @@ async def test_what_is_told_counts_those_name_servers_that_can_be_reached(server
     for _ in range(100):
         await asyncio.sleep(0)
     assert setup.registrar.told_version() == version
+    assert setup.registrar.untold(version) == []
+    assert setup.registrar.untold(version + 1) == [f"127.0.0.1:{servers[1].port}"]
     told: list[float] = []
     setup.registrar.on_told = lambda: told.append(setup.registrar.told_version())
     await servers[1].stop()
@@ -475,8 +477,11 @@ async def test_what_is_told_counts_those_name_servers_that_can_be_reached(server
     async with asyncio.timeout(10):
         while version + 1 not in told:  # noqa: ASYNC110 -- as above
             await asyncio.sleep(0)
+    assert setup.registrar.untold(version + 1) == []
     setup.group.on_leadership(Leadership(setup.group.term + 1, None, is_leader=False, ready=False))
     assert setup.registrar.told_version() == float("inf")
+    assert setup.registrar.untold(version + 1) == []
+    assert setup.registrar.untold(version + 2) == [f"127.0.0.1:{servers[0].port}"]
     await setup.registrar.stop()
 
 

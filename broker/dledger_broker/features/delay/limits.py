@@ -84,11 +84,15 @@ class PendingLimits:
             )
 
     def _own_log_bytes(self) -> int | None:
-        """How large this node's log may become, by what is configured and what its disk has."""
+        """How large this node's log may become, by what is configured and what its disk has.
+
+        One segment at least, which no disk is too full for: the newest one is never trimmed away. Else next to nothing
+        could wait on a disk that others have filled, for as long as the log is short.
+        """
         space, limit = self._log.disk_space, self._live.config.retention_bytes
         if space is None:
             return limit or None
         used = space.total_bytes - space.free_bytes
         room = max(0, int(space.total_bytes * self._live.config.disk_max_used_ratio) - used)
-        by_disk = self._log.end_position - self._log.first_position + room
+        by_disk = max(self._log.end_position - self._log.first_position + room, self._log.segment_bytes)
         return min(by_disk, limit) if limit else by_disk

@@ -15,7 +15,8 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> GroupRequests:
-    return GroupRequests(context.machine, context.group, context.requests, GroupProposals(context.machine))
+    proposals = GroupProposals(context.machine)
+    return GroupRequests(context.machine, context.group, context.announcements, context.requests, proposals)
 
 
 FEATURE: Final = Feature(name="groups", commands=GROUP_COMMANDS, table=GROUPS, build=_build)

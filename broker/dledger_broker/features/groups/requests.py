@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from dledger.errors import LogError
 from dledger_broker.features.groups.proposals import GroupProposals
+from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import (
     MAX_QUEUES,
@@ -16,6 +17,7 @@ from dledger_broker.features.topics.configuration import (
     outcome_of_all,
 )
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
@@ -58,9 +60,17 @@ class GroupRequests(Part):
     raises `RemotingError` for those that it refuses.
     """
 
-    def __init__(self, machine: BrokerMachine, group: Group, requests: Requests, proposals: GroupProposals) -> None:
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        group: Group,
+        announcements: Announcements,
+        requests: Requests,
+        proposals: GroupProposals,
+    ) -> None:
         self._machine = machine
         self._group = group
+        self._announcements = announcements
         self._requests = requests
         self.proposals = proposals
         self.checks: list[Callable[[SubscriptionGroupConfig], None]] = []
@@ -95,7 +105,7 @@ class GroupRequests(Part):
     def put_group(self, request: Request) -> None:
         """200: create or change a consumer group."""
         config = self._checked(decode_body(SubscriptionGroupConfig, request.body))
-        self.proposals.put_group(config, self._finish(request))
+        self._put([config], request)
 
     def put_groups(self, request: Request) -> None:
         """225: create or change several groups, none if one is refused; of one that is named twice the last form
@@ -104,17 +114,31 @@ class GroupRequests(Part):
         configs = decode_body(GroupConfigList, request.body).group_config_list
         if not configs:
             raise InvalidParameter("groupConfigList is empty: name at least one group")
-        configs = list({one.group_name: self._checked(one) for one in configs}.values())
-        done = self._finish(request)
+        self._put(list({one.group_name: self._checked(one) for one in configs}.values()), request)
+
+    def _put(self, configs: Sequence[SubscriptionGroupConfig], request: Request) -> None:
+        """Store groups and make the retry topics that are missing: consumers ask for their routes when they start.
+
+        One that is told that there is none asks again 30 s later, and gets nothing by then that was sent back to it. A
+        heartbeat makes the topic as well, and may be first.
+        """
+        made = [retry_topic_config(config) for config in configs if not is_system_group(config.group_name)]
+        made = [topic for topic in made if self._is_missing(topic.topic_name)]
+        done = self._finish(request, [topic.topic_name for topic in made])
         outcomes: list[LogError | None] = []
 
         def one_done(error: LogError | None) -> None:
             outcomes.append(error)
-            if len(outcomes) == len(configs):
+            if len(outcomes) == len(configs) + len(made):
                 done(outcome_of_all(outcomes))
 
         for config in configs:
             self.proposals.put_group(config, one_done)
+        for topic in made:
+            self._machine.proposals.ensure_topic(topic, one_done)
+
+    def _is_missing(self, topic: str) -> bool:
+        return topic not in self._machine.state.topics or self._machine.proposals.topic_deleting(topic)
 
     def _checked(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """The settings as they are stored. Raises `RemotingError` for what is refused."""
@@ -138,7 +162,7 @@ class GroupRequests(Part):
             raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
         validate_group(header.group_name)
         clean = bool(header.clean_offset)
-        self.proposals.delete_group(header.group_name, self._finish(request), clean_offsets=clean)
+        self.proposals.delete_group(header.group_name, self._finish(request, ()), clean_offsets=clean)
 
     def one_group(self, request: Request) -> None:
         """352: one group's configuration."""
@@ -155,12 +179,12 @@ class GroupRequests(Part):
         table = SubscriptionGroupTable(dict(state.table(GROUPS).by_name), data_version=version)
         self._requests.respond(request, encode_body(table))
 
-    def _finish(self, request: Request) -> Callable[[Exception | None], None]:
-        """Answers when a change is applied, or has failed."""
+    def _finish(self, request: Request, new: Sequence[str]) -> Callable[[Exception | None], None]:
+        """Answers when a change is applied and the name servers know the topics of it, or it has failed."""
 
         def done(error: Exception | None) -> None:
             if error is None:
-                request.respond()
+                self._announcements.answer(request, new)
             else:
                 self._requests.fail(request, error)
 

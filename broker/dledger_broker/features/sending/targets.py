@@ -176,7 +176,7 @@ class SendTargets:
         if state is None:
             self._create(request, fields)
             return None
-        if self._announcements.holds(name, partial(self._requests.resume, request, None)):
+        if self._announcements.holds(name, partial(self._announced, request)):
             return None
         if not is_writable(state.config.perm):
             raise NoPermission(f"topic {name} has perm {state.config.perm}, which does not allow writing")
@@ -211,9 +211,13 @@ class SendTargets:
     def _created(self, request: Request, name: str, error: LogError | None) -> None:
         """Go on with a send once its topic can be found by whoever learns that it has been stored."""
         if error is None:
-            self._announcements.announce((name,), partial(self._requests.resume, request, None))
+            self._announcements.announce((name,), partial(self._announced, request))
         else:
             self._requests.resume(request, error)
+
+    def _announced(self, request: Request, _missing: str) -> None:
+        """Go on with a send: its answer is about a message, and says nothing of name servers."""
+        self._requests.resume(request, None)
 
     def _create_retry(self, request: Request, group_name: str) -> None:
         group = self._groups.get(group_name)

@@ -94,6 +94,7 @@ def changed_attributes(known: dict[str, str], changes: Sequence[tuple[str, str |
 def outcome_of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
     """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
     errors = [error for error in outcomes if error is not None]
-    if not errors or (len(errors) == len(outcomes) and not any(isinstance(e, OutcomeUnknownError) for e in errors)):
+    unknown = sum(isinstance(error, OutcomeUnknownError) for error in errors)
+    if not errors or (len(errors) == len(outcomes) and unknown in (0, len(errors))):
         return errors[0] if errors else None
     return OutcomeUnknownError(f"some of the changes may have taken effect, others not: {errors[0]}")

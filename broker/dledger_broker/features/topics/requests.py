@@ -169,7 +169,7 @@ class TopicRequests(Part):
 
         def done(error: Exception | None) -> None:
             if error is None:
-                self._announcements.announce(new, request.respond)
+                self._announcements.answer(request, new)
             else:
                 self._requests.fail(request, error)
 

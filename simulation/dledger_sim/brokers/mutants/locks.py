@@ -92,6 +92,7 @@ CATALOGUE.add(
     "lease-not-renewed",
     "a lease runs from the last request of its owner that was granted",
     (Leases, "extend", _begin_once),
+    schedule=locks.lock_that_is_renewed,
 )
 
 CATALOGUE.add(

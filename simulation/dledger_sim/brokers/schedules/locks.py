@@ -85,6 +85,17 @@ def late_release_from_an_earlier_connection() -> None:
     brokers.run(2.0)
 
 
+def lock_that_is_renewed() -> None:
+    """A member that renews its lock in time keeps it for longer than the first lease lasts."""
+    brokers = group_for_locks()
+    judge = LockJudge(Counter())
+    for _ in range(3):
+        ask_for_it(brokers, brokers.connect(brokers.leader), judge, "anna")
+        brokers.run(20.0)
+    ask_for_it(brokers, brokers.connect(brokers.leader), judge, "bert")
+    brokers.run(2.0)
+
+
 def lock_at_a_new_leader() -> None:
     """A new leader does not take the lock of who renewed it a moment ago, and whose lease it has not seen begin."""
     brokers = group_for_locks()
@@ -193,6 +204,7 @@ def _json(fields: object) -> bytes:
 LOCK_SCHEDULES: Final = (
     members_that_come_and_go,
     late_release_from_an_earlier_connection,
+    lock_that_is_renewed,
     lock_at_a_new_leader,
     renewal_at_a_leader_that_stood_still,
     lock_from_a_leader_that_is_cut_off,

@@ -78,10 +78,21 @@ def test_what_waits_may_be_a_quarter_of_what_the_disk_may_hold_of_the_log(make_b
     assert broker.client().send_message("T1", b"now").code == 0
     node = broker.memory.node
     log_bytes = node.end_position - node.first_position
-    node.disk_space = DiskSpace(free_bytes=40_000 - log_bytes, total_bytes=40_000)
-    assert gauge(broker, "timer_bytes_limit") == 30_000 // 4
-    node.disk_space = DiskSpace(free_bytes=30_000 - log_bytes, total_bytes=40_000)
-    assert gauge(broker, "timer_bytes_limit") == 20_000 // 4, "others have files on it, too"
+    node.disk_space = DiskSpace(free_bytes=40_000_000 - log_bytes, total_bytes=40_000_000)
+    assert gauge(broker, "timer_bytes_limit") == 30_000_000 // 4
+    node.disk_space = DiskSpace(free_bytes=30_000_000 - log_bytes, total_bytes=40_000_000)
+    assert gauge(broker, "timer_bytes_limit") == 20_000_000 // 4, "others have files on it, too"
+
+
+def test_on_a_disk_that_others_have_filled_a_quarter_of_a_segment_may_wait(make_broker: MakeBroker) -> None:
+    broker = make_broker(disk_max_used_ratio=0.75)
+    node = broker.memory.node
+    node.disk_space = DiskSpace(free_bytes=10_000_000, total_bytes=1_000_000_000)
+    assert gauge(broker, "timer_bytes_limit") == node.segment_bytes // 4
+    client = broker.client()
+    assert "a disk fuller than disk_max_used_ratio" in send_until_refused(client, bytes(20_000))
+    assert 10 * 20_000 < pending(broker).bytes <= node.segment_bytes // 4
+    assert gauge(make_broker(disk_max_used_ratio=0.75, retention_bytes=20_000), "timer_bytes_limit") == 5_000
 
 
 def test_max_pending_timer_bytes_lowers_the_limit_and_never_raises_it(make_broker: MakeBroker) -> None:

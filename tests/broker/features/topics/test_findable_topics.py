@@ -1,10 +1,14 @@
-"""Who is told that a topic exists, or that it has stored a message, finds its route: the answer waits for that."""
+"""Who is told that a topic or group exists, or that a topic has stored a message, finds its route: the answer waits."""
 
 from __future__ import annotations
+
+import logging
+import math
 
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
+from dledger.statemachine import Leadership
 from dledger_broker.kernel.announcements import FINDABLE_S
 
 TOPIC = {
@@ -15,6 +19,8 @@ TOPIC = {
     "perm": "6",
     "topicFilterType": "SINGLE_TAG",
 }
+GROUP = b'{"groupName":"G"}'
+GROUPS = b'{"groupConfigList":[{"groupName":"G"},{"groupName":"H"}]}'
 SEVERAL = b'{"topicConfigList":[{"topicName":"NEW"},{"topicName":"B"}]}'
 
 
@@ -25,7 +31,13 @@ class NameServers:
         self.broker = broker
         self.told: float = broker.memory.machine.state.topic_table.version
         self.hurried = 0
-        broker.service.announcements.attach(lambda: self.told, self.hurry)
+        broker.service.announcements.attach(self)
+
+    def told_version(self) -> float:
+        return self.told if self.broker.group.ready else math.inf
+
+    def untold(self, version: int) -> list[str]:
+        return [] if self.told >= version else ["ns1:9876"]
 
     def hurry(self) -> None:
         self.hurried += 1
@@ -49,8 +61,16 @@ def ask(client: FakeClient, code: int, ext: dict[str, str], body: bytes = b"") -
 
 @pytest.mark.parametrize(
     ("code", "ext", "body"),
-    [(17, TOPIC, b""), (18, {}, SEVERAL), (310, send_ext("NEW"), b"first"), (215, {"topic": "T1"}, b"")],
-    ids=["create", "create several", "first send", "delete"],
+    [
+        (17, TOPIC, b""),
+        (17, {**TOPIC, "topic": "T1", "perm": "4"}, b""),
+        (18, {}, SEVERAL),
+        (310, send_ext("NEW"), b"first"),
+        (215, {"topic": "T1"}, b""),
+        (200, {}, GROUP),
+        (225, {}, GROUPS),
+    ],
+    ids=["create", "permission", "create several", "first send", "delete", "group", "groups"],
 )
 def test_the_answer_waits_until_the_name_servers_know(
     client: FakeClient, name_servers: NameServers, code: int, ext: dict[str, str], body: bytes
@@ -59,19 +79,104 @@ def test_the_answer_waits_until_the_name_servers_know(
     assert not client.has_answer(asked)
     assert name_servers.hurried
     name_servers.tell()
-    assert client.answered(asked).code == 0
+    answer = client.answered(asked)
+    assert answer.code == 0
+    assert not answer.remark
+    assert client.broker.counters.changes_untold == 0
 
 
-@pytest.mark.parametrize("code", [17, 310], ids=["create", "first send"])
+@pytest.mark.parametrize(
+    ("code", "ext", "body"),
+    [(17, TOPIC, b""), (200, {}, GROUP), (310, send_ext("NEW"), b"first")],
+    ids=["create", "group", "first send"],
+)
 def test_a_name_server_that_hangs_is_not_waited_for_long(
-    client: FakeClient, name_servers: NameServers, code: int
+    client: FakeClient, name_servers: NameServers, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    asked = ask(client, code, TOPIC if code == 17 else send_ext("NEW"), b"" if code == 17 else b"first")
+    asked = ask(client, code, ext, body)
     client.broker.memory.env.advance(FINDABLE_S * 0.9)
     assert not client.has_answer(asked)
     client.broker.memory.env.advance(FINDABLE_S * 0.2)
     client.broker.settle()
     assert client.answered(asked).code == 0
+    assert client.broker.counters.changes_untold == 1
+
+
+def test_who_could_not_wait_longer_is_told_which_name_servers_do_not_show_the_change(
+    client: FakeClient, name_servers: NameServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = [ask(client, 17, {**TOPIC, "topic": name}) for name in ("A", "B", "C")]
+    with caplog.at_level(logging.WARNING):
+        client.broker.memory.env.advance(FINDABLE_S)
+    remarks = {client.answered(opaque).remark for opaque in asked}
+    assert remarks == {"done, but not shown yet by name server ns1:9876: clients may find it later"}
+    assert caplog.messages == ["event=changes_untold changes=3 namesrv=ns1:9876"]
+    assert client.broker.counters.changes_untold == 3
+
+
+def test_what_a_leader_can_no_longer_tell_is_answered_at_once_and_says_so(
+    client: FakeClient, broker: ServedBroker, name_servers: NameServers
+) -> None:
+    asked = ask(client, 17, TOPIC)
+    term = broker.group.term
+    broker.group.on_leadership(Leadership(term + 1, "n2", is_leader=False, ready=False))
+    broker.service.announcements.check()
+    assert client.answered(asked).code == 0
+    assert "not shown yet by name server ns1:9876" in (client.answered(asked).remark or "")
+
+
+def test_what_was_told_before_the_leadership_was_lost_is_told(
+    client: FakeClient, broker: ServedBroker, name_servers: NameServers
+) -> None:
+    asked = ask(client, 17, TOPIC)
+    name_servers.told = broker.memory.machine.state.topic_table.version
+    broker.group.on_leadership(Leadership(broker.group.term + 1, "n2", is_leader=False, ready=False))
+    broker.service.announcements.check()
+    assert client.answered(asked).code == 0
+    assert not client.answered(asked).remark
+
+
+def test_a_permission_that_the_next_change_overtakes_is_answered_with_that(
+    client: FakeClient, name_servers: NameServers
+) -> None:
+    asked = [ask(client, 17, {**TOPIC, "topic": "T1", "perm": perm}) for perm in ("4", "6")]
+    name_servers.tell()
+    assert [client.answered(opaque).code for opaque in asked] == [0, 0]
+    assert client.broker.memory.machine.state.topics["T1"].config.perm == 6
+
+
+def test_a_group_comes_with_its_retry_topic(client: FakeClient, broker: ServedBroker) -> None:
+    assert (
+        client.call(225, {}, b'{"groupConfigList":[{"groupName":"G","retryQueueNums":3},{"groupName":"H"}]}').code == 0
+    )
+    topics = broker.memory.machine.state.topics
+    assert topics["%RETRY%G"].config.write_queue_nums == 3
+    assert "%RETRY%H" in topics
+    version = broker.memory.machine.state.topic_table.version
+    assert client.call(200, {}, b'{"groupName":"G","retryQueueNums":5}').code == 0
+    assert broker.memory.machine.state.topic_table.version == version
+    assert client.call(200, {}, b'{"groupName":"TOOLS_CONSUMER"}').code == 0
+    assert "%RETRY%TOOLS_CONSUMER" not in topics
+
+
+def test_a_group_whose_retry_topic_is_being_deleted_gets_another(client: FakeClient, broker: ServedBroker) -> None:
+    assert client.call(200, {}, GROUP).code == 0
+    deleted, put = client.send(215, {"topic": "%RETRY%G"}), client.send(200, {}, GROUP)
+    broker.settle()
+    assert client.answered(deleted).code == client.answered(put).code == 0
+    assert "%RETRY%G" in broker.memory.machine.state.topics
+
+
+def test_a_group_that_is_there_waits_for_a_retry_topic_that_is_still_on_its_way(
+    client: FakeClient, name_servers: NameServers
+) -> None:
+    first = ask(client, 200, {}, GROUP)
+    other = FakeClient(client.broker, "client/2")
+    second = ask(other, 200, {}, GROUP)
+    assert not client.has_answer(first)
+    assert not other.has_answer(second)
+    name_servers.tell()
+    assert client.answered(first).code == other.answered(second).code == 0
 
 
 def test_no_later_send_is_answered_before_the_topic_can_be_found(client: FakeClient, name_servers: NameServers) -> None:

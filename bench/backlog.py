@@ -1,0 +1,151 @@
+"""`python -m bench.backlog`: a long backlog of small messages is consumed from its start, from disk, while sends go on.
+
+The page cache is told to give back everything that the nodes have written before (`posix_fadvise`), so that the
+consumer's first pulls, and the nodes' read-ahead, need the disk. Sends run alone first and then beside the consumer, on
+a topic of their own. Memory is RssAnon, sampled twice a second while the backlog is consumed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Final, Self
+
+import click
+
+from bench.cluster import BenchCluster, BenchNode, running_cluster
+from bench.compiler import build_generator
+from bench.generator import Load, LoadResult, run_load
+from bench.stopping import stop_on_sigterm
+from bench.usage import anonymous_rss_mb
+
+BACKLOG, BESIDE = "backlog", "beside"
+QUEUES: Final = 8
+FILL: Final = Load(connections=QUEUES, window=8, batch=32, body_bytes=100, queues=QUEUES)
+CONSUME: Final = Load(mode="pull", queues=QUEUES)
+SENDS: Final = Load(connections=1, window=64, body_bytes=1024)
+LIMIT_S: Final = 3_600.0
+SAMPLE_S: Final = 0.5
+
+
+@click.command()
+@click.option("--messages", default=30_000_000, show_default=True, help="Messages of 100 bytes in the backlog.")
+@click.option("--seconds", default=10.0, show_default=True, help="Length of each run of sends.")
+@click.option("--work-dir", type=click.Path(path_type=Path), help="Where the cluster lives; a temporary directory.")
+def main(messages: int, seconds: float, work_dir: Path | None) -> None:
+    """Fill, forget the page cache, consume while sends go on."""
+    stop_on_sigterm()
+    directory = Path(mkdtemp(prefix="dledger-bench-", dir=work_dir))
+    try:
+        with running_cluster(directory / "cluster", "sync") as cluster:
+            measure(cluster, messages, seconds)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def measure(cluster: BenchCluster, messages: int, seconds: float) -> None:
+    """Print what filling, sending alone, and consuming beside sends come to."""
+    program = build_generator()
+    cluster.create_topic(BACKLOG, QUEUES)
+    cluster.create_topic(BESIDE, QUEUES)
+    load = partial(run_load, program, port=cluster.leader().client_port)
+    began = time.monotonic()
+    load(FILL, topic=BACKLOG, seconds=LIMIT_S, messages=messages)
+    cluster.await_equal()
+    print(f"{messages} messages stored in {time.monotonic() - began:.0f} s, log {cluster.log_bytes() / 1e9:.2f} GB")
+    send = partial(load, SENDS, topic=BESIDE, seconds=seconds)
+    alone = [send(warmup_s=1.0) for _ in range(3)]
+    cluster.await_equal()
+    cluster_bytes = forget_page_cache(cluster.data_dir)
+    print(f"page cache of {cluster_bytes / 1e9:.2f} GB given back")
+    before = {node.node_id: anonymous_rss_mb(node.pid()) for node in cluster.nodes}
+    cold = _cold_reads(cluster.nodes)
+    with ThreadPoolExecutor(1) as pool, _Memory(cluster.nodes) as memory:
+        began = time.monotonic()
+        consuming = pool.submit(load, CONSUME, topic=BACKLOG, seconds=LIMIT_S, messages=messages)
+        consuming.add_done_callback(lambda _: memory.stop())
+        beside: list[LoadResult] = []
+        while not consuming.done():
+            beside.append(send())
+        consumed = consuming.result()
+        took = memory.stopped_at - began
+    print(f"consumed {consumed.acknowledged_total} in {took:.1f} s: {consumed.acknowledged_total / took:,.0f}/s")
+    print(f"pulls that waited for the disk: {_cold_reads(cluster.nodes) - cold:.0f}, errors: {consumed.errors}")
+    for name, runs in (("alone", alone), ("beside the consumer", beside)):
+        rate = median(run.messages_per_s for run in runs)
+        p99 = median(run.p99_us for run in runs) / 1000
+        print(f"sends {name}: {rate:,.0f}/s, p99 {p99:.1f} ms, {len(runs)} runs, errors {[r.errors for r in runs]}")
+    for node in cluster.nodes:
+        low, high = min(memory.seen[node.node_id]), max(memory.seen[node.node_id])
+        print(f"{node.node_id}: {before[node.node_id]:.0f} MB before, {low:.0f} to {high:.0f} MB meanwhile")
+
+
+def forget_page_cache(directory: Path) -> int:
+    """Have the kernel drop what it keeps of the files below a directory; how large they are."""
+    size = 0
+    for path in sorted(directory.rglob("*")):
+        if not path.is_file():
+            continue
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            size += os.fstat(descriptor).st_blocks * 512
+            os.fdatasync(descriptor)  # dirty pages cannot be dropped
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    return size
+
+
+class _Memory:
+    """Samples of the nodes' memory while a block runs, or until it is stopped."""
+
+    def __init__(self, nodes: Sequence[BenchNode]) -> None:
+        self._pids = {node.node_id: node.pid() for node in nodes}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self.seen: dict[str, list[float]] = {node_id: [] for node_id in self._pids}
+        self.stopped_at = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Sample no more."""
+        if not self._end.is_set():
+            self.stopped_at = time.monotonic()
+            self._end.set()
+
+    def _sample(self) -> None:
+        while True:
+            for node_id, pid in self._pids.items():
+                self.seen[node_id].append(anonymous_rss_mb(pid))
+            if self._end.wait(SAMPLE_S):
+                return
+
+
+def _cold_reads(nodes: Sequence[BenchNode]) -> float:
+    """How often pulls have waited for the disk, at all nodes."""
+    found = 0.0
+    for node in nodes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.client_port + 2}/metrics", timeout=5.0) as answer:
+            lines = answer.read().decode().splitlines()
+        found += sum(float(line.split()[-1]) for line in lines if line.startswith("dledger_broker_cold_reads_total"))
+    return found
+
+
+if __name__ == "__main__":
+    main()
