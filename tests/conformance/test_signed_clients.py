@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -31,7 +32,7 @@ APP: Final = Credentials("app", "secret-of-app")
 STRANGER: Final = Credentials("stranger", "secret-of-stranger")
 TOPIC: Final = "Signed"
 
-GUARDED: Final = f'access_key_file = "{KEY_FILE}"\n[namesrv]\naccess_key_file = "{KEY_FILE}"\n'
+GUARDED: Final = f'segment_bytes = 4194304\naccess_key_file = "{KEY_FILE}"\n[namesrv]\naccess_key_file = "{KEY_FILE}"\n'
 
 guarded_group = local_cluster_fixture(scope="module", config=GUARDED)
 
@@ -109,3 +110,15 @@ def test_what_was_refused_is_not_stored(guarded: LocalCluster) -> None:
         stored = [message.body for message in consumer.poll(1000, timeout=5.0)]
     assert stored
     assert b"never" not in stored
+
+
+def test_no_secret_stands_in_any_file_or_page(guarded: LocalCluster) -> None:
+    """Logs of all kinds, snapshots, views, configuration, what the name server keeps; status and metrics."""
+    held = {str(path): path.read_bytes() for path in guarded.data_dir.rglob("*") if path.is_file()}
+    for node_id in guarded.node_ids:
+        for page in ("status", "metrics"):
+            with urlopen(f"http://127.0.0.1:{guarded._client_port(node_id) + 2}/{page}", timeout=10.0) as answer:
+                held[f"{page} of {node_id}"] = answer.read()
+    assert any(b"stranger" in data for data in held.values()), "the accounts are somewhere"
+    secrets = [who.secret.encode() for who in (APP, STRANGER, ROOT_ACCOUNT)]
+    assert [where for where, data in held.items() if any(secret in data for secret in secrets)] == []

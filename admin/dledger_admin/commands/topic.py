@@ -140,7 +140,7 @@ def create(
                 gone = f"queue {before - 1}" if after + 1 == before else f"queues {after} to {before - 1}"
                 shrinking.append(f"{gone} of {name} on {group}")
         for settings, names in wanted.items():
-            await admin.create_topic(name, broker_groups=names, attributes=attributes, **settings._asdict())
+            await admin.create_topic(name, broker_groups=names, attributes=attributes or None, **settings._asdict())
         for gone in shrinking:
             click.echo(f"warning: {gone} cannot be read until it has as many queues again", err=True)
         return TopicChange(name, "changed" if configs else "created")
