@@ -77,6 +77,10 @@ class ServerError(RemotingError):
     retryable = True
 
 
+class UnknownExpressionType(ServerError):
+    """The subscription's expression is of a type that the server does not know."""
+
+
 class OutcomeUnknown(RemotingError):
     """The request may or may not have taken effect: a lost link or no majority in time."""
 

@@ -21,7 +21,9 @@ from dledger_client.testing import local_cluster_fixture
 
 HERE = Path(__file__).resolve().parent
 INSTALL_SECONDS = 180
-collect_ignore_glob = [] if os.environ.get("APACHE_CLIENTS") else ["test_apache_*.py"]
+LONG = ["test_apache_*.py", "test_*_modes.py"]
+"""What `make test` leaves to `make test-clients`: it needs what is not everywhere, or minutes."""
+collect_ignore_glob = [] if os.environ.get("APACHE_CLIENTS") else LONG
 
 MakeClient = Callable[..., StockClient]
 

@@ -17,6 +17,7 @@ os.dup2(2, 1)  # what the library prints must not mix with the answers
 _OUT_LOCK = threading.Lock()
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
+from rocketmq.consts import MessageModel  # noqa: E402
 
 NAME_SERVER = sys.argv[1]
 ACCOUNT = (os.environ.get("DRIVER_ACCESS_KEY", ""), os.environ.get("DRIVER_SECRET", ""), "ALIYUN")
@@ -125,6 +126,7 @@ def push(
     tag: str = "*",
     *,
     orderly: bool = False,
+    broadcast: bool = False,
     fails: dict[str, int] | None = None,
 ) -> None:
     """Start a push consumer that says what it receives, and cannot handle a body as often as `fails` says."""
@@ -142,7 +144,8 @@ def push(
             left[body] = left.get(body, 0) - 1
             return RECONSUME_LATER if left[body] >= 0 else CONSUME_SUCCESS
 
-    made = PushConsumer(group, orderly=orderly)
+    model = MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING
+    made = PushConsumer(group, orderly=orderly, message_model=model)
     made.set_namesrv_addr(NAME_SERVER)
     if ACCOUNT[0]:
         made.set_session_credentials(*ACCOUNT)

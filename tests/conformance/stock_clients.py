@@ -107,6 +107,10 @@ class StockClient:
         """The end of what the client wrote to standard error."""
         return self._errors_file.read_text(encoding="utf-8", errors="replace")[-2000:]
 
+    def kill(self) -> None:
+        """End the process as if its machine were gone: it tells nobody that it leaves."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process: politely by the end of its input, else by force."""
         assert self._process.stdin is not None

@@ -48,8 +48,11 @@ def rolling_restart(cluster: LocalCluster, client: StockClient, topic: str) -> N
     stop_and_compare_logs(cluster)
 
 
-def two_members(members: list[StockClient], group: str, topic: str, patience_s: float) -> None:
-    """Two members of a group share the queues, and one takes over what the other leaves."""
+def two_members(members: list[StockClient], group: str, topic: str, patience_s: float, *, kills: bool = False) -> None:
+    """Two members of a group share the queues, and one takes over what the other leaves; with `kills` it says nothing.
+
+    The topic is one broker group's alone.
+    """
     for number, member in enumerate(members):
         member.call("push", name=f"member-{number}", group=group, topic=topic)
 
@@ -63,7 +66,10 @@ def two_members(members: list[StockClient], group: str, topic: str, patience_s: 
         return False
 
     assert send_until(lambda: all(member.received for member in members)), "both members get messages"
-    members[1].call("close_push", name="member-1")
+    if kills:
+        members[1].kill()
+    else:
+        members[1].call("close_push", name="member-1")
     seen = len(members[0].received)
 
     def has_all_queues():

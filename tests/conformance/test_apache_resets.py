@@ -1,4 +1,4 @@
-"""Groups of Apache RocketMQ's Java client 5.3.3, unmodified, go on where our command and mqadmin tell them to.
+"""Groups of Apache RocketMQ's own clients, unmodified, go on where our command and mqadmin tell them to.
 
 `make test-clients` runs this; it needs a JDK and Maven.
 """
@@ -12,13 +12,21 @@ import pytest
 import reset_rows
 from reset_rows import by_command, by_mqadmin
 from rows import Row
-from stock_clients import JAVA_CLIENTS
+from stock_clients import GO_CLIENT, JAVA_CLIENTS
 from wiretap import Wiretap
 
 pytestmark = [
-    pytest.mark.parametrize("program", JAVA_CLIENTS[:1], indirect=True),
     pytest.mark.parametrize("row", [False, True], ids=["undisturbed", "leader killed"], indirect=True),
-    pytest.mark.parametrize("reset", [by_command, by_mqadmin]),
+    pytest.mark.parametrize(
+        ("program", "reset"),
+        [
+            (JAVA_CLIENTS[0], by_command),
+            (JAVA_CLIENTS[0], by_mqadmin),
+            (JAVA_CLIENTS[1], by_mqadmin),
+            (GO_CLIENT, by_mqadmin),
+        ],
+        indirect=["program"],
+    ),
 ]
 _NUMBERS = count()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Final
 
+import pop_rows
 import pytest
 import rows
 from rows import Row
@@ -56,21 +57,21 @@ def test_transactions_end_once(row):
 
 def test_failed_messages_are_popped_again(row, request):
     skip_unless_brokers_may_assign(request)
-    rows.failed_messages_are_popped_again(row)
+    pop_rows.failed_messages_are_popped_again(row)
 
 
 def test_an_expression_in_sql_filters_what_is_pulled(row):
-    rows.an_expression_in_sql_filters(row, is_popped=False)
+    pop_rows.an_expression_in_sql_filters(row, is_popped=False)
 
 
 def test_an_expression_in_sql_filters_what_is_popped(row, request):
     skip_unless_brokers_may_assign(request)
-    rows.an_expression_in_sql_filters(row, is_popped=True)
+    pop_rows.an_expression_in_sql_filters(row, is_popped=True)
 
 
 def test_assigned_queues_are_pulled(row, request):
     skip_unless_brokers_may_assign(request)
-    rows.assigned_queues_are_pulled(row)
+    pop_rows.assigned_queues_are_pulled(row)
 
 
 def skip_unless_brokers_may_assign(request: pytest.FixtureRequest) -> None:

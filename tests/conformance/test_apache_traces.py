@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from itertools import count
 
 import pytest
-from cluster_checks import create_topic, dledger
+import rows
+from cluster_checks import create_topic, dledger, wait_until
+from rows import RETRY_SECONDS
 from stock_clients import GO_CLIENT, JAVA_CLIENTS
 
 from dledger_client import SyncAdmin, SyncConsumer, SyncProducer
@@ -19,6 +22,7 @@ from dledger_remoting.traces import SendTrace, Trace, kind_of
 
 STORY = ["Pub", "SubBefore", "SubAfter"]
 PATIENCE_S = 45.0
+PACE_S = 0.5
 
 _NUMBERS = count()
 
@@ -26,8 +30,12 @@ _NUMBERS = count()
 @pytest.fixture
 def topic(one_group: LocalCluster) -> str:
     """A topic of the test's own."""
+    return new_topic(one_group)
+
+
+def new_topic(cluster: LocalCluster) -> str:
     name = f"Traced{next(_NUMBERS)}"
-    create_topic(one_group, name)
+    create_topic(cluster, name)
     return name
 
 
@@ -39,9 +47,13 @@ def awaited(one_group: LocalCluster, wait_for: Callable, message_id: str, story:
         return admin.message_trace(message_id)
 
 
-def test_what_a_client_writes_about_a_message_is_found_by_its_id(one_group, apache, topic, request):
-    """Consumers of Java's 5.3.3 write no traces of messages without MSG_REGION, which this broker does not store."""
-    story = STORY[:1] if request.node.callspec.params["program"] == JAVA_CLIENTS[0] else STORY
+@pytest.mark.parametrize("cluster", ["quick_group", "one_group"])
+def test_what_a_client_writes_about_a_message_is_found_by_its_id(apache, request, cluster):
+    """Consumers of Java's 5.3.3 write no traces of messages without MSG_REGION, which needs a `region_id`."""
+    is_silent = request.node.callspec.params["program"] == JAVA_CLIENTS[0] and cluster == "one_group"
+    story = STORY[:1] if is_silent else STORY
+    one_group = request.getfixturevalue(cluster)
+    topic = new_topic(one_group)
     client = apache(one_group.namesrv)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic, trace=True)
     sent = client.call("send", topic=topic, body="hello", tag="a", keys="k1", trace=True)
@@ -55,6 +67,33 @@ def test_what_a_client_writes_about_a_message_is_found_by_its_id(one_group, apac
     told = ("message", "trace", sent["message_id"], "--namesrv", one_group.namesrv)
     assert [one["kind"] for one in json.loads(dledger(*told, "-o", "json"))] == story
     client.call("close_push", name="reader")
+
+
+def test_what_was_traced_is_found_behind_a_killed_leader_and_tracing_goes_on(quick_group, apache):
+    topic = new_topic(quick_group)
+    client = apache(quick_group.namesrv)
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic, trace=True)
+    before = [client.call("send", topic=topic, body=f"before {n}", trace=True)["message_id"] for n in range(4)]
+    for message_id in before:
+        awaited(quick_group, client.wait_for, message_id, STORY)
+    killed = quick_group.kill_leader()
+    try:
+        for message_id in before:
+            assert [kind_of(trace) for trace in awaited(quick_group, client.wait_for, message_id, STORY)] == STORY
+        after: list[str] = []
+
+        def goes_on() -> bool:
+            """Another message is sent; what a client wrote while nobody led it does not write again."""
+            after.append(rows.send(client, topic=topic, body=f"after {len(after)}", trace=True)["message_id"])
+            time.sleep(PACE_S)
+            with SyncAdmin(quick_group.namesrv) as admin:
+                return any(len(admin.message_trace(message_id)) >= len(STORY) for message_id in after[-10:])
+
+        assert wait_until(goes_on, RETRY_SECONDS), "a message that was sent behind the kill is traced"
+        client.call("close_push", name="reader")
+    finally:
+        quick_group.restart(killed)
+        quick_group.wait_ready()
 
 
 @pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)

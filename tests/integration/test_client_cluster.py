@@ -419,6 +419,15 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
             ["['reading 0', 'reading 1']", "committed: 2", "['reading 2', 'reading 3']", "['reading 3']"],
         ),
         (
+            "resets",
+            [
+                "read one, two",
+                "read again one, two",
+                "skipped three, read four",
+                "another group went on with five",
+            ],
+        ),
+        (
             "namespaces",
             [
                 "north: a bill of north from example-bills, for brokers north%example-bills",

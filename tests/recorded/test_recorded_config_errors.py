@@ -134,6 +134,7 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"timerMaxDelaySec": "60", "timer_max_delay_s": "61"},
     {"autoCreateTopicEnable": "true", "auto_create_topic": "false"},
     {"autoCreateSubscriptionGroup": "true", "auto_create_group": "false"},
+    {"regionId": '"a"', "region_id": '"b"'},
     {"traceTopicEnable": "true", "trace_topic": "false"},
     {"enablePropertyFilter": "true", "property_filter": "false"},
     {"enableRetryTopicV2": "true", "pop_retry_topic_v2": "false"},

@@ -104,6 +104,12 @@ class Limits:
         bounds=(1, 10_000_000),
         live=True,
     )
+    max_pending_resets: int = key(
+        1_000_000,
+        "queues of consumer groups that are [reset](wire.md#resets) where no consumer has seen it",
+        consequence="one more is refused",
+        bounds=(1, 100_000_000),
+    )
     max_filter_chars: int = key(
         MAX_EXPRESSION_CHARS,
         "characters in the expression of a subscription, by tags, properties or class",

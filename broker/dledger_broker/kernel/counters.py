@@ -55,6 +55,7 @@ HELP: Final[Mapping[str, str]] = {
     "max_locks_per_group": _LIMIT,
     "max_pop_in_flight": _LIMIT,
     "max_request_modes": _LIMIT,
+    "max_pending_resets": _LIMIT,
     "max_filter_chars": _LIMIT,
     "max_filter_depth": _LIMIT,
     "max_filter_operands": _LIMIT,
@@ -137,6 +138,7 @@ class BrokerCounters:
     max_locks_per_group: int = 0
     max_pop_in_flight: int = 0
     max_request_modes: int = 0
+    max_pending_resets: int = 0
     max_filter_chars: int = 0
     max_filter_depth: int = 0
     max_filter_operands: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from dledger_remoting.errors import ServerError
+from dledger_remoting.errors import UnknownExpressionType
 from dledger_remoting.filters.classes import ClassFilter, class_name
 from dledger_remoting.filters.limits import DEFAULT_LIMITS, FilterLimits
 from dledger_remoting.filters.sql92 import SqlFilter
@@ -24,7 +24,7 @@ def parse_filter(
     """The filter of a subscription, None if every message matches; no type means tags.
 
     Raises `SubscriptionParseFailed` if the expression has a fault, `FilterTooLarge` if it exceeds a limit,
-    `ServerError` if the type is unknown.
+    `UnknownExpressionType` if the type is unknown.
     """
     if not expression_type or expression_type == EXPRESSION_TAG:
         found = TagFilter.parse(expression)
@@ -33,4 +33,4 @@ def parse_filter(
         return SqlFilter.parse(expression or "", limits)
     if expression_type == EXPRESSION_CLASS:
         return ClassFilter(class_name(expression or ""))
-    raise ServerError(f"The broker does not support consumer to filter message by {expression_type}")
+    raise UnknownExpressionType(f"The broker does not support consumer to filter message by {expression_type}")

@@ -16,7 +16,7 @@ const account = process.env.DRIVER_ACCESS_KEY
   : {};
 const base = { httpclient, logger, nameSrv: nameServer, ...account };
 
-let producer = null;
+const producers = new Map();
 const consumers = new Map();
 let streamsStop = false;
 
@@ -32,13 +32,15 @@ function pause(milliseconds) {
   return new Promise(resolve => setTimeout(resolve, milliseconds));
 }
 
-async function readyProducer() {
-  if (!producer) {
-    producer = new Producer({ ...base, producerGroup: 'ali-producers' });
-    producer.on('error', complain);
-    await producer.ready();
+// The producer of a namespace, started at first use.
+async function readyProducer(namespace = '') {
+  if (!producers.has(namespace)) {
+    const made = new Producer({ ...base, namespace, producerGroup: 'ali-producers' });
+    made.on('error', complain);
+    await made.ready();
+    producers.set(namespace, made);
   }
-  return producer;
+  return producers.get(namespace);
 }
 
 function message({ topic, body, tag, keys, level, deliver_ms, shard }) {
@@ -52,7 +54,7 @@ function message({ topic, body, tag, keys, level, deliver_ms, shard }) {
 
 const calls = {
   async send(wanted) {
-    const result = await (await readyProducer()).send(message(wanted));
+    const result = await (await readyProducer(wanted.namespace)).send(message(wanted));
     return {
       status: result.sendStatus,
       message_id: result.msgId,
@@ -60,6 +62,10 @@ const calls = {
       queue_id: result.messageQueue.queueId,
       queue_offset: result.queueOffset,
     };
+  },
+
+  async send_within(wanted) {
+    return calls.send(wanted);
   },
 
   // Numbered messages one after the other, each until it is acknowledged.
@@ -92,9 +98,15 @@ const calls = {
   },
 
   // A push consumer that says what it receives, and cannot handle a body as often as `fails` says.
-  async push({ name, group, topic, tag, fails }) {
+  async push({ name, group, topic, tag, fails, namespace, broadcast }) {
     const left = { ...fails };
-    const made = new Consumer({ ...base, consumerGroup: group, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
+    const made = new Consumer({
+      ...base,
+      namespace: namespace || '',
+      consumerGroup: group,
+      consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+      isBroadcast: Boolean(broadcast),
+    });
     made.on('error', complain);
     made.subscribe(topic, tag || '*', async received => {
       say({

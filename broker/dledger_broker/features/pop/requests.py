@@ -42,7 +42,14 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import NO_EFFECT, Effect, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import InvalidParameter, NoPermission, TopicNotExist
+from dledger_remoting.errors import (
+    InvalidParameter,
+    NoPermission,
+    SubscriptionParseFailed,
+    TopicNotExist,
+    UnknownExpressionType,
+)
+from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
     NotificationHeader,
@@ -176,7 +183,7 @@ class PopRequests(Part):
         if len(attempt_id) > MAX_ATTEMPT_CHARS:
             raise InvalidParameter(f"attemptId has {len(attempt_id)} characters, the limit is {MAX_ATTEMPT_CHARS}")
         self._readable(header.topic, header.queue_id)
-        message_filter = self._subscriptions.parse(header.exp_type, header.exp or "*")
+        message_filter = self._filter(header)
         if not self._has_group(request, header.consumer_group):
             return None
         return PopAsk(
@@ -190,6 +197,12 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
         )
+
+    def _filter(self, header: PopHeader) -> MessageFilter | None:
+        try:
+            return self._subscriptions.parse(header.exp_type, header.exp or "*")
+        except UnknownExpressionType as error:
+            raise SubscriptionParseFailed(error.remark) from error  # RocketMQ answers pops so, and pulls 1
 
     def _readable(self, name: str, queue_id: int) -> TopicState:
         """A topic that may be popped. Raises `RemotingError`."""

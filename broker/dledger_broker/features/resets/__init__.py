@@ -35,7 +35,7 @@ def _build(context: Context) -> Resets:
         offsets,
         parts[PullRequests],
         parts[PopRequests],
-        ResetChanges(machine, env, offsets.commits.buffer, members.is_member),
+        ResetChanges(machine, env, context.config, context.counters, offsets.commits.buffer, members.is_member),
         members,
     )
 

@@ -13,20 +13,22 @@ A consumer that has not seen a reset must not undo it:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
+from dledger_broker.config import BrokerConfig
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.recent_commits import Committer, Key
 from dledger_broker.features.resets.table import NAME, RESETS, Pending, ResetOffsets, ResetRow, ResetTable, SeeReset
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Origin, Request
 from dledger_broker.kernel.state import BrokerState
-from dledger_remoting.errors import SystemBusy
+from dledger_remoting.errors import InvalidParameter, SystemBusy
 
 MAX_ROWS: Final = 500
 """Queues of one command: with the longest names within the smallest segment."""
@@ -39,12 +41,16 @@ class ResetChanges:
         self,
         machine: BrokerMachine,
         env: Environment,
+        config: BrokerConfig,
+        counters: BrokerCounters,
         commits: OffsetBuffer,
         is_member: Callable[[str, Origin], bool],
     ) -> None:
         self.table: ResetTable
         self._machine = machine
         self._env = env
+        self._limit = config.max_pending_resets
+        self._counters = counters
         self._commits = commits
         self._is_member = is_member
         self._in_flight: Counter[Key] = Counter()
@@ -61,6 +67,17 @@ class ResetChanges:
         self._told.clear()
 
     # ---------------------------------------------------------------- proposals
+
+    def require_room(self, group: str, rows: Iterable[ResetRow]) -> None:
+        """Raise `InvalidParameter` if one of these queues is one too many that is reset and not seen."""
+        pending = self.table.pending
+        wanted = {(group, row.topic, row.queue_id) for row in rows}
+        if len(pending) + sum(key not in pending for key in self._in_flight.keys() | wanted) > self._limit:
+            self._counters.max_pending_resets += 1
+            raise InvalidParameter(
+                f"{len(pending)} queues of groups are reset where no consumer has seen it, and the limit "
+                f"max_pending_resets is {self._limit}: delete groups that nobody uses, or raise it"
+            )
 
     def reset(self, group: str, rows: Sequence[ResetRow], done: Done) -> None:
         """Have a group go on elsewhere in some queues, at least one; done when all of it is applied."""
@@ -117,12 +134,15 @@ class ResetChanges:
     def has_seen(self, key: Key, pending: Pending, origin: Origin, offset: int) -> bool:
         """Whether a pull at an offset shows that its consumer has seen a reset, of which it was told before.
 
-        It may pull from another node than it commits and asks through.
+        It may pull from another node than it commits and asks through. Its next pulls may come before it is applied
+        that it has: sent back once more, it would get everything from there on twice.
         """
         told = self._told.get(key)
-        if offset != pending.offset or told is None or told[0] != pending.number:
+        if told is None or told[0] != pending.number or told[1].isdisjoint((origin.key, *origin.client_ids)):
             return False
-        if told[1].isdisjoint((origin.key, *origin.client_ids)):
+        if (key, pending.number) in self._being_seen:
+            return True
+        if offset != pending.offset:
             return False
         self._see(key, pending, committer(origin))
         return True

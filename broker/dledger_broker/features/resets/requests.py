@@ -166,6 +166,7 @@ class Resets(Part):
             for queue_id, offset in wanted.items()
             if not self._pops.pops((group, name, queue_id))
         ]
+        self._changes.require_room(group, pulled)
         popped = [queue_id for queue_id in wanted if self._pops.pops((group, name, queue_id))]
         left = len(popped) + bool(pulled)
         outcomes: list[LogError | None] = []
@@ -216,6 +217,11 @@ class Resets(Part):
                 request, ServerError(f"group {header.dest_group} pops queues of {source}: reset it instead")
             )
         elif rows:
+            try:
+                self._changes.require_room(header.dest_group, rows)
+            except InvalidParameter as refused:
+                self._requests.fail(request, refused)
+                return
             self._changes.reset(header.dest_group, rows, partial(self._cloned, request, header.dest_group, rows))
         else:
             request.respond()

@@ -113,7 +113,7 @@ class SendRequests(Part):
         self._env = env
         self._live = live
         self._targets = targets
-        self._tails = RecordTails(live.own.cluster, unique_keys, env.wall_ms)
+        self._tails = RecordTails(live.own.cluster, live.own.region_id, unique_keys, env.wall_ms)
         self._store_host = pack_host(store_host)
         self._id_prefix = offset_message_id_prefix(store_host)
         self._pending: list[PendingSend] = []

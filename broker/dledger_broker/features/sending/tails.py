@@ -16,9 +16,11 @@ from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import (
     CLUSTER,
+    MSG_REGION,
     TAGS,
     UNIQUE_KEY,
     find_property,
+    format_properties,
     without_broker_owned,
 )
 from dledger_remoting.record import MAX_PROPERTIES_BYTES
@@ -38,11 +40,14 @@ _pack_length: Final = Struct(">H").pack
 
 
 class RecordTails:
-    """Makes them; `wall_ms` is the clock of the unique keys that messages without one get."""
+    """Makes them: each message gets the names of `cluster` and `region`, which may be empty, and a unique key.
 
-    def __init__(self, cluster: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
-        self._cluster = f"{CLUSTER}\x01{cluster}\x02".encode()
-        self._cluster_after_open_end = b"\x02" + self._cluster
+    `wall_ms` is the clock of the keys that messages without one get.
+    """
+
+    def __init__(self, cluster: str, region: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
+        self._own = format_properties({CLUSTER: cluster} | ({MSG_REGION: region} if region else {})).encode()
+        self._own_after_open_end = b"\x02" + self._own
         self._unique_keys = unique_keys
         self._wall_ms = wall_ms
         self._tag_codes: dict[bytes, int] = {}
@@ -89,7 +94,7 @@ class RecordTails:
     ) -> tuple[tuple[bytes, bytes, int, bool], PropertiesLayout | None]:
         check_properties(properties)
         find = properties.find  # three times as fast as `in`, which tries to read a number first
-        added = self._cluster if not properties or properties[-1] == 2 else self._cluster_after_open_end
+        added = self._own if not properties or properties[-1] == 2 else self._own_after_open_end
         at = properties.rfind(_UNIQUE_KEY_MARK)
         if at == 0 or (at > 0 and properties[at - 1] == 2):
             start = at + len(_UNIQUE_KEY_MARK)

@@ -346,3 +346,19 @@ def test_what_is_committed_behind_a_pending_reset_has_no_effect_on_any_replica(b
     offsets = broker.memory.machine.state.table(OFFSETS)
     assert (committed(broker), offsets.get("CG", "T1", 1)) == (3, 5)
     assert offsets.recent.of(KEY, broker.memory.env.now()) == ()
+
+
+def test_pulls_that_come_before_it_is_applied_that_a_reset_was_seen_are_not_sent_back_again(
+    broker: ServedBroker, member: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset(broker, 0, queueId="0", offset="3")
+    assert pull(member, 9) == (ELSEWHERE, 3)
+    node = broker.memory.node
+    commit_staged = node.commit
+    monkeypatch.setattr(node, "commit", lambda: None)
+    assert pull(member, 3) == (FOUND, 10)
+    assert pending(broker) == 3, "no majority has it that this was seen"
+    assert pull(member, 7) == (FOUND, 10)
+    commit_staged()
+    broker.settle()
+    assert pending(broker) is None

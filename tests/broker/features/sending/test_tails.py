@@ -6,13 +6,14 @@ from itertools import product
 
 import pytest
 
-from dledger_broker.features.sending.tails import RecordTails
+from dledger_broker.features.sending.tails import RecordTails, properties_of
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.records import MessageParts
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.ids import UniqueKeyGenerator
+from dledger_remoting.properties import find_property
 from dledger_remoting.topics import TopicConfig
 
 USUAL = b"UNIQ_KEY\x01KEY1\x02TAGS\x01A\x02"
@@ -37,8 +38,8 @@ class NumberedKeys(UniqueKeyGenerator):
         return f"MADE{self.count}"
 
 
-def tails() -> tuple[RecordTails, SendTarget]:
-    return RecordTails("C", NumberedKeys(), lambda: 0), SendTarget(TopicState(TopicConfig("T"), 0))
+def tails(region: str = "") -> tuple[RecordTails, SendTarget]:
+    return RecordTails("C", region, NumberedKeys(), lambda: 0), SendTarget(TopicState(TopicConfig("T"), 0))
 
 
 @pytest.mark.parametrize("third", [*OF_THE_SAME_SIZE, *OTHERS])
@@ -66,3 +67,15 @@ def test_a_batch_with_a_delay_in_it_is_refused_though_all_others_look_alike() ->
     batched.complete(USUAL, target)
     with pytest.raises(MessageIllegal, match="delay"):
         batched.batch(encode_batch(messages), target)
+
+
+@pytest.mark.parametrize("region", ["", "DefaultRegion"])
+@pytest.mark.parametrize("properties", [*OF_THE_SAME_SIZE, *OTHERS])
+def test_a_region_is_stored_with_every_message_if_there_is_one(region: str, properties: bytes) -> None:
+    made, target = tails(region)
+    for _ in range(2):  # the second one finds the layout of the first
+        tail = made.complete(properties, target)[0]
+        assert find_property(properties_of(tail, target), b"MSG_REGION") == (region.encode() or None)
+    messages = [BatchMessage(0, b"", properties)] * 2
+    for _, tail, _, _ in made.batch(encode_batch(messages), target)[0]:
+        assert find_property(properties_of(tail, target), b"MSG_REGION") == (region.encode() or None)
