@@ -44,6 +44,8 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "commit-without-its-end": MutantTrial(("kill-leader",), ("transactions",)),
     "ends-in-flight-not-waited-for": MutantTrial(("kill-leader",), ("transactions",)),
     "rollback-answered-when-staged": MutantTrial(("partition-leader", "kill-leader"), ("transactions",)),
+    "batch-acknowledges-its-delivery": MutantTrial(("kill-leader",), ("pops",)),
+    "one-copy-for-a-unit": MutantTrial(("kill-leader",), ("pops",)),
     "learners-count": MutantTrial(("shrunk-group",), ("append",)),
     "read-without-round": MutantTrial(("deposed-leader",), ("registers",), "register"),
     "read-before-apply": MutantTrial(("kill-all",), ("registers",), "register"),
