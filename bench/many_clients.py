@@ -111,6 +111,11 @@ class Member(asyncio.Protocol):
         return range(first, first + size + (index < more))
 
     @property
+    def is_connected(self) -> bool:
+        """Whether it has been connected; thousands take a while."""
+        return self._transport is not None
+
+    @property
     def is_settled(self) -> bool:
         """Whether it has a pull for each queue of its share, and nothing under way."""
         return not self._asked and set(self.share()) <= set(self.held.values())
@@ -192,7 +197,7 @@ class Crowd:
         while True:
             members = list(self.members)
             for number, member in enumerate(members):
-                if not member.is_gone:
+                if member.is_connected and not member.is_gone:
                     member.beat()
                 if number % 10 == 0:
                     await asyncio.sleep(10 * HEARTBEAT_S / len(members))
