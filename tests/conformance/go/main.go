@@ -47,6 +47,7 @@ type request struct {
 	Replies   string   `json:"replies"`
 	TimeoutMs int      `json:"timeout_ms"`
 	Level     int      `json:"level"`
+	Retries   int      `json:"retries"`
 
 	Properties map[string]string `json:"properties"`
 	Fails      map[string]int    `json:"fails"`
@@ -57,8 +58,11 @@ var (
 	said        sync.Mutex
 	streamsStop atomic.Bool
 	consumers   sync.Map
-	ready       = sync.OnceValues(func() (rocketmq.Producer, error) { return startProducer("go-producers") })
-	traced      = sync.OnceValues(func() (rocketmq.Producer, error) {
+
+	selectingMade sync.Mutex
+	selectingOne  rocketmq.Producer
+	ready         = sync.OnceValues(func() (rocketmq.Producer, error) { return startProducer("go-producers") })
+	traced        = sync.OnceValues(func() (rocketmq.Producer, error) {
 		return startProducer("go-tracers", producer.WithTrace(traces()), producer.WithInstanceName("tracers"))
 	})
 )
@@ -148,6 +152,11 @@ func call(wanted request) (any, error) {
 		}
 		return shown(sender.SendSync(background, batch...))
 	case "stream":
+		if wanted.Retries > 0 {
+			if sender, err = selecting(wanted.Retries); err != nil {
+				return nil, err
+			}
+		}
 		return stream(sender, wanted), nil
 	}
 	return nil, fmt.Errorf("no such call: %s", wanted.Call)
@@ -155,6 +164,26 @@ func call(wanted request) (any, error) {
 
 func traces() *primitive.TraceConfig {
 	return &primitive.TraceConfig{Access: primitive.Local, NamesrvAddrs: nameServer}
+}
+
+// The producer of streams that name their retries, with the selector that producers have by default.
+func selecting(retries int) (rocketmq.Producer, error) {
+	selectingMade.Lock()
+	defer selectingMade.Unlock()
+	if selectingOne != nil {
+		return selectingOne, nil
+	}
+	made, err := rocketmq.NewProducer(
+		producer.WithNameServer(nameServer),
+		producer.WithGroupName("go-selecting"),
+		producer.WithInstanceName("selecting"),
+		producer.WithRetry(retries),
+	)
+	if err != nil {
+		return nil, err
+	}
+	selectingOne = made
+	return made, made.Start()
 }
 
 func startProducer(group string, more ...producer.Option) (rocketmq.Producer, error) {

@@ -94,19 +94,7 @@ public class Driver {
                     within.shutdown();
                 }
             case "send_async":
-                CompletableFuture<SendResult> result = new CompletableFuture<>();
-                ready().send(message(wanted), new SendCallback() {
-                    @Override
-                    public void onSuccess(SendResult sent) {
-                        result.complete(sent);
-                    }
-
-                    @Override
-                    public void onException(Throwable error) {
-                        result.completeExceptionally(error);
-                    }
-                });
-                return shown(result.get());
+                return shown(sendAsync(message(wanted)));
             case "request":
                 CompletableFuture<Message> answered = new CompletableFuture<>();
                 ready().request(message(wanted), new RequestCallback() {
@@ -285,6 +273,22 @@ public class Driver {
         return fields;
     }
 
+    static SendResult sendAsync(Message made) throws Exception {
+        CompletableFuture<SendResult> result = new CompletableFuture<>();
+        ready().send(made, new SendCallback() {
+            @Override
+            public void onSuccess(SendResult sent) {
+                result.complete(sent);
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                result.completeExceptionally(error);
+            }
+        });
+        return result.get();
+    }
+
     // Numbered messages one after the other, each until it is acknowledged.
     static Object stream(JSONObject wanted) throws Exception {
         int count = wanted.getIntValue("count");
@@ -294,7 +298,8 @@ public class Driver {
                 long started = System.nanoTime();
                 Map<String, Object> fields = new LinkedHashMap<>();
                 try {
-                    SendResult sent = ready().send(new Message(wanted.getString("topic"), bytes(body)));
+                    Message made = new Message(wanted.getString("topic"), bytes(body));
+                    SendResult sent = wanted.getBooleanValue("asynchronous") ? sendAsync(made) : ready().send(made);
                     fields.put("sent", number);
                     fields.put("body", body);
                     fields.put("broker_group", sent.getMessageQueue().getBrokerName());

@@ -1,0 +1,139 @@
+"""Failed sends of unmodified clients when the leader is killed and stays away, with write aliases and without.
+
+    python -m bench.stock_failover --client cpp --senders 1 --kills 20 [--no-aliases] [--asynchronous] [--retries 2]
+    python -m bench.stock_failover --client java-5.3.3 --program 'java -cp lib/*:classes Driver'
+
+For each kill a fresh process of the client sends one message after the other from each of its threads, to a topic with
+8 queues; after the kill it goes on for `--seconds`, and then the node is started again. What the table counts are calls
+of the client that ended with an error, whatever the client did by itself before it told. `--program` is what starts a
+driver of tests/conformance, which `make test-clients` builds; the C++ one needs none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dledger_client import SyncAdmin
+from dledger_client.testing import LocalCluster
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.route import decode_route, is_alias
+from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE
+from tests.conformance.stock_clients import StockClient
+from tests.integration.bare_client import BareClient
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPIC, QUEUES = "StockFailover", 8
+PATIENCE_S = 60.0
+WARM_SENDS = 20
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What one kill cost: failed sends, and how long nothing was acknowledged."""
+
+    failed: int
+    gap_ms: float
+
+
+class Measurement:
+    """Kills of one cluster's leader under one kind of client."""
+
+    def __init__(self, cluster: LocalCluster, options: argparse.Namespace) -> None:
+        self._cluster = cluster
+        self._options = options
+
+    def kill_once(self) -> Kill:
+        """Kill the leader under a fresh client, and start the node again."""
+        with self._client() as client:
+            self._begin(client)
+            killed = self._cluster.kill_leader()
+            gap_ms = self._longest_gap_ms(client)
+            result = Kill(len(client.failed), gap_ms)
+            for failed in client.failed:
+                print(f"{failed['ms']:.0f} ms: {failed['error']}", file=sys.stderr)
+            client.call("stop_streams", timeout=PATIENCE_S)
+        self._cluster.restart(killed)
+        self._cluster.wait_ready()
+        return result
+
+    @contextmanager
+    def _client(self) -> Iterator[StockClient]:
+        command = shlex.split(self._options.program) if self._options.program else [sys.executable, _CPP_DRIVER]
+        with (
+            tempfile.TemporaryDirectory() as home,
+            StockClient([*command, self._cluster.namesrv], home=Path(home)) as one,
+        ):
+            yield one
+
+    def _begin(self, client: StockClient) -> None:
+        fields: dict[str, object] = {"retries": self._options.retries} if self._options.retries else {}
+        if self._options.asynchronous:
+            fields["asynchronous"] = True
+        for sender in range(self._options.senders):
+            client.begin("stream", topic=TOPIC, prefix=f"{sender}-", count=ENDLESS, pause_ms=5, **fields)
+        client.wait_for(lambda: len(client.sent) >= WARM_SENDS, "sends before the kill")
+        client.failed.clear()  # of several first sends at a time the C++ client fails some
+
+    def _longest_gap_ms(self, client: StockClient) -> float:
+        """Let the client go on; the longest time from the kill on in which no thread had a message acknowledged."""
+        begun = last = time.monotonic()
+        gap, seen = 0.0, len(client.sent)
+        while (now := time.monotonic()) - begun < self._options.seconds:
+            if len(client.sent) > seen:
+                gap, last, seen = max(gap, now - last), now, len(client.sent)
+            time.sleep(0.005)
+        return max(gap, now - last) * 1000
+
+
+_CPP_DRIVER = str(ROOT / "tests" / "conformance" / "cpp_driver.py")
+
+
+def make_topic(cluster: LocalCluster, *, aliases: bool) -> None:
+    """Make the topic, and wait until its route has what it is to have."""
+    attributes = {WRITE_ALIASES_ATTRIBUTE: "true" if aliases else "false"}
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic(TOPIC, queues=QUEUES, attributes=attributes)
+    wanted = len(cluster.node_ids) - 1 if aliases else 0
+    with BareClient(cluster.namesrv) as client:
+        while True:
+            body = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}).body
+            if sum(is_alias(broker.broker_name) for broker in decode_route(body).broker_datas) == wanted:
+                return
+
+
+def main() -> None:
+    """Measure one row of the table and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client", default="cpp", help="what the row is called")
+    parser.add_argument("--program", default="", help="what starts the client's driver")
+    parser.add_argument("--senders", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long the client goes on after a kill")
+    parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
+    parser.add_argument("--asynchronous", action="store_true", help="for drivers that take it (Java's)")
+    parser.add_argument("--no-aliases", action="store_true")
+    options = parser.parse_args()
+    with LocalCluster() as cluster:
+        make_topic(cluster, aliases=not options.no_aliases)
+        measurement = Measurement(cluster, options)
+        kills = [measurement.kill_once() for _ in range(options.kills)]
+    gaps = sorted(kill.gap_ms for kill in kills)
+    way = "asynchronous" if options.asynchronous else "synchronous"
+    print(
+        f"| {options.client} | {way} | {options.senders} | {'no' if options.no_aliases else 'yes'} | {len(kills)} | "
+        f"{sum(kill.failed for kill in kills)} | {statistics.median(gaps):.0f} | {gaps[-1]:.0f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
