@@ -25,7 +25,7 @@ from pathlib import Path
 from dledger_client import SyncAdmin
 from dledger_client.testing import LocalCluster
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.route import decode_route, is_alias
+from dledger_remoting.route import decode_cluster_info, decode_route, is_alias
 from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE
 from tests.conformance.stock_clients import StockClient
 from tests.integration.bare_client import BareClient
@@ -64,7 +64,17 @@ class Measurement:
             client.call("stop_streams", timeout=PATIENCE_S)
         self._cluster.restart(killed)
         self._cluster.wait_ready()
+        self._wait_registered()
         return result
+
+    def _wait_registered(self) -> None:
+        """Wait until every node is registered again: with two of three away nobody could take a send."""
+        with BareClient(self._cluster.namesrv) as client:
+            registered = 0
+            while registered < len(self._cluster.node_ids):
+                time.sleep(0.1)
+                info = decode_cluster_info(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
+                registered = sum(len(group.broker_addrs) for group in info.broker_addr_table.values())
 
     @contextmanager
     def _client(self) -> Iterator[StockClient]:
