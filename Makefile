@@ -66,7 +66,7 @@ demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compare
 test: $(DEV) ## run the tests (TESTS=path: one part of them)
 	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
 
-test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients, and long ones of others (needs a JDK and Maven; an hour)
+test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients and its mqadmin, and long ones of others (needs a JDK and Maven; an hour)
 	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_*.py tests/conformance/test_*_modes.py
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)

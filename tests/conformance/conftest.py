@@ -103,16 +103,24 @@ def program(request: pytest.FixtureRequest) -> list[str]:
         _run(find_go(), HERE / "go", "build", "-o", str(folder / "driver"))
         return [str(folder / "driver")]
     version = request.param.rpartition("-")[2]
-    wanted = (HERE / "java" / "pom.xml").read_text()
-    installed = folder / "installed.xml"
+    folder = installed_jars(request, request.param, version, HERE / "java" / "pom.xml", "Driver")
+    return [_in_path("java"), "-Xmx256m", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver"]
+
+
+def installed_jars(request: pytest.FixtureRequest, name: str, version: str, pom: Path, driver: str) -> Path:
+    """A folder of pytest's cache with `lib`, the jars that a pom names of a RocketMQ, and `classes`, a driver."""
+    cache = request.config.cache
+    assert cache is not None
+    folder = cache.mkdir(name)
+    wanted, installed = pom.read_text(), folder / "installed.xml"
     if not installed.exists() or installed.read_text() != wanted:
         (folder / "pom.xml").write_text(wanted)
         jars = ("-DincludeScope=runtime", "-DoutputDirectory=lib", f"-Drocketmq={version}")
         _run(_in_path("mvn"), folder, "-q", "-B", "-ntp", "dependency:copy-dependencies", *jars)
         installed.write_text(wanted)
-    driver = str(HERE / "java" / "Driver.java")
-    _run(_in_path("javac"), folder, "-nowarn", "-cp", "lib/*", "-d", "classes", driver)
-    return [_in_path("java"), "-Xmx256m", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver"]
+    source = str(HERE / "java" / f"{driver}.java")
+    _run(_in_path("javac"), folder, "-nowarn", "-cp", "lib/*", "-d", "classes", source)
+    return folder
 
 
 def _in_path(name: str) -> str:

@@ -1,0 +1,235 @@
+"""Commands of Apache RocketMQ's `mqadmin`: how each is tried, and what two of its outputs have in common.
+
+A command is tried with words in which names stand in braces: `{cluster}`, `{broker}` (the name of a broker group),
+`{address}` (of its leader), `{topic}`, `{group}`, and so on. Of what it prints the *shape* is compared: names, numbers,
+times, addresses and ids become placeholders, columns become single spaces, and lines that are alike become one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+OLD: Final = "4.9.8"
+NEW: Final = "5.3.3"
+
+
+class Command(NamedTuple):
+    """A line of words. `only` is the release that has it, if not both do; `refused` is a part of the text with which
+    our brokers refuse it. `unlike` says why its lines are others here: then only its success is compared. `pairs`: it
+    prints keys with values, of which only the form is compared. `more` and `fewer` are lines of its shape that only we,
+    and that only RocketMQ has, each with its reason beside it.
+    """
+
+    words: str
+    only: str | None = None
+    refused: str | None = None
+    unlike: str | None = None
+    pairs: bool = False
+    more: tuple[str, ...] = ()
+    fewer: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As `mqadmin help` lists it."""
+        return self.words.split()[0]
+
+
+_CONTROLLER: Final = "a group elects its leader itself"
+_ACCOUNTS: Final = "access control is off on this node: set access_key_file"
+_COLD: Final = "reads of what is not in memory hold up no send"
+_COPIES: Final = "everything is in the log that nodes replicate"
+_ROCKSDB: Final = "there is no RocksDB"
+
+COMMANDS: Final = (
+    Command("updateTopic -c {cluster} -t {topic} -r 4 -w 4"),
+    Command("updateTopicPerm -c {cluster} -t {topic} -p 6"),
+    Command("updateTopicList -c {cluster} -f {topics_file}", only=NEW),
+    Command("topicList", unlike="RocketMQ has other topics of its own"),
+    Command("topicList -c", unlike="RocketMQ has other topics of its own"),
+    Command("topicRoute -t {topic}", unlike="there are three nodes"),
+    Command("topicRoute -t {topic} -l", only=NEW, unlike="there are three nodes"),
+    Command("topicStatus -t {topic}"),
+    Command("topicClusterList -t {topic}"),
+    Command("allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2"),
+    Command("updateOrderConf -t {topic} -m put -v {broker}:4"),
+    Command("updateOrderConf -t {topic} -m get"),
+    Command("updateOrderConf -t {topic} -m delete"),
+    Command("updateSubGroup -c {cluster} -g {group}"),
+    Command("updateSubGroupList -c {cluster} -f {groups_file}", only=NEW),
+    Command("getConsumerConfig -g {group}"),
+    Command("setConsumeMode -c {cluster} -t {topic} -g {group} -m PULL", only=NEW),
+    Command(
+        "consumerProgress -g {group}", unlike="the queue of what comes again is shown before there was anything in it"
+    ),
+    Command("consumerProgress -g {group} -t {topic}", only=NEW),
+    Command("consumerProgress", unlike="groups of other runs are listed"),
+    Command("consumerConnection -g {group}"),
+    Command("consumerStatus -g {group}"),
+    Command(
+        "consumerStatus -g {group} -i {client}",
+        unlike="the queue of what comes again is shown before there was anything in it",
+    ),
+    Command("producerConnection -g {producers} -t {topic}"),
+    Command("producer -b {address}", only=NEW, unlike="RocketMQ writes a slash before an address"),
+    Command("brokerConsumeStats -b {address}"),
+    Command("statsAll -t {topic}", unlike="RocketMQ lists other groups of the topic"),
+    Command(
+        "queryMsgById -i {offset_id} -t {topic}",
+        only=NEW,
+        unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message",
+    ),
+    Command("queryMsgById -i {offset_id}", only=OLD, unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message"),
+    Command("queryMsgByKey -t {topic} -k {key}"),
+    Command(
+        "queryMsgByUniqueKey -t {topic} -i {unique_id}", unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message"
+    ),
+    Command(
+        "queryMsgByOffset -t {topic} -b {broker} -i 0 -o 0",
+        unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message",
+    ),
+    Command("queryMsgTraceById -i {unique_id}"),
+    Command("queryCq -t {topic} -q 0 -i 0 -c 2 -b {address}"),
+    Command(
+        "queryCq -t {topic} -q 0 -i 0 -c 2 -b {address} -g {group}",
+        unlike="RocketMQ tells data of a filter, null without one",
+    ),
+    Command("printMsg -t {topic}", unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message"),
+    Command(
+        "printMsgByQueue -t {topic} -a {broker} -i 0 -p true -d true",
+        unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message",
+    ),
+    Command("sendMessage -t {topic} -p hello -k {key} -b {broker} -i 0"),
+    Command(
+        "consumeMessage -t {topic} -b {broker} -i 0 -o 0 -c 1",
+        unlike="RocketMQ stores MSG_REGION and TRACE_ON with a message",
+    ),
+    Command("sendMsgStatus -b {broker} -c 2"),
+    Command("checkMsgSendRT -t {topic} -a 2"),
+    Command("clusterList", unlike="there are no thread pools whose load could be told"),
+    Command("clusterList -m"),
+    Command("brokerStatus -b {address}", pairs=True),
+    Command("getBrokerConfig -b {address}", pairs=True),
+    Command("updateBrokerConfig -b {address} -k fileReservedTime -v 48"),
+    Command("updateBrokerConfig -c {cluster} -k autoCreateTopicEnable -v true"),
+    Command("updateKvConfig -s TESTS -k a -v b"),
+    Command("deleteKvConfig -s TESTS -k a"),
+    Command("wipeWritePerm -b {broker}"),
+    Command("addWritePerm -b {broker}"),
+    Command("getNamesrvConfig", pairs=True),
+    Command("updateNamesrvConfig -k orderMessageEnable -v true"),
+    Command("cleanExpiredCQ -b {address}"),
+    Command("deleteExpiredCommitLog -b {address}", only=NEW),
+    Command("cleanUnusedTopic -b {address}"),
+    Command("resetOffsetByTime -g {group} -t {topic} -s -1"),
+    Command("skipAccumulatedMessage -g {group} -t {topic}", only=NEW),
+    Command(
+        "cloneGroupOffset -s {group} -d {other_group} -t {topic} -o true",
+        unlike="the text that refuses a group which is not there is another one",
+    ),
+    Command("exportMetadata -c {cluster} -f {exports}"),
+    Command("exportConfigs -c {cluster} -f {exports}"),
+    Command("exportMetrics -c {cluster} -f {exports}", unlike="with a real one the older release fails in itself"),
+    Command(
+        "updateStaticTopic -t {static_topic} -qn 2 -c {cluster}", only=NEW, refused="a queue stays in the broker group"
+    ),
+    Command("haStatus -b {address}", only=NEW, refused=_COPIES),
+    Command("resetMasterFlushOffset -b {address} -o 0", only=NEW, refused=_COPIES),
+    Command("addBroker -c {address} -b /etc/hosts", only=NEW, refused=_COPIES),
+    Command("removeBroker -c {address} -b {cluster}:{broker}:0", only=NEW, refused=_COPIES),
+    Command("getSyncStateSet -a {address} -b {broker}", only=NEW, refused=_CONTROLLER),
+    Command("getBrokerEpoch -b {broker}", only=NEW, refused=_CONTROLLER),
+    Command("getControllerMetaData -a {address}", only=NEW, refused=_CONTROLLER),
+    Command("getControllerConfig -a {address}", only=NEW, refused=_CONTROLLER),
+    Command("updateControllerConfig -a {address} -k a -v b", only=NEW, refused=_CONTROLLER),
+    Command("electMaster -a {address} -b 1 -bn {broker} -c {cluster}", only=NEW, refused=_CONTROLLER),
+    Command("cleanBrokerMetadata -a {address} -bn {broker} -c {cluster} -l", only=NEW, refused=_CONTROLLER),
+    Command("getColdDataFlowCtrInfo -b {address}", only=NEW, refused=_COLD),
+    Command("updateColdDataFlowCtrGroupConfig -b {address} -g {group} -v 1", only=NEW, refused=_COLD),
+    Command("removeColdDataFlowCtrGroupConfig -b {address} -g {group}", only=NEW, refused=_COLD),
+    Command("setCommitLogReadAheadMode -b {address} -m 0", only=NEW, refused=_COLD),
+    Command("createUser -b {address} -u someone -p secret", only=NEW, refused=_ACCOUNTS),
+    Command("updateUser -b {address} -u someone -p secret", only=NEW, refused=_ACCOUNTS),
+    Command("getUser -b {address} -u someone", only=NEW, refused=_ACCOUNTS),
+    Command("listUser -b {address}", only=NEW, refused=_ACCOUNTS),
+    Command("copyUser -f {address} -t {address} -u someone", only=NEW, refused=_ACCOUNTS),
+    Command("createAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=_ACCOUNTS),
+    Command("updateAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=_ACCOUNTS),
+    Command("getAcl -b {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
+    Command("listAcl -b {address}", only=NEW, refused=_ACCOUNTS),
+    Command("copyAcl -f {address} -t {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
+    Command("deleteAcl -b {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
+    Command("deleteUser -b {address} -u someone", only=NEW, refused=_ACCOUNTS),
+    Command("updateAclConfig -b {address} -a someone12 -s secret12", only=OLD, refused=_ACCOUNTS),
+    Command("deleteAclConfig -b {address} -a someone12", only=OLD, refused=_ACCOUNTS),
+    Command("checkRocksdbCqWriteProgress -c {cluster} -t {topic}", only=NEW, refused=_ROCKSDB),
+    Command("rocksDBConfigToJson -c {cluster} -t topics", only=NEW, refused=_ROCKSDB),
+    Command("deleteSubGroup -c {cluster} -g {other_group}"),
+    Command("deleteTopic -c {cluster} -t {topic}"),
+)
+"""In the order in which they are tried: the last ones take away what the others look at."""
+
+NOT_TRIED: Final[Mapping[str, str]] = {
+    "startMonitoring": "runs until it is stopped",
+    "clusterRT": "runs until it is stopped",
+    "remappingStaticTopic": "works on static topics, which there are none of",
+    "producer": "of the older release, which was not recorded",
+    "dumpCompactionLog": "reads files of RocketMQ's",
+    "exportMetadataInRocksDB": "reads files of RocketMQ's",
+    "exportPopRecord": "asks brokers to write their RocksDB",
+}
+
+_PAIR: Final = re.compile(r"^\s*[^\s:=]+\s*([:=]) ?.*$")
+_TRACE: Final = re.compile(r"^\s*(?:at |\.\.\. \d+ more)")
+"""A line of a Java stack trace."""
+_ID: Final = r"\b[0-9A-F]{56}\b|\b[0-9A-F]{32}\b"
+_PLACEHOLDERS: Final = tuple(
+    (re.compile(pattern), placeholder)
+    for pattern, placeholder in (
+        (r"\d+\.\d+\.\d+\.\d+@[\w#@.-]+", "<client>"),
+        (r"(?:\d+\.\d+\.\d+\.\d+):\d+", "<address>"),
+        (r"\d+\.\d+\.\d+\.\d+", "<host>"),
+        (r"(?<=[\s=:])(?:/[\w.<>-]+){2,}", "<path>"),
+        (r"@[0-9a-f]+\b", "@0"),
+        (_ID, "<id>"),
+        (r"\b(?:V\d+_\d+_\d+\w*|\d+\.\d+\.\d+-?\w*)(?=\s|$)", "<version>"),
+        (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[,.:]\d+)?", "<time>"),
+        (r"\d{17,}", "0"),
+        (r"-?\d+(?:\.\d+)?(?:E-?\d+)?", "0"),
+        (r"-{3,}", "---"),
+        (r"={3,}", "==="),
+        (r"[ \t]+", " "),
+    )
+)
+
+
+def shape_of(command: Command, printed: str, names: Mapping[str, str]) -> list[str]:
+    """The shape of what a command has printed; `names` are those that stood in braces."""
+    for name in sorted(names, key=lambda name: -len(names[name])):
+        printed = printed.replace(names[name], f"<{name}>")
+    lines: list[str] = []
+    for line in printed.splitlines():
+        if _TRACE.match(line):
+            continue
+        for pattern, placeholder in _PLACEHOLDERS:
+            line = pattern.sub(placeholder, line)
+        if command.pairs:
+            line = _PAIR.sub(r"<key> \1 <value>", line)
+        if line.strip() and line.strip() not in lines:
+            lines.append(line.strip())
+    return lines
+
+
+def sections(tried: Iterable[tuple[str, list[str]]]) -> str:
+    """Shapes by command, as they are recorded."""
+    return "".join(f"== {words}\n" + "".join(f"{line}\n" for line in shape) for words, shape in tried)
+
+
+def read_sections(text: str) -> dict[str, list[str]]:
+    """What was recorded."""
+    found: dict[str, list[str]] = {}
+    for section in text.split("== ")[1:]:
+        words, *lines = section.splitlines()
+        found[words] = lines
+    return found

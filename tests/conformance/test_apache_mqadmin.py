@@ -1,0 +1,146 @@
+"""Every command of Apache RocketMQ's own `mqadmin`, unmodified, of the 5.x and of the 4.x line.
+
+What each prints has the shape of what it prints with a real RocketMQ 5.3.3, which is recorded in `mqadmin_5.3.3.txt`
+and `mqadmin_4.9.8.txt`, or says why it cannot be and what to do instead. `make test-clients` runs this. To record anew,
+with a RocketMQ 5.3.3 of one broker that runs:
+
+    RECORD_MQADMIN=NAMESRV,BROKER_ADDRESS,CLUSTER,BROKER_NAME make test-clients
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from conftest import HERE, installed_jars
+from mqadmin import COMMANDS, NEW, NOT_TRIED, OLD, Command, read_sections, sections, shape_of
+from stock_clients import StockClient
+
+from dledger_client.testing import LocalCluster
+
+RECORDED_FROM: Final = os.environ.get("RECORD_MQADMIN")
+SECONDS: Final = 40
+MESSAGES: Final = 3
+LOGBACK: Final = '<configuration><root level="OFF"/></configuration>\n'
+
+Run = Callable[[str], str]
+
+
+@pytest.fixture(scope="module", params=[NEW, OLD])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs one command, without its name server, and returns what it printed."""
+    folder = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
+    home = tmp_path_factory.mktemp(f"mqadmin-{version}")
+    (home / "conf").mkdir()
+    (home / "conf" / "logback_tools.xml").write_text(LOGBACK)
+    where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes")
+    with StockClient(["java", "-Xmx256m", *where, "Tools"], home=home) as tools:
+
+        def command(words: str) -> str:
+            return str(tools.call("run", timeout=2 * SECONDS, words=words.split(), seconds=SECONDS))
+
+        yield command
+
+
+@pytest.fixture(scope="module")
+def names(
+    request: pytest.FixtureRequest, version: str, run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """What stands in braces in commands: a topic with messages that a running member of a group has consumed."""
+    if RECORDED_FROM:
+        namesrv, address, cluster, broker = RECORDED_FROM.split(",")
+    else:
+        group: LocalCluster = request.getfixturevalue("one_group")
+        namesrv, address, cluster, broker = of_cluster(group, run)
+    topic = f"Admin{version.replace('.', '')}"
+    files = tmp_path_factory.mktemp("exports")
+    found = {
+        "namesrv": namesrv, "address": address, "cluster": cluster, "broker": broker, "topic": topic,
+        "group": f"{topic}-readers", "other_group": f"{topic}-others", "static_topic": f"{topic}-static",
+        "producers": "java-producers", "key": f"{topic}-key", "exports": str(files),
+        "topics_file": str(files / "topics.json"), "groups_file": str(files / "groups.json"),
+    }  # fmt: skip
+    (files / "topics.json").write_text(json.dumps([{"topicName": f"{topic}-listed", "perm": 6}]))
+    (files / "groups.json").write_text(json.dumps([{"groupName": f"{topic}-listed-readers"}]))
+    run(f"updateTopic -n {namesrv} -c {cluster} -t {topic} -r 1 -w 1")
+    folder = installed_jars(request, "java-5.3.3", NEW, HERE / "java" / "pom.xml", "Driver")
+    home = tmp_path_factory.mktemp("driver")
+    command = ["java", f"-Duser.home={home}", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver", namesrv]
+    with StockClient(command, home=home) as client:
+        message = {"topic": topic, "keys": found["key"], "tag": "red"}
+        sent = [client.call("send", body=f"body {number}", **message) for number in range(MESSAGES)]
+        client.call("push", name="reader", group=found["group"], topic=topic)
+        client.wait_for(lambda: len(client.bodies("reader")) >= MESSAGES, "the messages")
+        members = run(f"consumerConnection -n {namesrv} -g {found['group']}")
+        found["client"] = re.search(r"\d+\.\d+\.\d+\.\d+@\S+", members)[0]
+        found["unique_id"], found["offset_id"] = sent[0]["message_id"], sent[0]["offset_message_id"]
+        yield found
+
+
+def of_cluster(group: LocalCluster, run: Run) -> tuple[str, str, str, str]:
+    """Name server, address of the leader, cluster and broker group."""
+    line = next(line.split() for line in run(f"clusterList -n {group.namesrv}").splitlines() if " 0 " in line)
+    return group.namesrv, line[3], line[0], line[1]
+
+
+@pytest.fixture(scope="module")
+def printed(version: str, run: Run, names: dict[str, str]) -> dict[str, str]:
+    """What each command has printed, by its words with names in braces."""
+    found = {}
+    for command in of(version):
+        words = command.words.format(**names)
+        found[command.words] = run(f"{words} -n {names['namesrv']}")
+    if RECORDED_FROM:
+        shapes = [(one.words, shape_of(one, found[one.words], names)) for one in of(version) if one.refused is None]
+        recording(version).write_text(sections(shapes))
+    return found
+
+
+def of(version: str) -> list[Command]:
+    return [command for command in COMMANDS if command.only in (None, version)]
+
+
+def recording(version: str) -> Path:
+    return HERE / f"mqadmin_{version}.txt"
+
+
+def shown(text: str) -> str:
+    return f"it printed:\n{text}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_a_command_prints_what_it_prints_with_rocketmq_or_is_told_what_to_do_instead(
+    command: Command, version: str, printed: Mapping[str, str], names: Mapping[str, str]
+) -> None:
+    if command not in of(version):
+        pytest.skip(f"{version} has not got it")
+    text = printed[command.words]
+    if command.refused is not None and not RECORDED_FROM:
+        assert command.refused in text, shown(text)
+        return
+    shape, expected = shape_of(command, text, names), read_sections(recording(version).read_text())[command.words]
+    if command.unlike is None:
+        more = [line for line in shape if line not in {*expected, *command.more}]
+        fewer = [line for line in expected if line not in {*shape, *command.fewer}]
+        assert (more, fewer) == ([], []), shown(text)
+    else:
+        assert shape, shown(text)
+        failed = "Exception" in "".join(expected)
+        assert failed or "Exception" not in text.partition("MessageTrack")[0], shown(text)
+
+
+def test_every_command_of_mqadmin_is_tried(version: str, run: Run) -> None:
+    listed = set(re.findall(r"^   (\w+)  ", run(""), re.MULTILINE))
+    tried = {command.name for command in of(version)}
+    assert listed == tried | (listed & NOT_TRIED.keys())
+    assert len(listed) == {NEW: 89, OLD: len(listed)}[version]
