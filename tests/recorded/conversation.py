@@ -60,7 +60,7 @@ def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
     monkeypatch.setattr(VERSION, lambda: "1.2.3")
     monkeypatch.setattr("dledger_broker.service.Gossip", gossip_that_tells)
-    monkeypatch.setattr("dledger_broker.features.accounts.sealing.new_nonce", lambda: bytes(16))
+    monkeypatch.setattr("dledger_broker.features.accounts.sealing.new_nonce", lambda: bytes(12))
     random.seed(7)
 
 
