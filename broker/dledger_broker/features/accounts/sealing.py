@@ -77,11 +77,13 @@ class KeyFile:
             raise SealError(f"the secret of {account} is sealed with key {key_id}, which the key file does not have")
         try:
             data = b64decode(text, validate=True)
+            if b64encode(data).decode() != text:
+                raise ValueError("bits that mean nothing are set")
             return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], account.encode()).decode()
         except InvalidTag as error:
             raise SealError(f"the secret of {account} was not sealed for it with key {key_id}") from error
         except ValueError as error:
-            raise SealError(f"the secret of {account} is no Base64, or too short") from error
+            raise SealError(f"the secret of {account} is no Base64 as it was written, or too short") from error
 
 
 def read_key_file(path: Path) -> KeyFile:

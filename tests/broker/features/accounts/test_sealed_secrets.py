@@ -34,6 +34,16 @@ def test_a_changed_byte_is_noticed(data: st.DataObject) -> None:
         KEYS.open(sealed[:place] + other + sealed[place + 1 :], "app")
 
 
+def test_bits_of_base64_that_mean_nothing_are_noticed() -> None:
+    """The last letter before `==` has four of them."""
+    sealed = KEYS.seal("secret", "app")
+    letter = sealed[-3]
+    assert sealed.endswith("==")
+    assert letter in "AQgw"
+    with pytest.raises(SealError):
+        KEYS.open(f"{sealed[:-3]}{chr(ord(letter) + 1)}==", "app")
+
+
 def test_older_keys_open_and_the_first_one_seals(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     first, second = new_key(), new_key()
