@@ -17,7 +17,7 @@ os.dup2(2, 1)  # what the library prints must not mix with the answers
 _OUT_LOCK = threading.Lock()
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
-from rocketmq.consts import MessageModel  # noqa: E402
+from rocketmq.ffi import MessageModel  # noqa: E402
 
 NAME_SERVER = sys.argv[1]
 ACCOUNT = (os.environ.get("DRIVER_ACCESS_KEY", ""), os.environ.get("DRIVER_SECRET", ""), "ALIYUN")
