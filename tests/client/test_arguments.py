@@ -72,6 +72,7 @@ WRONG = {
     "Filter": [None, 5, b"x", ["x"], Sql(5)],  # type: ignore[arg-type]
     "str | Iterable[str] | None": NO_LIST_OF_TEXTS,
     "Sequence[str] | None": ["broker-a", *NO_LIST_OF_TEXTS],
+    "Mapping[str, str]": [None, *NO_MAPPING],
     "Mapping[str, str] | None": NO_MAPPING,
     "Mapping[str, str | None] | None": NO_MAPPING,
     "Sequence[Message | bytes]": [None, 5, b"x", "x", [5], ["x"], [b"x", Message("x")], [Message(b"x", tags=5)]],
@@ -126,6 +127,7 @@ RIGHT = {
     "handle": "handle",
     "message": RECEIVED,
     "transaction": OpenTransaction("T", b"x", "k", "broker-a", 0, 0),
+    "values": {"max_locks_per_group": "100"},
 }
 """Of what has no default."""
 BLOCKING = {

@@ -23,7 +23,7 @@ def with_a_record_that_cannot_be_read() -> tuple[Delayed, int, int]:
 def test_on_a_full_disk_what_cannot_be_moved_is_given_up_after_a_minute() -> None:
     delayed, rotten, _ = with_a_record_that_cannot_be_read()
     position = delayed.newest_snapshot
-    delayed.leader.retention.policy = FULL
+    delayed.leader.retention.policy = lambda: FULL
     delayed.brokers.run(60.0)
     assert delayed.truth.happened["row moved"] == 1
     assert not delayed.truth.due.lost
