@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest_asyncio
@@ -108,12 +109,20 @@ class BrokerGroup:
         return [broker for broker in self.brokers.values() if broker is not leader]
 
 
+@asynccontextmanager
+async def running(made: BrokerGroup) -> AsyncIterator[BrokerGroup]:
+    """A group whose nodes run, and are stopped at the end."""
+    await asyncio.gather(*(broker.start() for broker in made.brokers.values()))
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(broker.stop() for broker in made.brokers.values()))
+
+
 @pytest_asyncio.fixture
 async def group(tmp_path: Path) -> AsyncIterator[BrokerGroup]:
-    made = BrokerGroup(tmp_path)
-    await asyncio.gather(*(broker.start() for broker in made.brokers.values()))
-    yield made
-    await asyncio.gather(*(broker.stop() for broker in made.brokers.values()))
+    async with running(BrokerGroup(tmp_path)) as made:
+        yield made
 
 
 async def client_of(broker: Broker) -> Client:

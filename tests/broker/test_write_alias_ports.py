@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
-from broker_group import BrokerGroup
+import pytest_asyncio
+from broker_group import BrokerGroup, running
 from broker_in_process import Client
 
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode
+
+
+@pytest_asyncio.fixture
+async def group(tmp_path: Path) -> AsyncIterator[BrokerGroup]:
+    """A machine may be so busy that an election takes longer than what is forwarded waits by default."""
+    async with running(BrokerGroup(tmp_path, forward_hold_ms=60_000)) as made:
+        yield made
 
 
 async def alias_of(broker: Broker) -> Client:
