@@ -35,7 +35,7 @@ from dledger_broker.kernel.parts import Feature, Gauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.root_account import NODE
 from dledger_remoting.signatures import Credentials
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Broker:
             service.channel_lost,
         )
         path = config.access_key_file
-        credentials = None if path is None else Credentials(ROOT, read_key_file(path).root_secrets[0])
+        credentials = None if path is None else Credentials(NODE, read_key_file(path).node_secret)
         self.registrar = Registrar(machine, group, config, credentials)
         self.route_lookups = RouteLookups(env, config.namesrv)
         service.topic_routes.attach(self.route_lookups.find)

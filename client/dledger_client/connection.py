@@ -19,6 +19,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import split_host_port
+from dledger_remoting.name_server_codes import OPEN_CODES
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speakers import Speaker, speaker_of
 
@@ -148,7 +149,7 @@ class Connection(asyncio.Protocol):
         self.send_frame(encode_command(command))
 
     def _sign(self, command: RemotingCommand) -> None:
-        if self.credentials is not None:
+        if self.credentials is not None and command.code not in OPEN_CODES:
             command.ext = signed(command.ext, command.body, self.credentials)
 
     def send_frame(self, frame: bytes) -> None:

@@ -1,8 +1,12 @@
-"""The account of who has the key file of access control: nodes, and whoever administers them.
+"""The accounts of who has the key file of access control: whoever administers nodes, and the nodes themselves.
 
 A key file has keys of 32 bytes in Base64, one a line; empty lines, and lines that begin with `#`, mean nothing. The
-account's secret is the Base64 of HMAC-SHA256 over a label with a key: the first one's is what a client signs with, a
-server takes each one's.
+secret of an account is the Base64 of HMAC-SHA256 over its label with a key: the first one's is what a client signs
+with, a server takes each one's.
+
+Nodes have an account of their own, which is worth nothing but registrations. A signature does not say of what request
+it is, so a name server that is somebody else's could have brokers take a registration for the making of an
+administrator.
 """
 
 from __future__ import annotations
@@ -14,9 +18,12 @@ from typing import Final
 from .signatures import Credentials
 
 ROOT: Final = "dledger.root"
-"""The account's name."""
+"""The administrators' account."""
+NODE: Final = "dledger.node"
+"""The nodes' account, at name servers alone."""
 KEY_BYTES: Final = 32
 _LABEL: Final = b"dledger root account 1"
+_NODE_LABEL: Final = b"dledger node account 1"
 
 
 def parse_keys(text: str) -> list[bytes]:
@@ -38,8 +45,13 @@ def parse_keys(text: str) -> list[bytes]:
 
 
 def root_secret(key: bytes) -> str:
-    """The account's secret by a key."""
+    """The administrators' secret by a key."""
     return b64encode(hmac.digest(key, _LABEL, "sha256")).decode()
+
+
+def node_secret(key: bytes) -> str:
+    """The nodes' secret by a key."""
+    return b64encode(hmac.digest(key, _NODE_LABEL, "sha256")).decode()
 
 
 def root_credentials(text: str) -> Credentials:

@@ -56,6 +56,12 @@ def signed(ext: Mapping[str, str], body: bytes, credentials: Credentials) -> dic
     return named
 
 
+def without_signature(ext: Mapping[str, str]) -> dict[str, str]:
+    """Ext fields for somebody else than who they were signed for, who could send them again as another request."""
+    named = (ACCESS_KEY_FIELD, SIGNATURE_FIELD, SECURITY_TOKEN_FIELD)
+    return {name: value for name, value in ext.items() if name not in named}
+
+
 def is_signed_with(secret: str, ext: Mapping[str, str], body: bytes, version: int) -> bool:
     """Whether a request of a client of this version is signed with a secret; what differs does not change how long the
     comparison takes. An empty secret signs nothing.

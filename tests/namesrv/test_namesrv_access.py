@@ -9,18 +9,20 @@ from unittest.mock import Mock
 import pytest
 from served_names import A, B, connected, serving
 
-from dledger_namesrv.access import OPEN_CODES, NameServerAccess
+from dledger_namesrv.access import OF_NODES, NameServerAccess
 from dledger_namesrv.config import ConfigError, NameServerConfig
 from dledger_namesrv.processors import Processors
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
 from dledger_remoting.headers import RouteHeader
-from dledger_remoting.root_account import ROOT, root_credentials
+from dledger_remoting.name_server_codes import OPEN_CODES
+from dledger_remoting.root_account import NODE, ROOT, node_secret, parse_keys, root_credentials
 from dledger_remoting.signatures import Credentials, signed
 
 KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
 CLUSTER: Final = root_credentials(KEY_FILE.read_text())
+NODES: Final = Credentials(NODE, node_secret(parse_keys(KEY_FILE.read_text())[0]))
 CHANGES: Final = {
     RequestCode.PUT_KV_CONFIG,
     RequestCode.DELETE_KV_CONFIG,
@@ -65,6 +67,15 @@ def test_what_changes_anything_needs_the_key_file(code: int) -> None:
     ACCESS.require(request, "10.0.0.9:1")
     request.body = b"other"
     assert refusal(request).startswith("check signature failed.")
+
+
+@pytest.mark.parametrize("code", sorted(CHANGES))
+def test_the_nodes_account_registers_nodes_and_does_nothing_else(code: int) -> None:
+    request = RemotingCommand(code, ext=signed({"topic": "T1"}, b"", NODES), version=479)
+    if code in OF_NODES:
+        ACCESS.require(request, "10.0.0.9:1")
+    else:
+        assert refusal(request).startswith("User:dledger.node is not found.")
 
 
 @pytest.mark.parametrize("code", sorted(OPEN_CODES))

@@ -15,6 +15,8 @@ from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Demand, Rights
 from dledger_remoting.errors import NoPermission
 
+MAX_LOGGED_CHARS: Final = 300
+
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -105,10 +107,13 @@ class Access:
         return True
 
     def note_refusal(self, request: Request, refusal: AccessRefused) -> None:
-        """One line for each refused request."""
+        """One line for each refused request, not longer for what a client has put into it."""
         self.refused += 1
         _logger.warning(
-            "event=access_refused client=%s code=%d refusal=%r", request.origin.address, request.code, refusal.remark
+            "event=access_refused client=%s code=%d refusal=%r",
+            request.origin.address,
+            request.code,
+            refusal.remark[:MAX_LOGGED_CHARS],
         )
 
 

@@ -14,7 +14,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.overlay import ChangesInFlight
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.errors import InvalidParameter, NoPermission, RemotingError
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.root_account import NODE, ROOT
 
 MAX_ACCOUNTS: Final = 10_000
 MAX_NAME_CHARS: Final = 128
@@ -61,8 +61,8 @@ class AccountChanges:
             raise InvalidParameter("username can not be blank")
         if len(name) > MAX_NAME_CHARS or not name.isprintable() or any(map(str.isspace, name)):
             raise InvalidParameter(f"username {name[:64]!r}: expected up to {MAX_NAME_CHARS} characters without spaces")
-        if name == ROOT:
-            raise InvalidParameter(f"username {ROOT} is the account of who has the key file")
+        if name in (ROOT, NODE):
+            raise InvalidParameter(f"username {name} is an account of who has the key file")
         if len(self.table) >= MAX_ACCOUNTS:
             raise InvalidParameter(f"there are {MAX_ACCOUNTS} accounts, which is the limit: delete some")
         return PutAccount(name, sealed)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger_broker.features.accounts.addresses import Matches, compile_address
+from dledger_broker.features.accounts.changes import MAX_NAME_CHARS
 from dledger_broker.features.accounts.rules import AccountRules, Decision
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
 from dledger_broker.features.accounts.table import ACCOUNTS, Account, AccountTable
@@ -18,7 +19,7 @@ from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import SystemBusy
 from dledger_remoting.root_account import ROOT
-from dledger_remoting.signatures import ACCESS_KEY_FIELD, is_signed_with
+from dledger_remoting.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, is_signed_with
 
 _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB, Action.GET, Action.LIST})
 """What a client without an account may do to topics and groups, if its address lets it in."""
@@ -55,6 +56,10 @@ class Accounts:
     def by_address(self, request: Request) -> Principal | None:
         """See `Judge.by_address`."""
         name, address, table = request.ext.get(ACCESS_KEY_FIELD, ""), request.origin.address.ip, self._current()
+        if len(name) > MAX_NAME_CHARS:
+            raise AccessRefused(f"User:{name[:64]}... is not found.", certain=True)
+        if self._is_signed(request):
+            return None  # an administrator who signs is one, also within the account's white list
         account = table.get(name) if name else None
         if account is not None and self._is_listed(account.put.white_list, address):
             return Principal(name, account.version, by_address=True)
@@ -63,6 +68,16 @@ class Accounts:
         if self._is_listed(table.white_list, address):
             return Principal("", by_address=True)
         raise AccessRefused("username cannot be null.", certain=True)
+
+    def _is_signed(self, request: Request) -> bool:
+        """Whether a request carries a signature that is right, as far as this node knows."""
+        if SIGNATURE_FIELD not in request.ext:
+            return False
+        try:
+            self.by_signature(request)
+        except (AccessRefused, SystemBusy):
+            return False
+        return True
 
     def _is_listed(self, patterns: tuple[str, ...], address: str) -> bool:
         if not patterns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dledger_broker.features.accounts.rules import action_of, checked_rule
+from dledger_broker.features.accounts.rules import action_of, checked_rule, resource_of
 from dledger_broker.features.accounts.table import PutAccount, Rule
 from dledger_remoting.accounts import SUBJECT_PREFIX, AclInfo, PolicyEntryInfo, PolicyInfo
 from dledger_remoting.errors import InvalidParameter
@@ -54,9 +54,10 @@ def with_rules(put: PutAccount, new: dict[str, list[Rule]]) -> PutAccount:
 
 
 def without_rules(put: PutAccount, policy_type: str, resource: str | None) -> PutAccount:
-    """The account without its rules on a resource, or without any."""
+    """The account without its rules on a resource, or without any. Raises `InvalidParameter`."""
     if not resource:
         return _changed(put, (), ())
+    resource = resource_of(resource)
     custom, default = put.custom, put.default
     if policy_type == CUSTOM:
         custom = tuple(rule for rule in custom if rule.resource != resource)
@@ -99,7 +100,7 @@ def _rule(entry: PolicyEntryInfo) -> Rule:
     if len(sources) > MAX_SOURCES:
         raise InvalidParameter(f"a rule on {entry.resource} names {len(sources)} addresses, the limit is {MAX_SOURCES}")
     actions = tuple(dict.fromkeys(map(action_of, entry.actions)))
-    return checked_rule(Rule(entry.resource, actions, sources, decision == _ALLOW.lower()))
+    return checked_rule(Rule(resource_of(entry.resource), actions, sources, decision == _ALLOW.lower()))
 
 
 def _entry(rule: Rule) -> PolicyEntryInfo:

@@ -136,6 +136,12 @@ def _resource(text: str) -> tuple[ResourceKind | None, str]:
     return kinds[kind.lower()], name
 
 
+def resource_of(text: str) -> str:
+    """A resource as rules have it: what was made for `topic:pay` ends with `Topic:pay`. Raises `InvalidParameter`."""
+    kind, name = _resource(text)
+    return name if kind is None else f"{kind}:{name}"
+
+
 def _actions(text: str) -> tuple[Action, ...]:
     name = action_of(text)
     if name == ALL:

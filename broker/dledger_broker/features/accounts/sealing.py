@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dledger_broker.errors import ConfigError
-from dledger_remoting.root_account import KEY_BYTES, parse_keys, root_secret
+from dledger_remoting.root_account import KEY_BYTES, node_secret, parse_keys, root_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -45,13 +45,14 @@ def new_key() -> str:
 
 class KeyFile:
     """The keys of a node. `root_secrets` are those of the account that every node knows from its key file: who can read
-    the file can open all secrets anyway.
+    the file can open all secrets anyway. `node_secret` is what the node signs with at name servers.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._ciphers = {_id_of(key): _cipher_of(key) for key in keys}
         self.sealing_id = _id_of(keys[0])
         self.root_secrets: tuple[str, ...] = tuple(root_secret(key) for key in keys)
+        self.node_secret = node_secret(keys[0])
 
     def __repr__(self) -> str:
         return f"KeyFile({', '.join(self._ciphers)})"

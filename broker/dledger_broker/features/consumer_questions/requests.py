@@ -17,6 +17,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import ConsumeMessageTimeout, InvalidParameter, RemotingError, ServerError, SystemBusy
 from dledger_remoting.headers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader, decode_ext
 from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.signatures import without_signature
 
 ANSWERED_WITHIN_S: Final = 10.0
 """A consumer has so long, as at RocketMQ's brokers: it may be busy, and many clients never answer."""
@@ -56,8 +57,10 @@ class ConsumerQuestions(Part):
     def running_info(self, request: Request) -> None:
         """307: what a consumer says of itself."""
         header = decode_ext(ConsumerRunningInfoHeader, request.ext)
-        ask = partial(self._ask, request, header.consumer_group, header.client_id, dict(request.ext), request.body)
-        self._when_known(request, ask)
+        ext = without_signature(request.ext)
+        self._when_known(
+            request, partial(self._ask, request, header.consumer_group, header.client_id, ext, request.body)
+        )
 
     def consume(self, request: Request) -> None:
         """309: have a consumer consume a message now, whatever it has consumed."""
@@ -71,7 +74,7 @@ class ConsumerQuestions(Part):
         message = await self._machine.lookup.message_at(position)
         if message is None:
             raise ServerError(f"can not find message by the offset, {position}")
-        ext = {**request.ext, "brokerName": self._broker_group}
+        ext = {**without_signature(request.ext), "brokerName": self._broker_group}
         self._when_known(request, partial(self._ask, request, header.consumer_group, header.client_id, ext, message))
 
     def _when_known(self, request: Request, ask: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.kernel.requests import Origin, Request, Requests, read_request
+from dledger_broker.kernel.requests import Origin, Principal, Request, Requests, read_request
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
@@ -277,6 +277,8 @@ class OffsetRequests(Part):
         command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=FLAG_ONEWAY, ext=encode_ext(header))
         commit = read_request(request.origin, SerializeType.JSON, encode_json_header(command), b"", request.received)
         if commit is not None:
+            if request.principal is not None:  # nobody signed this, and the pull was judged
+                commit.principal = Principal(request.account, is_node=True)
             self._requests.pass_on(commit)
 
     # ---------------------------------------------------------------- of queues

@@ -26,7 +26,7 @@ from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.kernel import rights
-from dledger_broker.kernel.access import Access, AccessRefused
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
@@ -43,6 +43,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import (
     NoPermission,
     ReadBehind,
+    RemotingError,
     TopicNotExist,
 )
 from dledger_remoting.filters.classes import ClassFilter
@@ -401,7 +402,7 @@ class PullRequests(Part):
         """Look again for a held pull, if its account may still have it; True if it was answered."""
         try:
             self._access.admit(pull.request, _READING)
-        except AccessRefused as refusal:
+        except RemotingError as refusal:  # also that this node cannot judge: an exception here would end it
             self._requests.fail(pull.request, refusal)
             return True
         while True:

@@ -75,7 +75,7 @@ class Replies(Part):
         queue_id = self._queue_id(header)
         properties = (header.properties or "").encode()
         self._require_size(request.body, properties)
-        requester = (find_property(properties, REPLY_TO_CLIENT.encode()) or b"").decode()
+        requester = (find_property(properties, REPLY_TO_CLIENT.encode()) or b"").decode(errors="replace")
         if not requester:
             raise ServerError(f"reply message properties[{REPLY_TO_CLIENT}] is null: nobody waits for it")
         pushed = self._pushed(request, header, queue_id)

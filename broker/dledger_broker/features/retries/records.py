@@ -56,9 +56,12 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | N
 
 
 def topic_of(record: MessageRecord) -> str:
-    """The topic that the message of a record was sent to, wherever it has been since."""
+    """The topic that the message of a record was sent to, wherever it has been since.
+
+    The property may be what a client has sent within a batch, and no text at all.
+    """
     found = find_property(bytes(record.properties), RETRY_TOPIC.encode())
-    return found.decode() if found else record.topic
+    return found.decode(errors="replace") if found else record.topic
 
 
 def _without_delays(properties: bytes) -> bytes:

@@ -79,7 +79,7 @@ class HalfResumption:
             raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")
         if self._sends.is_full():
             raise SystemBusy(f"{self._live.config.max_open_halves} transactions are open, which is the limit: end some")
-        group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode()
+        group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode(errors="replace")
         half = NewHalf(opened_again(record), group, now_ms + self._live.config.transaction_timeout_ms)
         done = partial(self._resumed, request, half_position)
         self._writer.write([half.record], [opened([half], queue), ReopenHalf(half_position)], done=done)

@@ -80,9 +80,13 @@ class HalfSends:
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
-        group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode() or fields.producer_group
+        group = (find_property(properties, PRODUCER_GROUP.encode()) or b"").decode(
+            errors="replace"
+        ) or fields.producer_group
         validate_group(group)
-        unique_key = (find_property(properties, UNIQUE_KEY.encode()) or b"").decode() or self._unique_keys.next(now_ms)
+        unique_key = (find_property(properties, UNIQUE_KEY.encode()) or b"").decode(
+            errors="replace"
+        ) or self._unique_keys.next(now_ms)
         check_ms = now_ms + first_check_after_ms(properties, self._live.config.transaction_timeout_ms)
         record = NewRecord(
             topic=HALF_TOPIC,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from guarded_broker import (
+    DELETE_ACL,
     DELETE_USER,
+    LIST_USERS,
     ROOT_CREDENTIALS,
     UPDATE_USER,
     allow,
@@ -19,6 +23,8 @@ from guarded_broker import (
 )
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.features.accounts.sealing import KeyFile, SealError
+from dledger_remoting.codes import ResponseCode
 from dledger_remoting.signatures import Credentials, signed
 
 NO_PERMISSION = 16
@@ -180,3 +186,46 @@ def test_what_a_client_waits_for_is_judged_again_when_it_comes(broker: ServedBro
     assert call(broker.client("client/2"), who, 310, send_ext("T1")).code == 0
     broker.settle()
     assert client.answered(waiting).code == NO_PERMISSION
+
+
+def test_what_waits_is_answered_where_this_node_cannot_judge_it_any_more(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret was sealed anew, with a key that this node's file does not have yet."""
+    who = make_account(broker, "app")
+    allow(broker, "app", "Topic:T1", "Sub", "Pub")
+    allow(broker, "app", "Group:CG", "Sub")
+    waiting = client.send(11, signed(pull_ext("T1", sysFlag="6", suspendTimeoutMillis="15000"), b"", who))
+    broker.settle()
+    sent = partial(call, broker.client("client/2"), ROOT_CREDENTIALS, 310, send_ext("T1"))
+    as_root(broker, UPDATE_USER, {"username": "app"}, {"username": "app", "password": "another"})
+    monkeypatch.setattr(KeyFile, "open", Mock(side_effect=SealError("another key")))
+    assert sent().code == 0
+    broker.settle()
+    assert client.answered(waiting).code == ResponseCode.SYSTEM_BUSY
+
+
+def test_a_name_that_no_account_has_fills_no_log(
+    broker: ServedBroker, client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = call(client, Credentials("x" * 100_000, "secret"), 310, send_ext("T1"))
+    assert answer.code == NO_PERMISSION
+    assert len(answer.remark or "") < 200
+    assert len(caplog.text) < 2_000
+
+
+def test_an_administrator_who_signs_is_one_within_its_own_white_list(broker: ServedBroker, client: FakeClient) -> None:
+    who = make_account(broker, "boss", "Super")
+    ext = {"accessKey": "boss", "secretKey": who.secret, "admin": "true", "whiteRemoteAddress": "*"}
+    as_root(broker, 50, ext)
+    assert call(client, who, LIST_USERS, {"filter": ""}).code == 0
+    refused = call(client, Credentials("boss", "wrong"), LIST_USERS, {"filter": ""})
+    assert refused.code == NO_PERMISSION
+
+
+def test_a_rule_ends_however_its_resource_was_written(broker: ServedBroker, client: FakeClient) -> None:
+    who = make_account(broker, "app")
+    allow(broker, "app", "topic:T1", "Pub")
+    assert call(client, who, 310, send_ext("T1")).code == 0
+    as_root(broker, DELETE_ACL, {"subject": "User:app", "resource": "TOPIC:T1"})
+    assert call(client, who, 310, send_ext("T1")).code == NO_PERMISSION

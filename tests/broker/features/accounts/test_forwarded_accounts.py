@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from guarded_broker import allow, credentials, guarded_broker, make_account
-from served_broker import send_ext
+from guarded_broker import allow, call, credentials, guarded_broker, make_account
+from served_broker import pull_ext, send_ext
 
-from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, _encode_envelope, _vouched
-from dledger_broker.kernel.requests import Principal
+from dledger.statemachine import Leadership
+from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder, _encode_envelope, _vouched
+from dledger_broker.kernel.requests import Principal, Request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_json_header
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.signatures import signed
@@ -89,3 +90,21 @@ def test_the_leader_believes_the_first_node_that_an_address_gives_an_account_and
     assert answer_to(ext).code == 16
     assert answer_to(ext, BY_ADDRESS).code == 0
     assert answer_to(ext, BY_ADDRESS, allowed=False).code == 16
+
+
+def test_a_commit_that_comes_with_a_pull_at_a_follower_is_of_the_pulls_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has signed it; the leader would refuse it, and nobody would be told."""
+    passed: list[Request] = []
+    monkeypatch.setattr(Forwarder, "pass_on", lambda _, request: passed.append(request))
+    broker = guarded_broker()
+    who, client = make_account(broker, "app"), broker.client()
+    allow(broker, "app", "Topic:T1", "Sub", "Pub")
+    allow(broker, "app", "Group:CG", "Sub")
+    assert call(client, who, 310, send_ext("T1")).code == 0
+    assert call(client, who, 11, pull_ext("T1")).code == 0
+    node = broker.memory.node
+    node.step_down()
+    broker.memory.machine.on_leadership(Leadership(node.term + 1, "broker-a-n1", is_leader=False, ready=False))
+    broker.settle()
+    assert call(client, who, 11, pull_ext("T1", sysFlag="5", commitOffset="1")).code == 0
+    assert [(request.code, request.principal) for request in passed] == [(15, Principal("app", is_node=True))]

@@ -14,6 +14,7 @@ from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, Subscription
 from dledger_remoting.record import decode_record
 
 ASKED = {"consumerGroup": "CG", "clientId": "c1"}
+SIGNED = {"AccessKey": "boss", "Signature": "c2ln", "SecurityToken": "t"}
 SAID = b'{"mqTable":{{"brokerName":"broker-a","queueId":0,"topic":"T1"}:{"commitOffset":5}}}'
 """A map with objects as keys, which is no JSON: only its sender and who asked understand it."""
 
@@ -43,6 +44,15 @@ def test_what_a_consumer_is_doing_is_passed_through(broker: ServedBroker, consum
     assert (asker.answered(opaque).code, asker.answered(opaque).body) == (ResponseCode.SUCCESS, SAID)
 
 
+def test_no_signature_reaches_a_consumer(broker: ServedBroker, consumer: FakeClient) -> None:
+    """1. An administrator asks a consumer, whose id it has chosen itself. 2. It sends the values that were signed as
+    another request, such as that which makes an administrator: what is signed does not say which request it is.
+    """
+    broker.client("asker").send(RequestCode.GET_CONSUMER_RUNNING_INFO, {**ASKED, **SIGNED})
+    broker.settle()
+    assert consumer.pushed[-1] == (RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+
+
 def test_a_consumer_consumes_a_message_at_an_operators_wish(
     broker: ServedBroker, consumer: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +65,7 @@ def test_a_consumer_consumes_a_message_at_an_operators_wish(
     sent = asker.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"hello")
     monkeypatch.setattr(consumer, "push", push)
     wish = {**ASKED, "msgId": sent.ext["msgId"]}
-    told = asker.call_from_disk(RequestCode.CONSUME_MESSAGE_DIRECTLY, wish)
+    told = asker.call_from_disk(RequestCode.CONSUME_MESSAGE_DIRECTLY, {**wish, **SIGNED})
     assert (told.code, told.body) == (ResponseCode.SUCCESS, result)
     assert consumer.pushed[-1] == (RequestCode.CONSUME_MESSAGE_DIRECTLY, {**wish, "brokerName": "broker-a"})
     assert decode_record(consumer.pushed_bodies[-1]).body == b"hello"

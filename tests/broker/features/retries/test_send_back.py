@@ -1,7 +1,8 @@
+import struct
 from pathlib import Path
 
 import pytest
-from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, make_served_broker, records
+from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, make_served_broker, records, send_ext
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked
@@ -56,6 +57,19 @@ def send(client: FakeClient, properties: str = "", **letters: str) -> MessageRec
 def send_back(client: FakeClient, record: MessageRecord, **fields: str) -> RemotingCommand:
     ext = {"offset": str(record.physical_offset), "group": "CG", "delayLevel": "0", **fields}
     return client.call_from_disk(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+
+
+def test_a_retry_topic_that_is_no_text_ends_no_node(broker, client):
+    """Within a batch properties are bytes that nobody looks at; what was sent back is counted while it is applied."""
+    properties = b"RETRY_TOPIC\x01\xff\x02"
+    message = struct.pack(">iiiii", 0, 0, 0, 0, 4) + b"body" + struct.pack(">h", len(properties)) + properties
+    message = struct.pack(">i", len(message)) + message[4:]
+    assert client.call(RequestCode.SEND_BATCH_MESSAGE, send_ext("T1", 0, m="true"), message).code == 0
+    [record] = records(client.pull("T1"))
+    assert b"\xff" in record.properties
+    assert send_back(client, record).code == 0
+    [waiting] = stored(broker, SCHEDULE_TOPIC)
+    assert b"RETRY_TOPIC\x01\xff\x02" in waiting.properties
 
 
 def test_a_message_that_is_sent_back_waits_for_the_groups_retry_topic(broker, client):
