@@ -464,10 +464,7 @@ class SimGroup:
     @property
     def damaged(self) -> bool:
         """Some node is down because of bit rot, or knows that it lacks entries because of it."""
-        return any(
-            node.rotten and (node.life is None or node.life.replica.store.corrupt_ranges)
-            for node in self.nodes.values()
-        )
+        return any(node.damaged for node in self.nodes.values())
 
     def can_spare(self, name: str) -> bool:
         """Whether the others can elect a leader who takes a node back that has forgotten everything."""
@@ -492,26 +489,12 @@ class SimGroup:
         leader = self.leader
         if leader is None or leader.replica is None:
             return False
-        head = leader.replica
+        head, stay = leader.replica, self.settings.learner_names
         membership = head.engine.membership
-        stay = self.settings.learner_names
         if any(learner.node_id not in stay for learner in membership.learners) or not head.engine.can_change_membership:
             return False
-        for node in self.nodes.values():
-            replica = node.replica
-            if (
-                replica is None
-                or node.life is None
-                or node.life.stopping
-                or node.life.environment.paused
-                or replica.me not in (membership.learners if node.name in stay else membership.voters)
-                or replica.engine.term != head.engine.term
-                or replica.engine.commit_index != head.store.last_index
-                or replica.applied_index != head.store.last_index
-                or replica.store.durable != head.store.last_index
-            ):
-                return False
-        return len(membership.members) == len(self.nodes)
+        caught_up = (node.has_caught_up(head, stays_learner=node.name in stay) for node in self.nodes.values())
+        return all(caught_up) and len(membership.members) == len(self.nodes)
 
 
 KEEPS: tuple[Keep, ...] = ("none", "random", "all")

@@ -53,6 +53,25 @@ class SimNode:
     copy: DiskImage | None = None
     """An old copy of its directory that may be put back."""
 
+    @property
+    def damaged(self) -> bool:
+        """It is down because of bit rot, or knows that it lacks entries because of it."""
+        return self.rotten and (self.life is None or bool(self.life.replica.store.corrupt_ranges))
+
+    def has_caught_up(self, head: Replica, *, stays_learner: bool) -> bool:
+        """Whether it runs, is what it is to be, and has applied and made durable all that the leader `head` has."""
+        replica, life = self.replica, self.life
+        if replica is None or life is None or life.stopping or life.environment.paused:
+            return False
+        membership = head.engine.membership
+        return (
+            replica.me in (membership.learners if stays_learner else membership.voters)
+            and replica.engine.term == head.engine.term
+            and replica.engine.commit_index == head.store.last_index
+            and replica.applied_index == head.store.last_index
+            and replica.store.durable == head.store.last_index
+        )
+
     def wall_wrong_by(self, now: float) -> int:
         """By how many ms its wall clock is wrong at a moment."""
         return self.wall_offset_ms + int(self.wall_gain * (now - self.wall_gains_from) * 1000)
