@@ -23,6 +23,8 @@ from dledger_sim.log.invariants import require
 LEAVES_WITHIN_S: Final = 2.0
 """So late a member commits at most in a queue that it has given up."""
 BEAT_SHARE: Final = 0.05
+LATE_BEAT_SHARE: Final = 0.3
+"""Share of connections that send their heartbeat some time after what they commit first."""
 GIVE_UP_SHARE: Final = 0.1
 COMMIT_SHARE: Final = 0.35
 HERE_SHARE: Final = 0.3
@@ -49,7 +51,11 @@ class ResetMember(Client):
         workload.truth.seeking.add(self._group_name)
 
     def connected(self, connection: SimConnection) -> None:
-        """Be known as a member."""
+        """Be known as a member, at once or a while later: what is committed meanwhile comes from nobody known."""
+        if self.random.random() >= LATE_BEAT_SHARE:
+            self._beat(connection)
+
+    def _beat(self, connection: SimConnection) -> None:
         subscription = SubscriptionData(self._topic, "*")
         heartbeat = HeartbeatData(self.name, [], [ConsumerData(self._group_name, subscription_data_set=[subscription])])
         command = RemotingCommand(
@@ -63,7 +69,7 @@ class ResetMember(Client):
         holder = self.workload.queue_holders.setdefault(key, self.number)
         choice = self.random.random()
         if choice < BEAT_SHARE and (connection := self._connect()) is not None:
-            self.connected(connection)
+            self._beat(connection)
             self.pause()
         elif holder != self.number:
             self.pause()

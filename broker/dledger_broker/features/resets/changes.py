@@ -6,8 +6,9 @@ A consumer that has not seen a reset must not undo it:
 3. the commits arrive. They have no effect, as long as the reset is pending.
 4. The consumer pulls, and is told to go on at 100. It drops what it has, and pulls there: its commits on this
    connection come in order, so all that follow rest on the reset. Now it is seen.
-5. A commit of 500 arrives that another node has held up, or from the member that had the queue before. For
-   `LATE_COMMIT_S` commits are taken only from who has seen the reset, or has asked for the offset since.
+5. A commit of 500 arrives that another node has held up, or from the member that had the queue before, perhaps over a
+   connection that has sent no heartbeat yet and so belongs to nobody known. For `LATE_COMMIT_S` commits are taken only
+   from who has seen the reset, or has asked for the offset since, or is known and no member.
 """
 
 from __future__ import annotations
@@ -172,7 +173,9 @@ class ResetChanges:
         by = committer(origin)
         if by.channel == seen.by.channel:
             return True
-        if not request.took_a_detour and (by.is_same_client(seen.by) or not self._is_member(key[0], origin)):
+        # A connection that has sent no heartbeat yet may be a member's, whatever address it comes from.
+        is_known = bool(by.clients) and not request.took_a_detour
+        if is_known and (not set(by.clients).isdisjoint(seen.by.clients) or not self._is_member(key[0], origin)):
             return True
         raise SystemBusy("the group was reset here, which the sender has not seen: ask where it is, and commit again")
 

@@ -41,6 +41,19 @@ CATALOGUE.add(
 )
 
 
+def _strangers_count(self: ResetChanges, request: Request, key: Key) -> bool:
+    if key not in self._in_flight and key not in self.table.pending and not request.origin.client_ids:
+        return True
+    return _real_admits(self, request, key)
+
+
+CATALOGUE.add(
+    "commit-of-nobody-known-undoes-a-reset",
+    "a commit over a connection without a heartbeat does not undo a reset that was seen",
+    (ResetChanges, "admits", _strangers_count),
+)
+
+
 def _by_offset_alone(self: ResetChanges, key: Key, pending: Pending, origin: Origin, offset: int) -> bool:
     if offset != pending.offset:
         return False

@@ -217,6 +217,41 @@ def test_a_commit_that_another_node_held_up_does_not_undo_it(broker: ServedBroke
     assert (commit(broker, late, 9), committed(broker)) == (FOUND, 9)
 
 
+def test_a_commit_over_a_connection_without_a_heartbeat_does_not_undo_it(
+    broker: ServedBroker, member: FakeClient
+) -> None:
+    reset(broker, 0, queueId="0", offset="3")
+    assert query(member) == 3
+    pull(member, 3)
+    unknown = broker.client("node-a/9")  # the address of the member that has seen it
+    assert unknown.address.ip == member.address.ip
+    assert (commit(broker, unknown, 9), committed(broker)) == (BUSY, 3)
+    assert query(unknown) == 3
+    assert (commit(broker, unknown, 4), committed(broker)) == (FOUND, 4)
+
+
+def test_who_has_seen_it_commits_over_a_new_connection_once_it_is_known_there(
+    broker: ServedBroker, member: FakeClient
+) -> None:
+    reset(broker, 0, queueId="0", offset="3")
+    assert query(member) == 3
+    pull(member, 3)
+    again = broker.client("node-a/9")
+    assert (commit(broker, again, 5), committed(broker)) == (BUSY, 3)
+    again = join(broker, "c1", "node-a/9")
+    assert (commit(broker, again, 5), committed(broker)) == (FOUND, 5)
+
+
+def test_a_known_client_is_not_taken_for_an_unknown_one_that_saw_it_at_its_address(broker: ServedBroker) -> None:
+    before = join(broker, "c2", "node-a/2")
+    unknown = broker.client("node-a/1")
+    reset(broker, 0, queueId="0", offset="3")
+    assert query(unknown) == 3
+    pull(unknown, 3)
+    assert pending(broker) is None
+    assert (commit(broker, before, 9), committed(broker)) == (BUSY, 3)
+
+
 def test_a_later_reset_is_seen_anew(broker: ServedBroker, member: FakeClient) -> None:
     reset(broker, 0, queueId="0", offset="3")
     pull(member, 9)
