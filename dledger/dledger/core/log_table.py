@@ -115,6 +115,21 @@ class LogTable:
             run -= 1
         return max(index, self.base_index)
 
+    def next_after_conflict(self, rejected_index: int, hint_index: int, hint_term: int) -> int:
+        """Which entry a leader tries next with a follower that rejected what follows `rejected_index`.
+
+        The hints are the follower's: its own conflict search.  A conflict at or below the base of this log can only be
+        mended by a snapshot.
+        """
+        if hint_index > rejected_index:
+            # The follower knows nothing below the hint, which it has committed: either it joins there, or it is
+            # contradicted there.
+            return min(hint_index, self.last_index) + 1
+        candidate = self.last_at_or_below_term(hint_index, hint_term)
+        if hint_index < self.base_index or (self.term_at(candidate) or 0) > hint_term:
+            return self.base_index
+        return candidate + 1
+
     def append(self, metas: Sequence[EntryMeta], committed: int) -> None:
         """Add entries that continue the log; forget sizes of committed ones beyond the window."""
         for meta in metas:

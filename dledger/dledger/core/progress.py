@@ -1,10 +1,11 @@
-"""A leader's knowledge of one other member."""
+"""A leader's knowledge of one other member, and what it becomes with each thing sent, answered or lost."""
 
 from __future__ import annotations
 
 from collections import deque
 
 from dledger.consensus.peers import MAX_SILENCE_S, ClockReading, Mode
+from dledger.core.messages import AppendReply, HeartbeatReply
 
 
 class Progress:
@@ -53,17 +54,64 @@ class Progress:
         self._asked: tuple[int, float] | None = None
         """A round of beats whose answer will tell its clock, and when that was sent."""
 
+    # ---------------------------------------------------------------- what went out
+
     def sent(self, last_index: int, size: int) -> None:
         """A run up to `last_index` is on its way."""
         self.in_flight.append((last_index, size))
         self.in_flight_bytes += size
         self.next_index = last_index + 1
 
+    def caught_up(self, last_index: int, size: int, now: float) -> None:
+        """The run that was read for it, up to `last_index`, is on its way."""
+        self.catching_up = False
+        self.sent(last_index, size)
+        self.probe_at = now
+
+    def snapshot_sent(self, now: float) -> None:
+        """All of a snapshot is on its way."""
+        self.probe_sent = True
+        self.probe_at = now
+
+    # ---------------------------------------------------------------- what it answered
+
+    def heard(self, reply: AppendReply | HeartbeatReply, now: float) -> None:
+        """It is there, and this is how it is."""
+        self.contact_at = now
+        self.disk_used = reply.disk_used
+        self.healthy = reply.healthy
+
     def answered(self, verified_index: int) -> None:
         """Everything up to `verified_index` arrived."""
         in_flight = self.in_flight
         while in_flight and in_flight[0][0] <= verified_index:
             self.in_flight_bytes -= in_flight.popleft()[1]
+
+    def accepted(self, verified_index: int, base_index: int, now: float) -> None:
+        """It took an append in, or a snapshot; `base_index` is that of our log."""
+        self.verified_index = max(self.verified_index, verified_index)
+        self.answered(verified_index)
+        self.probe_at = now
+        if self.mode is Mode.PROBE or (self.mode is Mode.SNAPSHOT and verified_index >= base_index):
+            self.restart(verified_index + 1, Mode.STREAM)
+        self.next_index = max(self.next_index, verified_index + 1)
+
+    def awaits_rejection(self, rejected_index: int) -> bool:
+        """Whether a rejection of what follows an entry answers something that was asked since it last got on."""
+        if self.mode is Mode.PROBE:
+            return rejected_index == self.next_index - 1
+        return self.mode is Mode.STREAM and self.match_index < rejected_index < self.next_index
+
+    def rejected(self, match_index: int, next_index: int) -> None:
+        """It rejected an append and vouches for the entries up to `match_index`; the next one to try is `next_index`.
+
+        A follower that syncs later than it acknowledges may have come back without what it acknowledged.
+        """
+        self.match_index = self.verified_index = min(self.match_index, match_index)
+        next_index = max(next_index, self.match_index + 1)
+        asked = self.mode is Mode.PROBE and next_index == self.next_index
+        self.restart(next_index)
+        self.probe_sent = asked  # the same question has the same answer: it is asked again by the next nudge
 
     def beat(self, number: int, now: float) -> None:
         """A beat of a round is on its way: its answer tells the clock, if that of no earlier one is still to come."""
@@ -81,6 +129,27 @@ class Progress:
         if self._asked is not None and number >= self._asked[0]:
             self.clock = ClockReading(wall_ms, self._asked[1], now)
             self._asked = None
+
+    # ---------------------------------------------------------------- what may be lost
+
+    def nudge(self, first_index: int, now: float, patience_s: float) -> None:
+        """Send again what seems lost: a probe each time, a stream or a snapshot without an answer for longer than
+        `patience_s` as a probe.  `first_index` is that of our log.
+        """
+        silent = now - self.probe_at > patience_s
+        if self.mode is Mode.STREAM and self.in_flight:
+            if silent:
+                self.restart(self.match_index + 1)
+        elif self.mode is Mode.SNAPSHOT:
+            # The follower had no space for it, or the log was trimmed beyond it meanwhile.
+            if silent and self.probe_sent:
+                self.restart(max(self.match_index + 1, min(self.next_index, first_index)))
+        elif self.mode is Mode.PROBE:
+            self.probe_sent = False
+
+    def reconnected(self) -> None:
+        """Its link ended or is up again: nothing that is in flight need arrive."""
+        self.restart(self.match_index + 1 if self.match_index >= 0 else self.next_index)
 
     def restart(self, next_index: int, mode: Mode = Mode.PROBE) -> None:
         """Forget what is in flight, be it a beat, and go on from `next_index`."""

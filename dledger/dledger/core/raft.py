@@ -316,9 +316,7 @@ class Raft:
         """The run asked for by `SendCatchUp` went out and ended at `last_index`."""
         progress = self.progress.get(to)
         if self.role is Role.LEADER and term == self.term and progress is not None and progress.catching_up:
-            progress.catching_up = False
-            progress.sent(last_index, size)
-            progress.probe_at = now
+            progress.caught_up(last_index, size, now)
             self._replicate(to, progress, now)
 
     def wants_snapshot(self, to: ReplicaId, term: int) -> bool:
@@ -334,14 +332,13 @@ class Raft:
         """All of the snapshot asked for by `SendSnapshot` went out; if nothing comes of it, another one follows."""
         progress = self.progress.get(to)
         if self.role is Role.LEADER and term == self.term and progress is not None and progress.mode is Mode.SNAPSHOT:
-            progress.probe_sent = True
-            progress.probe_at = now
+            progress.snapshot_sent(now)
 
     def peer_connected(self, peer: ReplicaId, now: float) -> None:
         """A link to the peer is up again."""
         progress = self.progress.get(peer)
         if self.role is Role.LEADER and progress is not None:
-            progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
+            progress.reconnected()
             self._replicate(peer, progress, now)
             self._send(peer, Heartbeat(self.term, self.commit_index, self._round))
 
@@ -349,7 +346,7 @@ class Raft:
         """Whatever was on its way to the peer may be lost."""
         progress = self.progress.get(peer)
         if progress is not None:
-            progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
+            progress.reconnected()
 
     def repaired(self, first_index: int, next_index: int, memberships: Entries, term_runs: TermRuns) -> None:
         """The entries from `first_index` to before `next_index`, which could not be read, can be read again.
@@ -594,21 +591,8 @@ class Raft:
         if now >= self._nudge_at:
             self._nudge_at = now + self._settings.heartbeat_s
             for peer, progress in self.progress.items():
-                self._nudge(peer, progress, now)
-
-    def _nudge(self, peer: ReplicaId, progress: Progress, now: float) -> None:
-        """Send again what seems lost: a probe each time, a stream or a snapshot that got no answer as a probe."""
-        silent = now - progress.probe_at > self._settings.election_max_s
-        if progress.mode is Mode.STREAM and progress.in_flight:
-            if silent:
-                progress.restart(progress.match_index + 1)
-        elif progress.mode is Mode.SNAPSHOT:
-            # The follower had no space for it, or the log was trimmed beyond it meanwhile.
-            if silent and progress.probe_sent:
-                progress.restart(max(progress.match_index + 1, min(progress.next_index, self.table.first_index)))
-        elif progress.mode is Mode.PROBE:
-            progress.probe_sent = False
-        self._replicate(peer, progress, now)
+                progress.nudge(self.table.first_index, now, self._settings.election_max_s)
+                self._replicate(peer, progress, now)
 
     def _quorum_heard(self, now: float) -> bool:
         membership = self.table.membership
@@ -662,53 +646,23 @@ class Raft:
         return Append(self.term, prev_index, prev_term or 0, self.commit_index, count, self.table.chain_at(prev_index))
 
     def _on_append_reply(self, sender: ReplicaId, progress: Progress, reply: AppendReply, now: float) -> None:
-        self._note_contact(progress, reply, now)
+        progress.heard(reply, now)
         if reply.rejected:
-            rejected = reply.rejected_index
-            if progress.mode is Mode.PROBE:
-                stale = rejected != progress.next_index - 1
-            else:
-                stale = rejected <= progress.match_index or rejected >= progress.next_index
-            if stale or progress.mode is Mode.SNAPSHOT:
-                return
-            # A follower that syncs later than it acknowledges may have come back without what it acknowledged.
-            progress.match_index = min(progress.match_index, reply.match_index)
-            progress.verified_index = progress.match_index
-            next_index = max(self._next_after_conflict(reply), progress.match_index + 1)
-            asked = progress.mode is Mode.PROBE and next_index == progress.next_index
-            progress.restart(next_index)
-            progress.probe_sent = asked  # the same question has the same answer: it is asked again by the next nudge
-            self._replicate(sender, progress, now)
+            if progress.awaits_rejection(reply.rejected_index):
+                next_index = self.table.next_after_conflict(reply.rejected_index, reply.hint_index, reply.hint_term)
+                progress.rejected(reply.match_index, next_index)
+                self._replicate(sender, progress, now)
             return
         invariant(
             reply.verified_index <= self.table.last_index, "a follower verifies only what its leader has", reply=reply
         )
-        progress.verified_index = max(progress.verified_index, reply.verified_index)
-        progress.answered(reply.verified_index)
-        progress.probe_at = now
-        if progress.mode is Mode.PROBE or (
-            progress.mode is Mode.SNAPSHOT and reply.verified_index >= self.table.base_index
-        ):
-            progress.restart(reply.verified_index + 1, Mode.STREAM)
-        progress.next_index = max(progress.next_index, reply.verified_index + 1)
+        progress.accepted(reply.verified_index, self.table.base_index, now)
         self._note_match(progress, reply.match_index, now)
         if sender in self.progress:
             self._replicate(sender, progress, now)
 
-    def _next_after_conflict(self, reply: AppendReply) -> int:
-        """Where to try next.  A conflict at or below the base of our log can only be mended by a snapshot."""
-        table = self.table
-        if reply.hint_index > reply.rejected_index:
-            # The follower knows nothing below the hint, which it has committed: either it joins there, or it is
-            # contradicted there.
-            return min(reply.hint_index, table.last_index) + 1
-        candidate = table.last_at_or_below_term(reply.hint_index, reply.hint_term)
-        if reply.hint_index < table.base_index or (table.term_at(candidate) or 0) > reply.hint_term:
-            return table.base_index
-        return candidate + 1
-
     def _on_heartbeat_reply(self, sender: ReplicaId, progress: Progress, reply: HeartbeatReply, now: float) -> None:
-        self._note_contact(progress, reply, now)
+        progress.heard(reply, now)
         progress.beaten(reply.round, reply.wall_ms, now)
         if reply.round > progress.read_round:
             progress.read_round = reply.round
@@ -720,11 +674,6 @@ class Raft:
             progress.restart(progress.match_index + 1)
         if sender in self.progress:
             self._replicate(sender, progress, now)
-
-    def _note_contact(self, progress: Progress, reply: AppendReply | HeartbeatReply, now: float) -> None:
-        progress.contact_at = now
-        progress.disk_used = reply.disk_used
-        progress.healthy = reply.healthy
 
     def _note_match(self, progress: Progress, match_index: int, now: float) -> None:
         if match_index > progress.match_index:

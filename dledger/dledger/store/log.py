@@ -395,34 +395,6 @@ class LogStore(LogReader):
         self._unindexed = [meta for meta in self._unindexed if meta.index < first_index]
         self._unsettled = False
 
-    def _end_before(self, index: int) -> tuple[int, int, int] | None:
-        """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
-
-        Behind the last entry of a snapshot the log goes on at the snapshot's position, behind a blank if need be.
-        """
-        if index > self.last_index:
-            return self.end_position, self.last_term, self.last_chain
-        base = self._snapshot_before(index)
-        if base is not None:
-            return base.position, base.last_term, base.chain_crc
-        if index > self.first_index:
-            previous = self.meta(index - 1)
-            return previous.end, previous.term, previous.chain_crc
-        return (0, 0, 0) if self.first_position == 0 else None
-
-    def _snapshot_before(self, index: int) -> SnapshotMeta | None:
-        """The snapshot that ends before a kept entry and stands where that does.
-
-        One that was received may have the same last entry and stand elsewhere, where its log goes on and this one, with
-        an entry that nobody else has, does not.
-        """
-        try:
-            position = self.position_at(index)
-        except CorruptionError:
-            return None
-        here = (meta for meta in self.snapshots.list() if meta.position == position)
-        return next((meta for meta in here if meta.last_index == index - 1), None)
-
     # Durability
 
     def begin_sync(self, *, whole_index: bool = False) -> SyncTicket | None:
@@ -645,10 +617,6 @@ class LogStore(LogReader):
                     return self._scrubber.start_of(segment)
             index = max(segment.first_index, index - step)
             step *= 2
-
-    def _cursor_at(self, position: int, index: int) -> Cursor:
-        before = self._end_before(index)
-        return Cursor(position, index, 0, None) if before is None else Cursor(position, index, before[1], before[2])
 
     def scrub_step(self, budget_bytes: int, before: int | None = None) -> list[CorruptRange]:
         """Verify about `budget_bytes` more of the closed segments (below `before`); returns what was found corrupt.

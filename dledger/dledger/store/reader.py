@@ -14,10 +14,11 @@ from dledger.invariants import invariant
 from dledger.store.damage import Damage
 from dledger.store.disk import Disk, DiskSpace
 from dledger.store.index import IndexFiles, IndexUnit
-from dledger.store.scan import header_at, headers_in
+from dledger.store.scan import Cursor, header_at, headers_in
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, segment_path
+from dledger.store.snapshots import SnapshotStore
 from dledger.store.window import RecentWindow, TermTable
-from dledger.types import EntryMeta
+from dledger.types import EntryMeta, SnapshotMeta
 
 
 class SegmentInfo(NamedTuple):
@@ -69,8 +70,11 @@ class LogReader:
     segment_bytes: int
     first_index: int
     last_index: int
+    last_term: int
+    last_chain: int
     first_position: int
     end_position: int
+    snapshots: SnapshotStore
     _disk: Disk
     _index: IndexFiles
     _table: SegmentTable
@@ -105,6 +109,38 @@ class LogReader:
         if found is None or found.index != index:
             raise CorruptionError(f"entry {index} is not at {unit.position}, where the index has it")
         return found
+
+    def _end_before(self, index: int) -> tuple[int, int, int] | None:
+        """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
+
+        Behind the last entry of a snapshot the log goes on at the snapshot's position, behind a blank if need be.
+        """
+        if index > self.last_index:
+            return self.end_position, self.last_term, self.last_chain
+        base = self._snapshot_before(index)
+        if base is not None:
+            return base.position, base.last_term, base.chain_crc
+        if index > self.first_index:
+            previous = self.meta(index - 1)
+            return previous.end, previous.term, previous.chain_crc
+        return (0, 0, 0) if self.first_position == 0 else None
+
+    def _snapshot_before(self, index: int) -> SnapshotMeta | None:
+        """The snapshot that ends before a kept entry and stands where that does.
+
+        One that was received may have the same last entry and stand elsewhere, where its log goes on and this one, with
+        an entry that nobody else has, does not.
+        """
+        try:
+            position = self.position_at(index)
+        except CorruptionError:
+            return None
+        here = (meta for meta in self.snapshots.list() if meta.position == position)
+        return next((meta for meta in here if meta.last_index == index - 1), None)
+
+    def _cursor_at(self, position: int, index: int) -> Cursor:
+        before = self._end_before(index)
+        return Cursor(position, index, 0, None) if before is None else Cursor(position, index, before[1], before[2])
 
     def held_meta(self, index: int) -> EntryMeta | None:
         """The meta of one of the last entries, from memory; None of another one."""

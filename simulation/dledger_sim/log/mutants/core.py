@@ -5,7 +5,7 @@ from __future__ import annotations
 from dledger.consensus.effects import Commit, ReadsReady, SaveHardState
 from dledger.consensus.engine import Entries
 from dledger.core.log_table import LogTable
-from dledger.core.messages import Append, AppendReply, VoteReply, VoteRequest
+from dledger.core.messages import Append, VoteReply, VoteRequest
 from dledger.core.raft import Raft
 from dledger.types import HardState, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -158,14 +158,14 @@ CATALOGUE.add(
 )
 
 
-def _never_below_the_base(self: Raft, reply: AppendReply) -> int:
-    return max(self.table.last_at_or_below_term(reply.hint_index, reply.hint_term), self.table.base_index) + 1
+def _never_below_the_base(self: LogTable, _rejected_index: int, hint_index: int, hint_term: int) -> int:
+    return max(self.last_at_or_below_term(hint_index, hint_term), self.base_index) + 1
 
 
 CATALOGUE.add(
     "conflict-at-base",
     "a conflict at the compacted base is mended by a snapshot",
-    (Raft, "_next_after_conflict", _never_below_the_base),
+    (LogTable, "next_after_conflict", _never_below_the_base),
     schedule=core_schedules.conflict_at_the_compacted_base,
 )
 

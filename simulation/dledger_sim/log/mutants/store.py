@@ -7,6 +7,7 @@ from dledger.store.disk import Disk, File
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.mark import DurableMark, MarkValue
+from dledger.store.reader import LogReader
 from dledger.store.recovery import _Recoverer
 from dledger.store.slots import SlotFile
 from dledger.store.sync import SyncTicket
@@ -76,14 +77,14 @@ CATALOGUE.add(
 )
 
 
-def _snapshot_with_the_same_last_entry(self: LogStore, index: int) -> SnapshotMeta | None:
+def _snapshot_with_the_same_last_entry(self: LogReader, index: int) -> SnapshotMeta | None:
     return next((meta for meta in self.snapshots.list() if meta.last_index == index - 1), None)
 
 
 CATALOGUE.add(
     "truncation-believes-any-snapshot",
     "where the log ends after a truncation its own entries tell, unless a snapshot stands right there",
-    (LogStore, "_snapshot_before", _snapshot_with_the_same_last_entry),
+    (LogReader, "_snapshot_before", _snapshot_with_the_same_last_entry),
     schedule=disk_schedules.truncation_before_a_received_snapshot,
 )
 
