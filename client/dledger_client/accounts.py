@@ -12,11 +12,8 @@ from dledger_remoting.accounts import SUBJECT_PREFIX, AclInfo, PolicyEntryInfo, 
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.signatures import Credentials
 
-from .arguments import above_zero, checked
-from .cluster_calls import ClusterCalls, decode
-from .core import ClientCore
-from .errors import ClientClosedError
-from .nameservers import parse_addresses
+from .arguments import checked
+from .cluster_calls import Opening, decode
 
 _ADMINISTRATOR: Final = "Super"
 _NORMAL: Final = "Normal"
@@ -56,24 +53,15 @@ class AccountAdmin:
     """
 
     def __init__(self, name_servers: str | Sequence[str], credentials: Credentials, *, timeout: float = 10.0) -> None:
-        above_zero(timeout=timeout)
-        self._name_servers = parse_addresses(name_servers)
-        self._credentials = credentials
-        self._timeout = timeout
-        self._opened: ClusterCalls | None = None
+        self._opening = Opening("AccountAdmin", name_servers, timeout, credentials)
 
     async def start(self) -> None:
         """Open for requests."""
-        if self._opened is not None:
-            raise ClientClosedError("the admin has been started before; make another one")
-        core = ClientCore(self._name_servers, credentials=self._credentials)
-        self._opened = ClusterCalls(core, self._timeout)
-        core.start()
+        self._opening.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._opened is not None:
-            await self._opened.core.close()
+        await self._opening.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -139,10 +127,8 @@ class AccountAdmin:
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> dict[str, bytes]:
         """The bodies of the answers of all broker groups' leaders."""
-        if self._opened is None:
-            raise ClientClosedError("the admin is not started: use it as an async context manager")
-        names = await self._opened.group_names(None)
-        answers = await self._opened.ask_leaders(names, code, ext, body)
+        calls = self._opening.calls
+        answers = await calls.ask_leaders(await calls.group_names(None), code, ext, body)
         return {name: answer.body for name, answer in answers.items()}
 
 

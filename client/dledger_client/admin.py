@@ -48,11 +48,10 @@ from dledger_remoting.topics import (
 )
 from dledger_remoting.traces import Trace, traces_about
 
-from .arguments import above_zero, checked
-from .cluster_calls import INCLUDE_ABSENT, ClusterCalls, absence, decode
-from .core import ATTEMPT_SECONDS, ClientCore, check_response
+from .arguments import checked
+from .cluster_calls import INCLUDE_ABSENT, ClusterCalls, Opening, absence, decode
+from .core import ATTEMPT_SECONDS, check_response
 from .errors import (
-    ClientClosedError,
     GroupInUseError,
     InvalidArgumentError,
     NoBrokerError,
@@ -64,7 +63,6 @@ from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_
 from .live_settings import live_settings, set_live
 from .message_ids import message_by_id
 from .messages import MessageQueue, ReceivedMessage, messages_in
-from .nameservers import parse_addresses
 from .offsets import QueueOffsets, StartFrom, check_start
 from .routes import TopicRoute
 
@@ -108,24 +106,15 @@ class Admin:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         credentials: Credentials | None = None,
     ) -> None:
-        above_zero(timeout=timeout)
-        self._name_servers = parse_addresses(name_servers)
-        self._timeout = timeout
-        self._credentials = credentials
-        self._opened: ClusterCalls | None = None
+        self._opening = Opening("Admin", name_servers, timeout, credentials)
 
     async def start(self) -> None:
         """Open for requests."""
-        if self._opened is not None:
-            raise ClientClosedError("the admin has been started before; make another one")
-        core = ClientCore(self._name_servers, credentials=self._credentials)
-        self._opened = ClusterCalls(core, self._timeout)
-        core.start()
+        self._opening.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._opened is not None:
-            await self._opened.core.close()
+        await self._opening.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -486,9 +475,7 @@ class Admin:
 
     @property
     def _calls(self) -> ClusterCalls:
-        if self._opened is None:
-            raise ClientClosedError("the admin is not started: use 'async with Admin(...)'")
-        return self._opened
+        return self._opening.calls
 
 
 def _validate(check: Callable[[str], None], name: str) -> None:

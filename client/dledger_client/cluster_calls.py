@@ -12,13 +12,50 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import IncludeAbsentHeader, encode_ext
 from dledger_remoting.route import ClusterInfo
+from dledger_remoting.signatures import Credentials
 
+from .arguments import above_zero
 from .core import ClientCore, check_response
-from .errors import InvalidArgumentError, NoBrokerError, refusal
+from .errors import ClientClosedError, InvalidArgumentError, NoBrokerError, refusal
+from .nameservers import parse_addresses
 
 BodyT = TypeVar("BodyT")
 
 INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
+
+
+class Opening:
+    """The opening and closing of an administrator; `name` is what it is called in texts for whoever forgot to."""
+
+    def __init__(
+        self, name: str, name_servers: str | Sequence[str], timeout: float, credentials: Credentials | None
+    ) -> None:
+        above_zero(timeout=timeout)
+        self._name = name
+        self._name_servers = parse_addresses(name_servers)
+        self._timeout = timeout
+        self._credentials = credentials
+        self._opened: ClusterCalls | None = None
+
+    def start(self) -> None:
+        """Open for calls. Raises `ClientClosedError` the second time."""
+        if self._opened is not None:
+            raise ClientClosedError("the admin has been started before; make another one")
+        core = ClientCore(self._name_servers, credentials=self._credentials)
+        self._opened = ClusterCalls(core, self._timeout)
+        core.start()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._opened is not None:
+            await self._opened.core.close()
+
+    @property
+    def calls(self) -> ClusterCalls:
+        """What calls go through. Raises `ClientClosedError` before the start."""
+        if self._opened is None:
+            raise ClientClosedError(f"the admin is not started: use 'async with {self._name}(...)'")
+        return self._opened
 
 
 class ClusterCalls:

@@ -26,13 +26,14 @@ from .batches import Part, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
+from .lanes import Lanes
 from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult, results_in
-from .routes import TopicRoute, queue_of_key
+from .routes import queue_of_key
 from .sender import QueueChoice, Sender
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
@@ -122,8 +123,7 @@ class Producer:
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
         self._closing = False
-        self._routing: dict[str, asyncio.Lock] = {}
-        self._lanes: dict[MessageQueue, asyncio.Lock] = {}
+        self._lanes = Lanes()
         self._requests = RequestsThatWait()
         self._check_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
@@ -437,38 +437,12 @@ class Producer:
     async def _send_in_lane(
         self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
     ) -> list[SendResult]:
-        """One request at a time per queue, in the order of the calls.
-
-        Who comes while others are about to go on with a route that has just become known does not get ahead of them.
-        """
         _, sender = self._started()
-        try:
-            async with asyncio.timeout_at(deadline), self._routing.setdefault(topic, asyncio.Lock()):
-                known = await sender.route(topic, deadline)
-        except TimeoutError:
-            unknown = DeadlineError("its route was not known before the deadline")
-            raise SendError(topic, 0, "not_sent", unknown) from unknown
-        except ClientError as error:
-            raise SendError(topic, 0, "not_sent", error) from error
-        queue = queue_of_key(known, ordering_key)
-
-        def choose(route: TopicRoute) -> MessageQueue:
-            return queue if route is known or queue in route.all_writable else queue_of_key(route, ordering_key)
-
-        lane = self._lanes.setdefault(queue, asyncio.Lock())
-        try:
-            async with asyncio.timeout_at(deadline):
-                await lane.acquire()
-        except TimeoutError:
-            reason = DeadlineError(f"earlier messages to {queue} took until the deadline")
-            raise SendError(topic, 0, "not_sent", reason) from reason
-        try:
-            results: list[SendResult] = []
+        results: list[SendResult] = []
+        async with self._lanes.turn(sender, topic, ordering_key, deadline) as choose:
             for request in requests:
                 await self._send_next(request, choose, deadline, results)
-            return results
-        finally:
-            lane.release()
+        return results
 
     def _choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
         _, sender = self._started()

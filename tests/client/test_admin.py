@@ -211,7 +211,7 @@ REFUSED_FOR_ITS_DISK = r"broker-a refused it until the deadline: .*n0's disk is 
 async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nobody_leads():
     async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
         leader, follower, _ = cluster.group.nodes
-        pool = admin._opened.core.pool
+        pool = admin._calls.core.pool
         links = [await pool.get(node.address, math.inf) for node in cluster.group.nodes]
         leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda command: make_response(command, 14, "n0's disk is full")
         with HandClock() as clock:
@@ -227,7 +227,7 @@ async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nob
 async def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_the_leader_refused():
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.namesrv, timeout=2) as admin:
         leader = cluster.group.nodes[0]
-        link = await admin._opened.core.pool.get(leader.address, math.inf)
+        link = await admin._calls.core.pool.get(leader.address, math.inf)
         with HandClock() as clock:
 
             def full_then_silent(command):
