@@ -15,16 +15,10 @@ import msgspec
 
 from dledger_remoting.headers import BrokerNodeHeader, RegisterBrokerHeader
 from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicChangesBody
-from dledger_remoting.route import (
-    MASTER_ID,
-    BrokerData,
-    ClusterInfo,
-    QueueData,
-    TopicRouteData,
-    encode_route,
-)
+from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData, encode_route
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
+from .absent import AbsentGroups
 from .aliases import alias_entries, aliases_after, has_aliases
 from .records import (
     CachedRoute,
@@ -68,8 +62,7 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topic_versions: dict[str, int] = {}
         self._groups: dict[str, Group] = {}
-        self._absent: dict[str, KnownGroup] = dict(absent or {})
-        """In the order in which they went. A group stays here until its leader has registered what it holds now."""
+        self._absent = AbsentGroups(absent)
         self._nodes: dict[NodeKey, Node] = {}
         self._encoded: dict[tuple[str, bool], CachedRoute] = {}
 
@@ -80,7 +73,7 @@ class RouteTable:
 
     def topics(self, *, include_absent: bool = False) -> list[str]:
         """The names of all topics that have a route, or that an absent group holds, sorted."""
-        absent = self._absent.values() if include_absent else ()
+        absent = self._absent.by_name.values() if include_absent else ()
         return sorted({*self._topics, *(topic for group in absent for topic in group.queues)})
 
     @property
@@ -106,7 +99,7 @@ class RouteTable:
     @property
     def absent_group_count(self) -> int:
         """How many broker groups are known and have no live node."""
-        return len(self._absent.keys() - self._groups.keys())
+        return len(self._absent.by_name.keys() - self._groups.keys())
 
     def known_groups(self) -> dict[str, KnownGroup]:
         """What the groups hold, absent ones included; those without a topic are left out."""
@@ -118,7 +111,7 @@ class RouteTable:
             name: KnownGroup(self._groups[name].cluster, queues, self._groups[name].aliases)
             for name, queues in sorted(held.items())
         }
-        return {**self._absent, **live}
+        return {**self._absent.by_name, **live}
 
     # Registration
 
@@ -136,7 +129,7 @@ class RouteTable:
         if limit:
             return Registered(f"there would be more than {limit} = {getattr(self._limits, limit)}", limit=limit)
         if group is None:
-            former_group = self._absent.get(header.broker_name)
+            former_group = self._absent.by_name.get(header.broker_name)
             aliases = {} if former_group is None else former_group.aliases
             group = self._groups[header.broker_name] = Group({}, self._next_version(), aliases=aliases)
         key = NodeKey(header.cluster_name, header.broker_addr)
@@ -236,7 +229,7 @@ class RouteTable:
 
     def forget_group(self, name: str) -> bool:
         """Forget an absent group, which is gone for good; False if it is not absent."""
-        if name in self._groups or (group := self._absent.pop(name, None)) is None:
+        if name in self._groups or (group := self._absent.remove(name)) is None:
             return False
         for topic in group.queues:
             self._mark_changed(topic)
@@ -249,13 +242,10 @@ class RouteTable:
         for name in doomed:
             self._remove_queues(topic, name)
             self._groups[name].edited = True
-        away = [name for name in self._absent_with(topic) if cluster is None or self._absent[name].cluster == cluster]
-        for name in away:
-            group = self._absent[name]
-            left = {other: queue for other, queue in group.queues.items() if other != topic}
-            self._absent[name] = msgspec.structs.replace(group, queues=left)
+        dropped = self._absent.drop_topic(topic, cluster)
+        if dropped:
             self._mark_changed(topic)
-        return bool(doomed or away)
+        return bool(doomed) or dropped
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
         """Take the write bit from all topics of a broker group, or set their permission to 6; how many there are.
@@ -295,7 +285,7 @@ class RouteTable:
         """
         queues = dict(self._topics.get(topic, {}))
         if include_absent:
-            queues |= {name: self._absent[name].queues[topic] for name in self._absent_with(topic)}
+            queues |= self._absent.queues(topic)
         if not queues:
             return None
         groups = {name: with_master(self._broker_data(name)) for name in sorted(queues)}
@@ -315,7 +305,7 @@ class RouteTable:
 
         Equal routes are equal bytes.
         """
-        if include_absent and self._absent_with(topic):
+        if include_absent and self._absent.with_topic(topic):
             full = self.route(topic, include_absent=True)
             return None if full is None else encode_route(full, standard)
         version = self.route_version(topic)
@@ -332,7 +322,7 @@ class RouteTable:
     def route_version(self, topic: str) -> int:
         """The version at which a topic's route last changed; for an unknown topic, when any topic was last removed."""
         queues = self._topics.get(topic, {})
-        groups = [name for name in (*queues, *self._absent_with(topic)) if name in self._groups]
+        groups = [name for name in (*queues, *self._absent.with_topic(topic)) if name in self._groups]
         changed = self._topic_versions[topic] if queues else self._last_removal
         return max((changed, *(self._groups[name].version for name in groups)))
 
@@ -342,7 +332,7 @@ class RouteTable:
 
     def cluster_info(self, *, include_absent: bool = False) -> ClusterInfo:
         """All groups as they registered, with no id made up; absent groups, if they are asked for, without address."""
-        names = sorted({*self._groups, *(self._absent if include_absent else ())})
+        names = sorted({*self._groups, *(self._absent.by_name if include_absent else ())})
         groups = {name: self._broker_data(name) for name in names}
         clusters: dict[str, list[str]] = {}
         for name, group in groups.items():
@@ -415,7 +405,7 @@ class RouteTable:
     def _set_topics(
         self, group: Group, broker_name: str, configs: Mapping[str, TopicConfig], *, complete: bool
     ) -> None:
-        former = self._absent.pop(broker_name, None)
+        former = self._absent.remove(broker_name)
         for topic in former.queues if former is not None else ():
             self._mark_changed(topic)
         for topic, config in configs.items():
@@ -474,19 +464,11 @@ class RouteTable:
         topics = self._topics_of_group(name)
         if topics:
             queues = {topic: self._topics[topic][name] for topic in topics}
-            self._absent[name] = KnownGroup(cluster, queues, aliases)
+            self._absent.add(name, KnownGroup(cluster, queues, aliases))
         for topic in topics:
             self._remove_queues(topic, name)
-        self._bound_absent_groups()
-
-    def _bound_absent_groups(self) -> None:
-        """Forget those that have been away longest."""
-        held = sum(len(group.queues) for group in self._absent.values())
-        for name in list(self._absent):
-            if len(self._absent) <= self._limits.max_absent_groups and held <= self._limits.max_routes:
-                return
-            held -= len(self._absent[name].queues)
-            self.absent_groups_forgotten += self.forget_group(name)
+        for doomed in self._absent.too_many(self._limits, self._groups):
+            self.absent_groups_forgotten += self.forget_group(doomed)
 
     def _answer(self, group: Group, header: RegisterBrokerHeader) -> Registered:
         master = group.nodes.get(MASTER_ID)
@@ -497,15 +479,11 @@ class RouteTable:
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups.get(broker_name)
         if group is None:
-            return BrokerData(broker_name, self._absent[broker_name].cluster)
+            return BrokerData(broker_name, self._absent.by_name[broker_name].cluster)
         return BrokerData(broker_name, group.cluster, group.addresses, group.enable_acting_master)
 
     def _topics_of_group(self, broker_name: str) -> list[str]:
         return [topic for topic, queues in self._topics.items() if broker_name in queues]
-
-    def _absent_with(self, topic: str) -> list[str]:
-        """The absent groups that hold a topic, and those of which only followers are back."""
-        return [name for name, group in self._absent.items() if topic in group.queues]
 
     def _mark_changed(self, topic: str) -> None:
         """A topic's route, with absent groups or without, is another one now."""

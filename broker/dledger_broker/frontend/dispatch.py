@@ -152,9 +152,12 @@ class Dispatcher:
             origin, data, frames = reads[number]
             header_start, body_start, frame_end, serialize_type = frames[place]
             place += 1
-            receive = self.receive if origin.alias is None else partial(self._receive_at_alias, origin.alias)
+            frame = Frame(serialize_type, data[header_start:body_start], data[body_start:frame_end])
             try:
-                receive(origin, serialize_type, data[header_start:body_start], data[body_start:frame_end], now)
+                if origin.alias is None:
+                    self._receive(origin, frame, now)
+                else:
+                    self._receive_at_alias(origin.alias, origin, frame, now)
             except FrameError as error:
                 origin.break_off(error)
                 place = len(frames)
@@ -162,52 +165,32 @@ class Dispatcher:
                 number, place = number + 1, 0
 
     def receive_forwarded(
-        self,
-        origin: Origin,
-        serialize_type: int,
-        header: bytes,
-        body: bytes,
-        received: float,
-        principal: Principal | None = None,
+        self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None
     ) -> None:
         """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
-        self.receive(origin, serialize_type, header, body, received, principal)
+        self._receive(origin, frame, received, principal)
         self._sends.flush_later()
 
-    def receive(
-        self,
-        origin: Origin,
-        serialize_type: int,
-        header: bytes,
-        body: bytes,
-        received: float,
-        principal: Principal | None = None,
-    ) -> None:
+    def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
         """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
 
         Pulls in the form that most clients use take a short way, unless the account has to be read from their fields.
         """
-        if (
-            serialize_type == _JSON
-            and not origin.forwards
-            and not self._access.is_on
-            and header.startswith(_PULL_PREFIX)
-        ):
+        header, is_json = frame.header, frame.serialize_type == _JSON
+        if is_json and not origin.forwards and not self._access.is_on and header.startswith(_PULL_PREFIX):
             pull = decode_pull_json(header)
             if pull is not None and not pull.flag & _RESPONSE:
-                request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, body, received)
+                request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
                 self._begin(request)
                 self._guard(request, partial(self._pulls.pull, request, pull.ext))
                 return
-        general = self._general(origin, serialize_type, header, body, received, principal)
+        general = self._general(origin, frame, received, principal)
         if general is not None:
             self._go_on(general)
 
-    def _receive_at_alias(
-        self, number: int, origin: Channel, serialize_type: int, header: bytes, body: bytes, received: float
-    ) -> None:
+    def _receive_at_alias(self, number: int, origin: Channel, frame: Frame, received: float) -> None:
         """Handle one request that came to the alias port. Raises `FrameError`."""
-        request = self._general(origin, serialize_type, header, body, received)
+        request = self._general(origin, frame, received)
         if request is None:
             return
         answer = ANSWERS.get(request.code)
@@ -219,22 +202,16 @@ class Dispatcher:
         self._go_on(request)
 
     def _general(
-        self,
-        origin: Origin,
-        serialize_type: int,
-        header: bytes,
-        body: bytes,
-        received: float,
-        principal: Principal | None = None,
+        self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None
     ) -> Request | None:
         """The request in a frame, begun; None if there is nothing more to do: it was an answer of the client, or is
         refused. Raises `FrameError`.
         """
-        command = decode_command(Frame(serialize_type, header, body))
+        command = decode_command(frame)
         if command.flag & _RESPONSE:
             self._answers.take_answer(origin.key, command)
             return None
-        request = request_of(origin, command, header, body, received)
+        request = request_of(origin, command, frame.header, frame.body, received)
         request.principal = principal
         self._begin(request)
         return request if self._introduced(request) else None

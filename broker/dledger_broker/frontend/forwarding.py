@@ -51,7 +51,7 @@ from dledger_remoting.errors import (
     SystemBusy,
     error_from_response,
 )
-from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.frame import Frame, FrameDecoder
 from dledger_remoting.hosts import HostAddress
 
 _logger = logging.getLogger(__name__)
@@ -148,15 +148,7 @@ class Handling(Protocol):
     def route(self, code: int) -> Route:
         """How a request code is handled."""
 
-    def receive_forwarded(
-        self,
-        origin: Origin,
-        serialize_type: int,
-        header: bytes,
-        body: bytes,
-        received: float,
-        principal: Principal | None,
-    ) -> None:
+    def receive_forwarded(self, origin: Origin, frame: Frame, received: float, principal: Principal | None) -> None:
         """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
 
     def run(self, request: Request) -> None:
@@ -418,9 +410,8 @@ class Forwarder:
             return
         received = self._env.now() - envelope.age_ms / 1000
         try:
-            self._handling.receive_forwarded(
-                origin, envelope.serialize_type, envelope.header, envelope.body, received, envelope.principal
-            )
+            frame = Frame(envelope.serialize_type, envelope.header, envelope.body)
+            self._handling.receive_forwarded(origin, frame, received, envelope.principal)
         except FrameError as error:
             _logger.warning("event=header_unreadable peer=%s error=%r", sender, str(error))
             raise

@@ -126,13 +126,11 @@ class Node:
     def receive_forwarded(
         self,
         origin: ForwardedOrigin,
-        _type: int,
-        header: bytes,
-        _body: bytes,
+        frame: Frame,
         received: float,
         principal: Principal | None,
     ) -> None:
-        self.received.append((origin, header, received))
+        self.received.append((origin, frame.header, received))
         self.principals.append(principal)
 
     def run(self, request: Request) -> None:

@@ -11,7 +11,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder, _encode_envelope, _vouched
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_json_header
-from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.frame import Frame, FrameDecoder
 from dledger_remoting.signatures import signed
 
 BY_ADDRESS = Principal("app", 7, by_address=True)
@@ -67,7 +67,7 @@ def answer_to(ext: dict[str, str], principal: Principal | None = None, *, allowe
     replies: list[bytes] = []
     passed_on = envelope(encode_json_header(RemotingCommand(310, opaque=7, ext=ext)), principal)
     origin = ForwardedOrigin(passed_on, replies.append)
-    broker.service.requests.receive_forwarded(origin, 0, passed_on.header, b"", 0.0, passed_on.principal)
+    broker.service.requests.receive_forwarded(origin, Frame(0, passed_on.header, b""), 0.0, passed_on.principal)
     broker.settle()
     [reply] = replies
     decoder = FrameDecoder()

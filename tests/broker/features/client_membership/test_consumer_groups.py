@@ -16,6 +16,7 @@ from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.consumers import decode_consume_stats
+from dledger_remoting.frame import Frame
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig
@@ -164,6 +165,6 @@ def test_a_heartbeat_that_another_node_passed_on_is_refused(broker: ServedBroker
     envelope = Envelope("n1/1", "10.0.0.9", 40_000, ("a",), 0, 0, header, b'{"clientID":"a"}')
     origin = ForwardedOrigin(envelope, replies.append)
     assert not isinstance(origin, ClientChannel)
-    broker.service.requests.receive_forwarded(origin, 0, envelope.header, envelope.body, 0.0)
+    broker.service.requests.receive_forwarded(origin, Frame(0, envelope.header, envelope.body), 0.0)
     assert b"a heartbeat belongs to the connection that it came through" in replies[0]
     assert len(broker.service.gossip.local) == 0
