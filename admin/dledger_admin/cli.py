@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "message": "message:message",
     "dlq": "dlq:dlq",
     "pin": "pin:pin",
+    "quota": "quota:quota",
     "account": "account:account",
     "acl": "acl:acl",
     "log": "log:log",
@@ -44,7 +45,21 @@ _COMMANDS: Final = {
 
 _SECTIONS: Final = {
     "Manage and look at": (
-        *("cluster", "node", "topic", "group", "message", "dlq", "pin", "account", "acl", "log", "config", "spark"),
+        *(
+            "cluster",
+            "node",
+            "topic",
+            "group",
+            "message",
+            "dlq",
+            "pin",
+            "quota",
+            "account",
+            "acl",
+            "log",
+            "config",
+            "spark",
+        ),
     ),
     "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv"),

@@ -31,7 +31,7 @@ from dledger_broker.frontend.route_lookups import RouteLookups
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
-from dledger_broker.kernel.parts import Feature, Gauge
+from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress
@@ -230,6 +230,11 @@ class Broker:
         for part in self.service.parts:
             yield from part.gauges
 
+    def labelled_gauges(self) -> Iterable[LabelledGauge]:
+        """Those that are shown for several by their names."""
+        for part in self.service.parts:
+            yield from part.labelled_gauges
+
     def _own_gauges(self) -> Mapping[str, Callable[[], float]]:
         return {
             "connections": lambda: len(self._connections),
@@ -284,7 +289,7 @@ class Broker:
         )
         self.listener = Listener(
             config.node_id,
-            config,
+            service.live,
             self.counter,
             self._connections,
             service.requests.on_reads,

@@ -58,6 +58,7 @@ class BrokerService:
         self.config = config
         self.machine = machine
         self.group = group
+        self.live = LiveConfig(config)
         access = Access()
         self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation, access)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
@@ -71,7 +72,7 @@ class BrokerService:
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
             config,
-            LiveConfig(config),
+            self.live,
             machine,
             log,
             env,

@@ -7,6 +7,7 @@ processes for tests. Below them: `core` (what they share), `leaders` (who leads 
 
 from __future__ import annotations
 
+from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.retry_policies import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -100,6 +101,8 @@ __all__ = [
     "QueueReader",
     "QueueStall",
     "QueueStatus",
+    "Quota",
+    "QuotaRow",
     "ReceivedMessage",
     "RefusedError",
     "Reply",

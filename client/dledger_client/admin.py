@@ -30,6 +30,7 @@ from dledger_remoting.headers import (
 )
 from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
+from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.signatures import Credentials
@@ -64,6 +65,7 @@ from .live_settings import live_settings, set_live
 from .message_ids import message_by_id
 from .messages import MessageQueue, ReceivedMessage, messages_in
 from .offsets import QueueOffsets, StartFrom, check_start
+from .quota_calls import put_quota, quotas
 from .routes import TopicRoute
 
 BodyT = TypeVar("BodyT")
@@ -402,6 +404,20 @@ class Admin:
         values that they do not have.
         """
         await set_live(self._calls, values, await self._calls.group_names(broker_groups))
+
+    # Quotas.
+
+    async def quotas(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, list[QuotaRow]]:
+        """What accounts and topics may be sent in a second, by broker group, and what its leader has held and refused
+        for that.
+        """
+        return await quotas(self._calls, await self._calls.group_names(broker_groups))
+
+    async def put_quota(self, quota: Quota, *, broker_groups: Sequence[str] | None = None) -> None:
+        """Set the quota of an account or a topic, there or not, on some broker groups, on all by default: each allows
+        as much. One without any limit takes back what is set.
+        """
+        await put_quota(self._calls, quota, await self._calls.group_names(broker_groups))
 
     # Messages.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
+from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.signatures import Credentials
@@ -165,6 +166,14 @@ class SyncAdmin(ClosedAfterUse):
     def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
         """See `Admin.unpin`."""
         self._blocking.run(self._admin.unpin(name, broker_groups=broker_groups))
+
+    def quotas(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, list[QuotaRow]]:
+        """See `Admin.quotas`."""
+        return self._blocking.run(self._admin.quotas(broker_groups=broker_groups))
+
+    def put_quota(self, quota: Quota, *, broker_groups: Sequence[str] | None = None) -> None:
+        """See `Admin.put_quota`."""
+        self._blocking.run(self._admin.put_quota(quota, broker_groups=broker_groups))
 
     def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
         """See `Admin.message_by_id`."""

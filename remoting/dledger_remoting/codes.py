@@ -195,6 +195,10 @@ class RequestCode(IntEnum):
     """All pins of a group; the answer's body is a `PinList`."""
     RELEASE_LOCKS = 20016
     """Give up the queue locks that a member of a consumer group was granted over this channel: the header of 35."""
+    PUT_QUOTA = 20017
+    """Set the quota of an account or a topic, or take it back: the body is a `Quota`."""
+    LIST_QUOTAS = 20018
+    """All quotas of a group; the answer's body is a `QuotaList`."""
 
 
 class ResponseCode(IntEnum):

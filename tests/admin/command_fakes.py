@@ -15,6 +15,7 @@ from dledger_client import (
     NotFoundError,
     QueueReader,
     QueueStatus,
+    QuotaRow,
     ReceivedMessage,
     TopicRoute,
 )
@@ -132,6 +133,12 @@ class FakeAdmin:
 
     async def put_settings(self, values, *, broker_groups=None):
         self.calls.append(("put settings", dict(values), broker_groups))
+
+    async def quotas(self, *, broker_groups=None):
+        return {"broker-a": [QuotaRow("account", "app", 5), QuotaRow("topic", "t", 0, 9, 3, 1)], "broker-b": []}
+
+    async def put_quota(self, quota, *, broker_groups=None):
+        self.calls.append(("put quota", quota, broker_groups))
 
     async def clone_offsets(self, source, target, *, topic=None):
         self.calls.append(("clone", source, target, topic))

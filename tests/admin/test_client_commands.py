@@ -13,6 +13,7 @@ from dledger_client import (
     GroupMember,
     NoRouteError,
     NotFoundError,
+    Quota,
     RefusedError,
 )
 from dledger_remoting.errors import (
@@ -414,4 +415,33 @@ def test_live_keys_of_brokers_are_set_listed_and_taken_back():
 @pytest.mark.parametrize("setting", ["retention_hours", "retention_hours=", "=48"])
 def test_a_setting_without_key_or_value_is_wrong_usage(setting):
     refused = CliRunner().invoke(main, ["config", "set", setting])
+    assert (refused.exit_code, FakeAdmin.calls) == (2, [])
+
+
+def test_quotas_are_set_listed_and_deleted():
+    lines = [
+        {
+            "broker_group": "broker-a",
+            "kind": kind,
+            "name": name,
+            "messages_per_second": messages,
+            "bytes_per_second": size,
+            "held": held,
+            "refused": refused,
+        }
+        for kind, name, messages, size, held, refused in (("account", "app", 5, 0, 0, 0), ("topic", "t", 0, 9, 3, 1))
+    ]
+    assert as_json("quota", "list") == lines
+    assert as_json("quota", "set", "topic", "t", "--bytes", "9") == lines
+    assert as_json("quota", "delete", "account", "app", "--broker-group", "broker-a") == lines
+    assert FakeAdmin.calls == [
+        ("put quota", Quota("topic", "t", 0, 9), None),
+        ("put quota", Quota("account", "app"), ["broker-a"]),
+    ]
+    assert "broker-a      topic    t     -           9        3     1" in dledger("quota", "list")
+
+
+@pytest.mark.parametrize("limits", [(), ("--messages", "0"), ("--bytes", "-1")])
+def test_a_quota_without_a_limit_is_wrong_usage(limits):
+    refused = CliRunner().invoke(main, ["quota", "set", "topic", "t", *limits])
     assert (refused.exit_code, FakeAdmin.calls) == (2, [])

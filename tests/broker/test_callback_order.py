@@ -55,6 +55,7 @@ GROUP = [
     "GroupMembers._announce_leader",
     "Gossip._on_leadership",
     "LockRequests._leadership_changed",
+    "SendAdmission._on_role",
     "SendTargets.forget",
     "PullRequests._on_leadership",
     "Dues._leadership_changed",

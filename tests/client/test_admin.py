@@ -22,6 +22,8 @@ from dledger_client import (
     PushConsumer,
     QueueReader,
     QueueStatus,
+    Quota,
+    QuotaRow,
     RefusedError,
 )
 from dledger_remoting.bodies import encode_body
@@ -158,6 +160,24 @@ async def test_settings_are_sent_as_lines_and_told_by_broker_group():
         node.on[RequestCode.GET_BROKER_CONFIG] = lambda command: make_response(command, 0, ext={"dledgerLive": "["})
         with pytest.raises(RefusedError, match="dledgerLive"):
             await admin.settings(broker_groups=["broker-a"])
+
+
+async def test_quotas_are_put_as_bodies_and_told_by_broker_group():
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        bodies = []
+
+        def put(command):
+            bodies.append(bytes(command.body))
+            return make_response(command, 0)
+
+        node = cluster.group.nodes[0]
+        node.on[RequestCode.PUT_QUOTA] = put
+        await admin.put_quota(Quota("topic", "orders", messages_per_second=5), broker_groups=["broker-a"])
+        assert bodies == [b'{"kind":"topic","name":"orders","messagesPerSecond":5}']
+        row = b'{"quotas":[{"kind":"account","name":"app","bytesPerSecond":9,"held":2}]}'
+        node.on[RequestCode.LIST_QUOTAS] = lambda command: make_response(command, 0, body=row)
+        told = await admin.quotas(broker_groups=["broker-a"])
+        assert told == {"broker-a": [QuotaRow("account", "app", 0, 9, held=2)]}
 
 
 @pytest.mark.parametrize("key", ["", "a=b", "a\nb"])

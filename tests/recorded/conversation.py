@@ -112,7 +112,7 @@ class Broker:
         service = self.served.service
         self._listener = Listener(
             NODE_ID,
-            self.config,
+            service.live,
             self.served.counters,
             set(),
             service.requests.on_reads,

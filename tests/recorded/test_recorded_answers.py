@@ -17,6 +17,7 @@ from tests.recorded.areas import (
     pop,
     pulling,
     queries,
+    quotas,
     ranges,
     recalls,
     replies,
@@ -54,6 +55,7 @@ AREAS = (
     consumer_questions,
     accounts,
     settings,
+    quotas,
 )
 
 

@@ -22,6 +22,7 @@ from dledger_broker.features.pop.commands import (
     Revive,
     ReviveRow,
 )
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.settings.table import PutSettings
@@ -125,6 +126,8 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("an account's end", DeleteAccount("app")),
     ("addresses that need no account", PutWhiteList(("10.0.0.7",))),
     ("keys that are set while nodes run", PutSettings({"retention_hours": "48", "property_filter": ""})),
+    ("a quota", PutQuota("topic", "T1", 100, 1 << 20)),
+    ("a quota that is taken back", PutQuota("account", "app")),
 ]
 
 OLDER: list[tuple[str, int, object, Command]] = [

@@ -4,6 +4,7 @@ texts for probes and for those who change a group.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import types
 import typing
@@ -20,8 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from dledger.errors import LogError
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
+from dledger_broker.features.quotas.table import NAME as QUOTAS
 from dledger_broker.frontend import http as broker_http
 from dledger_broker.kernel.node_status import BrokerStatus
+from dledger_broker.kernel.parts import LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.node import Broker
 from dledger_namesrv import http as name_server_http
@@ -66,6 +69,9 @@ class Shown:
     def gauges(self) -> Mapping[str, float]:
         return self._broker.gauges()
 
+    def labelled_gauges(self) -> Iterable[LabelledGauge]:
+        return self._broker.labelled_gauges()
+
     async def transfer_leadership(self, to: str | None = None) -> bool:
         self.remove(str(to))
         return self.takes_over
@@ -104,15 +110,27 @@ async def port_of(runner: web.AppRunner) -> AsyncIterator[Port]:
         await runner.cleanup()
 
 
+async def active(broker: Broker, feature: str) -> None:
+    """Wait until a feature may be used."""
+    changed = asyncio.Event()
+    broker.machine.on_members_changed.append(changed.set)
+    async with asyncio.timeout(60):
+        while not broker.machine.is_active(feature):
+            changed.clear()
+            await changed.wait()
+
+
 @asynccontextmanager
 async def broker_port(tmp_path: Path) -> AsyncIterator[tuple[Shown, Port]]:
-    """A leader that has stored a message and a consumer group's offset."""
+    """A leader that has stored a message, a consumer group's offset and a quota."""
     async with running(node_config(tmp_path), bootstrap=True) as broker:
         client = await Client.connect(broker.listener.port)
         assert (await client.send(b"hello")).code == 0
         await client.heartbeat("client")
         offset = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"}
         assert (await client.call(15, offset)).code == 0
+        await active(broker, QUOTAS)
+        assert (await client.call(20017, {}, b'{"kind":"topic","name":"T1","messagesPerSecond":9}')).code == 0
         client.close()
         shown = Shown(broker)
         async with port_of(await broker_http.start_http(shown)) as port:

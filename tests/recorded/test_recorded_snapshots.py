@@ -18,6 +18,7 @@ from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Commit
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import RESETS, ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.sending.dedup.rows import ERA_ROWS
@@ -178,6 +179,11 @@ def reset(replica: Replica) -> None:
     replica.apply(SeeReset("readers", "orders", 1, number, Committer(1 << 60, (2, 3), 4)))
 
 
+def quotas(replica: Replica) -> None:
+    replica.apply(PutQuota("topic", "T1", 100, 1 << 20), PutQuota("account", "app", 5))
+    replica.apply(PutQuota("topic", "T1", 200), PutQuota("topic", "T2", 1), PutQuota("topic", "T2"))
+
+
 def settings(replica: Replica) -> None:
     replica.apply(PutSettings({"retention_hours": "48", "property_filter": "false"}))
     replica.apply(PutSettings({"property_filter": ""}))
@@ -293,6 +299,7 @@ STATES: tuple[Callable[[Replica], None], ...] = (
     reset,
     accounts,
     settings,
+    quotas,
     limits_alone,
     remembered_sends,
     remembered_no_more,
@@ -380,6 +387,7 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
         "deliveries",
         "ended-deliveries",
         "request-modes",
+        "quotas",
         "resets",
         "seen-resets",
         "settings",

@@ -27,6 +27,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
 from dledger_client.connection import Connection
 from dledger_namesrv.config import NameServerConfig
@@ -108,7 +109,7 @@ def test_the_client_port(sent: list[bytes], lengths: list[int]) -> None:
 
     async def feed() -> None:
         config = BrokerConfig(broker_group="b", node_id="n", data_dir=Path("unused"))
-        listener = Listener("n", config, BrokerCounters(), set(), on_reads, lambda _: None)
+        listener = Listener("n", LiveConfig(config), BrokerCounters(), set(), on_reads, lambda _: None)
         connection, wire = ClientConnection(listener), Wire()
         connection.connection_made(wire)
         for piece in pieces(requests(sent), lengths):

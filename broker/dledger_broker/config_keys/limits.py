@@ -24,6 +24,13 @@ class Limits:
         "all, stay the node's own",
         bounds=(1, 1_000_000),
     )
+    max_connections_per_host: int = key(
+        1_000_000,
+        "clients at a time from one address, which a proxy or a router may give to many",
+        consequence="one more is closed at once; those that are open stay when it is lowered",
+        bounds=(1, 1_000_000),
+        live=True,
+    )
     max_in_flight: int = key(
         4_096,
         "unanswered requests of one connection",

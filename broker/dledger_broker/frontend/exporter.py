@@ -26,7 +26,7 @@ from dledger.replica.status import NodeStatus
 from dledger.types import Role
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.counters import HELP
-from dledger_broker.kernel.parts import Gauge
+from dledger_broker.kernel.parts import Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 
 ROLES = tuple(role.name.lower() for role in Role)
@@ -56,6 +56,9 @@ class Figures(Protocol):
     def gauges(self) -> Iterable[Gauge]:
         """Numbers of this moment: connections, requests in flight, held pulls."""
 
+    def labelled_gauges(self) -> Iterable[LabelledGauge]:
+        """Those of them that have labels: sends that quotas held."""
+
 
 class NodeCollector(Collector):
     """Turns `Figures` into metric families."""
@@ -69,6 +72,7 @@ class NodeCollector(Collector):
         counters = self._figures.counters()
         yield from _raft(status)
         yield from _own(status, counters, self._figures.gauges())
+        yield from _labelled(status, self._figures.labelled_gauges())
         yield _jobs(status, self._figures.job_failures())
         if status.role == "leader" and status.ready:
             yield from _rocketmq(status, self._figures.state)
@@ -184,6 +188,14 @@ def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Iterable[Gauge
     for gauge in gauges:
         family = GaugeMetricFamily(f"dledger_broker_{gauge.name}", gauge.help, labels=_NODE_LABELS)
         family.add_metric(node, gauge.read())
+        yield family
+
+
+def _labelled(status: NodeStatus, gauges: Iterable[LabelledGauge]) -> Iterator[Metric]:
+    for gauge in gauges:
+        family = GaugeMetricFamily(f"dledger_broker_{gauge.name}", gauge.help, labels=(*_NODE_LABELS, *gauge.labels))
+        for values, number in gauge.read():
+            family.add_metric((status.cluster, status.group, status.node_id, *values), number)
         yield family
 
 

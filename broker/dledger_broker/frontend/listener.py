@@ -8,14 +8,15 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
-from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
 from dledger_remoting.frame import FrameBounds
 
@@ -42,7 +43,7 @@ class Listener:
     def __init__(
         self,
         node_id: str,
-        limits: BrokerConfig,
+        live: LiveConfig,
         counters: BrokerCounters,
         connections: set[ClientConnection],
         on_reads: Callable[[Sequence[Read]], None],
@@ -50,13 +51,16 @@ class Listener:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.node_id = node_id
-        self.limits = limits
+        self.limits = live.own
+        self._live = live
         self.counters = counters
         self._on_reads = on_reads
+        self._by_host: Counter[str] = Counter()
         self._reads: list[tuple[ClientConnection, bytes, list[FrameBounds]]] = []
         self._read_bytes = 0
         self._on_lost = on_lost
         self._connections = connections
+        limits = live.own
         self.request_memory = RequestMemory(
             self._connections,
             self.loop,
@@ -119,25 +123,37 @@ class Listener:
             connection.close()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new connection; False if there are too many already, which is logged once in a while."""
+        """Take a new connection; False if there are too many already, in all or from its host, which is logged once in
+        a while.
+        """
         if self.is_deaf:
             return False
-        if len(self._connections) >= self.limits.max_connections:
-            self.counters.max_connections += 1
-            now = self.loop.time()
-            if now >= self._complain_at:
-                self._complain_at = now + COMPLAINT_INTERVAL_S
-                _logger.warning(
-                    "event=connection_refused client=%s reason='max_connections = %d are open' refused=%d "
-                    "remedy='close some, or set a higher limit'",
-                    connection.address,
-                    self.limits.max_connections,
-                    self.counters.max_connections,
-                )
+        counters, host = self.counters, connection.address.ip
+        limit, limit_per_host = self.limits.max_connections, self._live.config.max_connections_per_host
+        if len(self._connections) >= limit:
+            counters.max_connections += 1
+            self._complain(connection, f"max_connections = {limit} are open", counters.max_connections)
+            return False
+        if self._by_host[host] >= limit_per_host:
+            counters.max_connections_per_host += 1
+            why = f"max_connections_per_host = {limit_per_host} of this one are open"
+            self._complain(connection, why, counters.max_connections_per_host)
             return False
         self._connections.add(connection)
-        self.counters.connections_accepted += 1
+        self._by_host[host] += 1
+        counters.connections_accepted += 1
         return True
+
+    def _complain(self, connection: ClientConnection, why: str, refused: int) -> None:
+        now = self.loop.time()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAINT_INTERVAL_S
+            _logger.warning(
+                "event=connection_refused client=%s reason='%s' refused=%d remedy='close some, or set a higher limit'",
+                connection.address,
+                why,
+                refused,
+            )
 
     def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
         """Have the whole frames in `data` handled at the end of this turn."""
@@ -171,6 +187,9 @@ class Listener:
         finally:
             if connection in self._connections:
                 self._connections.discard(connection)
+                self._by_host[connection.address.ip] -= 1
+                if not self._by_host[connection.address.ip]:
+                    del self._by_host[connection.address.ip]
                 self._on_lost(connection)
 
     def schedule_flush(self, connection: ClientConnection) -> None:

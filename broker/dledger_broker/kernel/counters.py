@@ -41,6 +41,7 @@ HELP: Final[Mapping[str, str]] = {
     "idempotent_overflow": "Idempotent sends that were stored only, max_idempotent_keys being remembered already",
     "max_open_halves": _LIMIT,
     "max_connections": _LIMIT,
+    "max_connections_per_host": _LIMIT,
     "max_in_flight": _LIMIT,
     "max_held_pulls": _LIMIT,
     "max_frame_bytes": _LIMIT,
@@ -124,6 +125,7 @@ class BrokerCounters:
     idempotent_overflow: int = 0
     max_open_halves: int = 0
     max_connections: int = 0
+    max_connections_per_host: int = 0
     max_in_flight: int = 0
     max_held_pulls: int = 0
     max_frame_bytes: int = 0

@@ -6,9 +6,9 @@ that were made before it (`context.parts[PinRequests]`), joins their routes, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from dledger.environment import Environment
 from dledger.invariants import invariant
@@ -40,6 +40,19 @@ class Gauge(NamedTuple):
     read: Callable[[], float]
 
 
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+"""A number, and the values of its labels."""
+
+
+class LabelledGauge(NamedTuple):
+    """As `Gauge`, with a number for each of the values of `labels`, of which there must not be many."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[], Iterable[Sample]]
+
+
 class Part:
     """A feature's part of one node; a part inherits from this and says only what concerns it.
 
@@ -60,6 +73,11 @@ class Part:
     @property
     def gauges(self) -> Sequence[Gauge]:
         """What it shows of itself."""
+        return ()
+
+    @property
+    def labelled_gauges(self) -> Sequence[LabelledGauge]:
+        """What it shows of several by their names."""
         return ()
 
     @property

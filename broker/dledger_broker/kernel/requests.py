@@ -133,8 +133,8 @@ class Request(msgspec.Struct, eq=False):
     `header` and `body` are the frame's; `received` is a time of the event loop's clock. `confirmed` says that this node
     has asked a majority whether it still leads since the request came, so that any answer may be given. `command` is
     the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
-    passed on. `principal` is told by `kernel.access`, None as long as nobody has asked.
-    passed on. `unsure`: a leader was handed it and did not answer, so that no error can say that nothing has happened.
+    passed on. `principal` is told by `kernel.access`, None as long as nobody has asked. `unsure`: a leader was handed
+    it and did not answer, so that no error can say that nothing has happened. `within_quotas`: quotas have it counted.
     """
 
     origin: Origin
@@ -150,6 +150,7 @@ class Request(msgspec.Struct, eq=False):
     command: RemotingCommand | None = None
     principal: Principal | None = None
     unsure: bool = False
+    within_quotas: bool = False
 
     @property
     def is_oneway(self) -> bool:

@@ -20,6 +20,7 @@ from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import BrokerInMemory, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command, encode_command
@@ -274,7 +275,9 @@ async def test_a_client_answers_over_its_socket() -> None:
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
     broker = make_served_broker(config, BrokerInMemory())
     service = broker.service
-    listener = Listener(NODE_ID, config, broker.counters, set(), service.requests.on_reads, service.channel_lost)
+    listener = Listener(
+        NODE_ID, LiveConfig(config), broker.counters, set(), service.requests.on_reads, service.channel_lost
+    )
     await listener.bind("127.0.0.1", 0)
     await listener.serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

@@ -19,7 +19,7 @@ from dledger_broker.frontend.exporter import NodeCollector
 from dledger_broker.frontend.http import start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.node_status import BrokerStatus, FeatureStatus
-from dledger_broker.kernel.parts import Gauge
+from dledger_broker.kernel.parts import Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import TopicConfig
 
@@ -104,6 +104,9 @@ class FakeBroker:
 
     def gauges(self) -> list[Gauge]:
         return [Gauge("connections", "Open ones", lambda: 2)]
+
+    def labelled_gauges(self) -> list[LabelledGauge]:
+        return [LabelledGauge("quota_held", "Sends", ("kind", "name"), lambda: [(("topic", "a b"), 3)])]
 
 
 @pytest.fixture

@@ -17,10 +17,23 @@ from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import TURN_BYTES, Listener
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read, Request, read_request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
+
+
+class SettingsByHand:
+    """Live keys that a test sets."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.values: dict[str, str] = {}
+
+    def set(self, **values: str) -> None:
+        self.values |= values
+        self.changes += 1
 
 
 class Server:
@@ -35,7 +48,10 @@ class Server:
         )
         self.counters = BrokerCounters()
         self.lost: list[ClientConnection] = []
-        self.listener = Listener("n0", self.config, self.counters, set(), self.on_reads, self.on_lost)
+        self.settings = SettingsByHand()
+        live = LiveConfig(self.config)
+        live.follow(self.settings)
+        self.listener = Listener("n0", live, self.counters, set(), self.on_reads, self.on_lost)
         self.requests: list[Request] = []
         self.arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -320,6 +336,26 @@ async def test_max_connections(make_server: MakeServer) -> None:
     assert (server.counters.max_connections, server.counters.connections_accepted) == (1, 2)
     await kept[0].send(frame(2))
     assert (await kept[0].answer()).opaque == 2
+
+
+async def test_max_connections_per_host_while_the_node_runs(make_server: MakeServer) -> None:
+    server = await make_server()
+    first = await RawClient.connect(server)
+    second = await RawClient.connect(server)
+    for client in (first, second):
+        await client.send(frame())
+    await server.wait_for(lambda: len(server.requests) == 2)
+    server.settings.set(max_connections_per_host="1")
+    assert await (await RawClient.connect(server)).closed()
+    assert (server.counters.max_connections_per_host, server.counters.max_connections) == (1, 0)
+    await first.send(frame(2))  # those that are open stay
+    await server.wait_for(lambda: len(server.requests) == 3)
+    for client in (first, second):
+        client.writer.close()
+    await server.wait_for(lambda: len(server.lost) == 2)
+    again = await RawClient.connect(server)
+    await again.send(frame(3))
+    await server.wait_for(lambda: len(server.requests) == 4)
 
 
 async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: MakeServer) -> None:

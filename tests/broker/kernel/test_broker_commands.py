@@ -16,6 +16,7 @@ from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
 from dledger_broker.features.pop.commands import Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.features.settings.table import PutSettings
@@ -67,6 +68,7 @@ EXAMPLES = [
     DeleteAccount("app"),
     PutWhiteList(("10.0.0.7",)),
     PutSettings({"retention_hours": "48", "property_filter": ""}),
+    PutQuota("topic", "T1", 100, 1 << 20),
 ]
 
 

@@ -24,6 +24,7 @@ READS = {
     RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG,
     RequestCode.READ_COMMIT,
     RequestCode.LIST_PINS,
+    RequestCode.LIST_QUOTAS,
     RequestCode.PEEK_MESSAGE,
     RequestCode.POLLING_INFO,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,

@@ -12,6 +12,7 @@ from typing import Final
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.locks.requests import LockRequests
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
 from dledger_broker.features.sending.send import SendRequests
@@ -40,6 +41,7 @@ def _build(context: Context) -> SendRequests:
         requests,
         idempotent,
         context.parts[DueMessages],
+        context.parts[QuotaRequests].admission,
     )
 
 

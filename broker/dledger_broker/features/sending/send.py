@@ -27,6 +27,7 @@ from dledger.errors import LogError
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.delay.asked import asked_delay
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.quotas.admission import SendAdmission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
@@ -106,9 +107,11 @@ class SendRequests(Part):
         requests: Requests,
         idempotent: IdempotentSends,
         due_messages: DueMessages,
+        quotas: SendAdmission,
     ) -> None:
         self._machine = machine
         self._idempotent = idempotent
+        self._quotas = quotas
         self._writer = writer
         self._env = env
         self._live = live
@@ -285,13 +288,15 @@ class SendRequests(Part):
             check_properties(properties)
             if self._halves is None:
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
-            self._halves.take(request, fields, properties, target, queue_id)
+            if self._quotas.takes(request, target.topic, 1, _size(request, properties)):
+                self._halves.take(request, fields, properties, target, queue_id)
             return
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         of_retry = target.retry_group is not None
         asked = None if is_batch or target.redirected else asked_delay(properties, of_retry=of_retry)
         if asked is not None:
-            self._delayed.take(request, fields, target, queue_id, asked)
+            if self._quotas.takes(request, target.topic, 1, _size(request, properties)):
+                self._delayed.take(request, fields, target, queue_id, asked)
             return
         self._collect(request, fields, properties, target, queue_id, self._tails.complete)
 
@@ -368,6 +373,10 @@ class SendRequests(Part):
         if any(target.dropped or deleting(target.topic) for target in targets):
             pending = self._without_deleted(pending)
             size = _bytes(pending)
+        if self._quotas.limits(target.topic for target in targets):
+            takes = self._quotas.takes
+            pending = [entry for entry in pending if takes(entry[0], entry[2].topic, len(entry[4]), entry[7])]
+            size = _bytes(pending)
         rows = NO_ROWS
         if opted_in and pending:
             taken, rows = self._idempotent.admit(pending)
@@ -426,6 +435,11 @@ class SendRequests(Part):
         self._on_their_way.let_go()
         self.flush_later()
         self._idempotent.applied()
+
+
+def _size(request: Request, properties: bytes) -> int:
+    """About the size of the record of a message that is stored some other way than in the unit of this turn."""
+    return RECORD_HEAD_BYTES + len(request.body) + len(properties)
 
 
 def _bytes(pending: Iterable[PendingSend]) -> int:

@@ -1,0 +1,179 @@
+"""Admission of sends: those beyond a quota wait on the leader until there is room for them, or are refused.
+
+Nothing of a send that waits has been proposed. It is a request that is handled from the start when it goes on, by
+then of another topic, account or leader perhaps, and its quotas are then used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dledger.environment import Environment
+from dledger_broker.features.quotas.meters import HeldSend, Meter
+from dledger_broker.features.quotas.table import QUOTAS, QuotaKind, QuotaOwner, QuotaTable
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.state import BrokerState
+from dledger_remoting.errors import SystemBusy
+
+HOLD_S: Final = 1.0
+"""No send waits longer. Stock clients give up after 3 s."""
+TICK_S: Final = 0.02
+"""How often is looked whether those that wait may go on."""
+MAX_HELD: Final = 256
+"""Sends that wait for one quota; one more is refused at once."""
+MAX_HELD_BYTES: Final = 8 << 20
+"""Bytes of them, but for the last one."""
+MAX_ALL_HELD_BYTES: Final = 128 << 20
+"""Bytes that wait for all quotas, but for the last one of each."""
+
+
+class SendAdmission:
+    """Meters of the quotas on a leader; each leader begins with full ones."""
+
+    def __init__(self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests) -> None:
+        self._env = env
+        self._group = group
+        self._requests = requests
+        self._meters: dict[QuotaOwner, Meter] = {}
+        self._of_accounts = False
+        self._changes = -1
+        self._ticking = False
+        self._holds = True
+        machine.on_state(self._keep_table)
+        group.listeners.append(self._on_role)
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._table: QuotaTable = state.table(QUOTAS)
+        self._changes = -1
+
+    def limits(self, topics: Iterable[str]) -> bool:
+        """Whether sends to these topics may be limited; asked once for many sends."""
+        meters = self.meters()
+        return bool(meters) and (
+            self._of_accounts or any(QuotaOwner(QuotaKind.TOPIC, topic) in meters for topic in topics)
+        )
+
+    def takes(self, request: Request, topic: str, messages: int, size: int) -> bool:
+        """Whether a send goes on; else it waits, or was refused, and its sender hears of it. `size` in bytes."""
+        if request.within_quotas:
+            return True
+        meters = self._meters_of(request.account, topic)
+        if not meters:
+            return True
+        now = self._env.now()
+        blocked = _blocked(meters, now)
+        if blocked is None:
+            _use(request, meters, messages, size)
+            return True
+        if self._is_full(blocked):
+            self._refuse(blocked, request, now)
+        else:
+            blocked.held += 1
+            blocked.wait(HeldSend(request, topic, messages, size, now + HOLD_S))
+            self._tick_later()
+        return False
+
+    def release(self) -> None:
+        """Nothing waits any more, and nothing will: this node stops, or leaves its group's route."""
+        self._holds = False
+        self._handle_again()
+
+    # ---------------------------------------------------------------- meters
+
+    def meters(self) -> dict[QuotaOwner, Meter]:
+        """The meters of all quotas."""
+        table = self._table
+        if table.changes != self._changes:
+            self._changes = table.changes
+            self._follow(table)
+        return self._meters
+
+    def _follow(self, table: QuotaTable) -> None:
+        """Quotas were set, or taken back: what waits for one that is none any more goes on."""
+        now, old, meters = self._env.now(), self._meters, dict[QuotaOwner, Meter]()
+        for quota in table.rows():
+            owner = QuotaOwner(quota.kind, quota.name)
+            meter = old.pop(owner) if owner in old else Meter(quota, now)
+            if meter.quota != quota:
+                meter.change(quota, now)
+            meters[owner] = meter
+        self._meters = meters
+        self._of_accounts = any(owner.kind == QuotaKind.ACCOUNT for owner in meters)
+        released = [send.request for meter in old.values() for send in meter.all()]
+        if released:
+            self._env.call_soon(lambda: self._run(released))
+
+    def _meters_of(self, account: str, topic: str) -> list[Meter]:
+        owners = (QuotaOwner(QuotaKind.ACCOUNT, account), QuotaOwner(QuotaKind.TOPIC, topic))
+        return [meter for owner in owners if (meter := self.meters().get(owner)) is not None]
+
+    def _is_full(self, meter: Meter) -> bool:
+        return (
+            not self._holds
+            or len(meter.waiting) >= MAX_HELD
+            or meter.waiting_bytes >= MAX_HELD_BYTES
+            or sum(other.waiting_bytes for other in self._meters.values()) >= MAX_ALL_HELD_BYTES
+        )
+
+    # ---------------------------------------------------------------- those that wait
+
+    def _tick_later(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._env.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        now = self._env.now()
+        for meter in list(self.meters().values()):
+            self._let_go(meter, now)
+            for send in meter.overdue(now):
+                self._refuse(meter, send.request, now)
+        if any(meter.waiting for meter in self._meters.values()):
+            self._tick_later()
+
+    def _let_go(self, meter: Meter, now: float) -> None:
+        """Let sends go on for as long as there is something left, those that have waited longest first."""
+        while meter.waiting and not meter.is_used_up(now):
+            send = meter.next()
+            meters = self._meters_of(send.request.account, send.topic)
+            other = _blocked([one for one in meters if one is not meter], now)
+            if other is None:
+                _use(send.request, meters, send.messages, send.size)
+                self._requests.run(send.request)
+            else:
+                other.held += 1
+                other.wait(send)
+
+    def _refuse(self, meter: Meter, request: Request, now: float) -> None:
+        meter.refused += 1
+        self._requests.fail(request, SystemBusy(meter.refusal(now)))
+
+    def _on_role(self) -> None:
+        """Another leader takes what waits, by its own meters; this node's are full when it leads again."""
+        if not self._group.ready:
+            self._handle_again()
+            now = self._env.now()
+            for meter in self._meters.values():
+                meter.fill(now)
+
+    def _handle_again(self) -> None:
+        self._run([send.request for meter in self._meters.values() for send in meter.all()])
+
+    def _run(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._requests.run(request)
+
+
+def _blocked(meters: Iterable[Meter], now: float) -> Meter | None:
+    """The first of some meters through which nothing may go now: earlier sends go first."""
+    return next((meter for meter in meters if meter.waiting or meter.is_used_up(now)), None)
+
+
+def _use(request: Request, meters: Iterable[Meter], messages: int, size: int) -> None:
+    request.within_quotas = True
+    for meter in meters:
+        meter.take(messages, size)

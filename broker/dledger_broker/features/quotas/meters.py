@@ -1,0 +1,135 @@
+"""Meters of quotas: how much of each may go through now, and which sends wait for that.
+
+A meter is a pair of token buckets, one for messages and one for bytes, which fill as the leader's clock goes and hold
+what a second allows. A send goes through while there is one token in both, and may leave a bucket below zero, so that
+a batch larger than a second's worth is not refused for ever; what it took in advance is missing to the next ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from dledger_broker.features.quotas.table import PutQuota, QuotaOwner
+from dledger_broker.kernel.requests import Request
+
+BURST_S: Final = 1.0
+"""A bucket that nothing is taken from holds what flows into it in so long."""
+
+_WHOLE: Final = 1 - 1e-6
+"""One token, as far as sums of fractions are exact."""
+
+
+class HeldSend(NamedTuple):
+    """A send that waits; `size` in bytes, `deadline` by the clock of the event loop."""
+
+    request: Request
+    topic: str
+    messages: int
+    size: int
+    deadline: float
+
+
+class _Bucket:
+    __slots__ = ("_level", "_rate", "_since")
+
+    def __init__(self, rate: int, now: float) -> None:
+        self._rate = rate
+        self._level = rate * BURST_S
+        self._since = now
+
+    def change(self, rate: int, now: float) -> None:
+        """Another rate from now on. One that had no limit before is full."""
+        self._fill(now)
+        self._level = min(self._level, rate * BURST_S) if self._rate else rate * BURST_S
+        self._rate = rate
+
+    def _fill(self, now: float) -> None:
+        self._level = min(self._rate * BURST_S, self._level + (now - self._since) * self._rate)
+        self._since = now
+
+    def is_empty(self, now: float) -> bool:
+        if not self._rate:
+            return False
+        self._fill(now)
+        return self._level < _WHOLE
+
+    def take(self, amount: int) -> None:
+        if self._rate:
+            self._level -= amount
+
+
+class Meter:
+    """How much of a quota is used. `held` and `refused` count sends."""
+
+    def __init__(self, quota: PutQuota, now: float) -> None:
+        self.quota = quota
+        self.waiting: deque[HeldSend] = deque()
+        self.waiting_bytes = 0
+        self.held = 0
+        self.refused = 0
+        self.fill(now)
+
+    def fill(self, now: float) -> None:
+        """Nothing of the quota is used."""
+        self._messages = _Bucket(self.quota.messages, now)
+        self._bytes = _Bucket(self.quota.size, now)
+
+    @property
+    def owner(self) -> QuotaOwner:
+        """Whose quota it is."""
+        return QuotaOwner(self.quota.kind, self.quota.name)
+
+    def change(self, quota: PutQuota, now: float) -> None:
+        """The quota is another one; what was used of the old one is used of this."""
+        self.quota = quota
+        self._messages.change(quota.messages, now)
+        self._bytes.change(quota.size, now)
+
+    def is_used_up(self, now: float) -> bool:
+        """Whether nothing may go through."""
+        return self._messages.is_empty(now) or self._bytes.is_empty(now)
+
+    def take(self, messages: int, size: int) -> None:
+        """So much goes through."""
+        self._messages.take(messages)
+        self._bytes.take(size)
+
+    def wait(self, send: HeldSend) -> None:
+        """One more send waits."""
+        self.waiting.append(send)
+        self.waiting_bytes += send.size
+
+    def next(self) -> HeldSend:
+        """The send that has waited longest, which waits no more."""
+        send = self.waiting.popleft()
+        self.waiting_bytes -= send.size
+        return send
+
+    def all(self) -> list[HeldSend]:
+        """All that wait, which wait no more."""
+        sends = list(self.waiting)
+        self.waiting.clear()
+        self.waiting_bytes = 0
+        return sends
+
+    def overdue(self, now: float) -> list[HeldSend]:
+        """Those that have waited long enough, which wait no more."""
+        sends = [send for send in self.waiting if send.deadline <= now]
+        if sends:
+            kept = [send for send in self.waiting if send.deadline > now]
+            self.waiting = deque(kept)
+            self.waiting_bytes = sum(send.size for send in kept)
+        return sends
+
+    def refusal(self, now: float) -> str:
+        """What a send is told that cannot go through."""
+        quota = self.quota
+        if self._bytes.is_empty(now) and not self._messages.is_empty(now):
+            what = f"{quota.size} bytes/s"
+        else:
+            what = f"{quota.messages} messages/s" if quota.messages else f"{quota.size} bytes/s"
+        return (
+            f"the quota of {quota.kind} {quota.name}, {what}, is used up: nothing was stored, send again later, and "
+            "more slowly"
+        )
