@@ -30,7 +30,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
+.PHONY: help venv native demo test test-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -60,11 +60,22 @@ $(PROOF): pyproject.toml | .venv/bin/python
 
 venv: $(DEV) ## create .venv with everything that tests and checks need
 
+native: $(RUNTIME) ## build the optional native part into .venv (needs cargo, or a wheel of it in native/dist)
+	@if ls native/dist/*.whl >/dev/null 2>&1; then $(PIP) install --force-reinstall --no-deps native/dist/*.whl; \
+	elif command -v cargo >/dev/null; then $(PIP) install --force-reinstall --no-deps ./native; \
+	else echo "no native part: cargo is not found (https://rustup.rs), and native/dist holds no wheel; everything works without it"; exit 1; fi
+	@$(BIN)/dledger --version
+
 demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compared
 	$(BIN)/dledger demo $(if $(INPUT),--input '$(INPUT)')
 
 test: $(DEV) ## run the tests (TESTS=path: one part of them)
 	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
+
+test-native: $(DEV) ## run the tests of the native part, and nodes on it (after make native)
+	DLEDGER_NATIVE=1 $(BIN)/python -m pytest tests/native tests/dledger/test_node.py tests/dledger/test_orderly_stop.py \
+	  tests/dledger/test_full_disk.py tests/dledger/net tests/broker/kernel/test_writer_on_a_real_node.py \
+	  tests/broker/views/test_views_on_a_real_node.py tests/integration/test_disk_full.py tests/recorded
 
 test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients and its mqadmin, and long ones of others (needs a JDK and Maven; an hour)
 	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_*.py tests/conformance/test_*_modes.py

@@ -11,11 +11,14 @@ from typing import Any, Final
 
 import click
 
+from dledger import native_part
+
 from .commands.completion import is_asked_for
 from .commands.options import is_utf8
 from .errors import AdminError
 from .help import HelpGroup
 
+_VERSION: Final = f"%(prog)s, version %(version)s, native part: {native_part.version()}"
 _COMMANDS: Final = {
     "cluster": "cluster_info:cluster",
     "node": "node:node",
@@ -121,7 +124,7 @@ def _let_go_of_output() -> None:
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="dledger-mq", prog_name="dledger")
+@click.version_option(package_name="dledger-mq", prog_name="dledger", message=_VERSION)
 def main() -> None:
     """RocketMQ's clients on a Raft-replicated commit log: run clusters, use topics, inspect logs."""
     if isinstance(sys.stdout, TextIOWrapper):  # letters that a terminal does not know end no command

@@ -17,8 +17,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
+from dledger import native_part
 from dledger.errors import BusyError
 from dledger.invariants import invariant
+from dledger.sync_lane import NativeSyncs, Sync
 
 T = TypeVar("T")
 
@@ -71,6 +73,13 @@ class Environment(Protocol):
 
         Lanes `flush` and `hard_state` run one work at a time in the order given.  The others run up to
         `UNORDERED_THREADS` each at a time in any order; `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
+        """
+
+    def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
+        """As `run_blocking(FLUSH, sync.run, done)`; one at a time.
+
+        Where `sync.descriptors` are all that there is to do, it may be done without a thread of Python's, beside other
+        work of the lane.
         """
 
     def waited_for_core_s(self) -> float:
@@ -133,6 +142,7 @@ class AsyncioEnvironment:
             BACKGROUND: _WorkLane(loop, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
             FOREIGN: _WorkLane(loop, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
         }
+        self._syncs: NativeSyncs | None = None
 
     def now(self) -> float:
         """See `Environment.now`."""
@@ -155,6 +165,15 @@ class AsyncioEnvironment:
         """See `Environment.run_blocking`; threads start with their lane's first work."""
         self._lanes[lane].submit(work, done)
 
+    def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
+        """See `Environment.run_sync`; the native part does it where there is one."""
+        if native_part.PART is not None and (descriptors := sync.descriptors) is not None:
+            if self._syncs is None:
+                self._syncs = NativeSyncs(self._loop, native_part.PART.SyncThread())
+            self._syncs.submit(sync, descriptors, done)
+        else:
+            self.run_blocking(FLUSH, sync.run, done)
+
     def waited_for_core_s(self) -> float:
         """See `Environment.waited_for_core_s`; Linux counts it (its documentation's `scheduler/sched-stats`)."""
         try:
@@ -171,6 +190,9 @@ class AsyncioEnvironment:
 
         What finished is still reported if the event loop goes on running, and dropped if it is closed.
         """
+        if self._syncs is not None:
+            self._syncs.close()
+            self._syncs = None
         for lane in self._lanes.values():
             lane.close()
 

@@ -24,6 +24,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
+from dledger import native_part
 from dledger.extras import package_version
 
 FORMATS: Final = ("text", "json")
@@ -141,7 +142,10 @@ def set_levels(level: str, by_logger: Mapping[str, str]) -> None:
 def log_start(logger: logging.Logger, configuration: Mapping[str, object]) -> None:
     """What runs, and with which configuration, defaults included."""
     system = platform.system()
-    logger.info("event=version release=%s python=%s system=%s", package_version(), platform.python_version(), system)
+    release, python = package_version(), platform.python_version()
+    logger.info(
+        "event=version release=%s native_part=%s python=%s system=%s", release, native_part.version(), python, system
+    )
     values = " ".join(f"{key}={str(value)!r}" for key, value in configuration.items())
     logger.info("event=configuration %s", values)
 

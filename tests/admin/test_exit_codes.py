@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dledger import native_part
 from dledger_admin.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,9 @@ def test_an_address_from_the_environment_is_judged_like_one_that_is_given():
 def test_the_command_the_project_and_its_changelog_agree_on_the_version():
     """What is not released yet has a version that no release has had."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert CliRunner().invoke(main, ["--version"], prog_name="dledger").output == f"dledger, version {version}\n"
+    assert CliRunner().invoke(main, ["--version"], prog_name="dledger").output == (
+        f"dledger, version {version}, native part: {native_part.version()}\n"
+    )
     newest, *older = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     released = [as_numbers(one) for one in older]
     if newest == "Unreleased":

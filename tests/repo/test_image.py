@@ -189,7 +189,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 def test_image_is_built_from_its_context_and_its_lock_files(image: Image) -> None:
     entry_point = image.command("ENTRYPOINT")
     shown = subprocess.run([*entry_point, "--version"], capture_output=True, text=True, check=True).stdout
-    assert shown == f"dledger, version {PROJECT['project']['version']}\n"
+    assert shown == f"dledger, version {PROJECT['project']['version']}, native part: none\n"
     python = f"{image.root}/opt/dledger/bin/python"
     imported = "; ".join(f"import {Path(package).name}" for package in PACKAGES if "spark" not in package)
     subprocess.run([python, "-I", "-c", imported], cwd=image.root, check=True)

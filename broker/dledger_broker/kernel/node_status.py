@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dledger import native_part
 from dledger.replica.status import NodeStatus
 from dledger_broker.kernel.state import BrokerState
 
@@ -18,13 +19,17 @@ class FeatureStatus(msgspec.Struct, frozen=True):
 
 
 class BrokerStatus(NodeStatus, frozen=True, kw_only=True):
-    """The JSON of a broker's `/status`; `features` by name."""
+    """The JSON of a broker's `/status`; `features` by name.
+
+    `native_part` is the version of the one that the node uses, `none` where Python does everything.
+    """
 
     features: list[FeatureStatus]
+    native_part: str
 
 
 def with_features(status: NodeStatus, state: BrokerState) -> BrokerStatus:
     """A node's status, and what its state says of features."""
     activation = state.activation
     features = [FeatureStatus(name, activation.since.get(name)) for name in sorted(activation.kinds)]
-    return BrokerStatus(**msgspec.structs.asdict(status), features=features)
+    return BrokerStatus(**msgspec.structs.asdict(status), features=features, native_part=native_part.version())

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from dledger.environment import FLUSH
 from dledger.loop_guard import as_worker
+from dledger.sync_lane import Sync
 
 T = TypeVar("T")
 
@@ -63,6 +65,10 @@ class FakeEnvironment:
     def run_blocking(self, _lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`."""
         self._ready.append(partial(_run, work, done))
+
+    def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
+        """See `Environment.run_sync`."""
+        self.run_blocking(FLUSH, sync.run, done)
 
     def waited_for_core_s(self) -> float:
         """See `Environment.waited_for_core_s`; `core_wait_s`."""

@@ -129,12 +129,12 @@ class Flusher:
             except StorageError as error:
                 self._driver.fail(error)
 
-        self._run(ticket.run, done)
+        self._began()
+        self._environment.run_sync(ticket, done)
 
-    def _run(self, work: Callable[[], None], done: Callable[[object], None]) -> None:
+    def _began(self) -> None:
         self._running = self._syncing = True
         self._began_at = self._environment.now()
-        self._environment.run_blocking(FLUSH, work, done)
 
     def _finished(self, result: object) -> bool:
         self._running = self._syncing = False
@@ -167,7 +167,8 @@ class Flusher:
     def _sync_mark(self) -> None:
         self._mark_behind = False
         self._mark_synced_at = self._environment.now()
-        self._run(self._store.sync_mark, self._mark_synced)
+        self._began()
+        self._environment.run_blocking(FLUSH, self._store.sync_mark, self._mark_synced)
 
     def _mark_synced(self, result: object) -> None:
         if self._finished(result):

@@ -60,6 +60,10 @@ class File(Protocol):
     def pwrite(self, data: Buffer, offset: int) -> None:
         """Write all of `data`; a short write is continued, an error raises."""
 
+    @property
+    def sync_descriptor(self) -> int | None:
+        """The descriptor whose fdatasync is all that `datasync` does; None where that is something else."""
+
     def datasync(self) -> None:
         """fdatasync (F_FULLFSYNC on macOS): returns only when the bytes are on stable storage."""
 
@@ -221,6 +225,11 @@ class OsFile:
         view = memoryview(data)
         while written < len(view):
             written += os.pwrite(self._descriptor, view[written:], offset + written)
+
+    @property
+    def sync_descriptor(self) -> int | None:
+        """See `File.sync_descriptor`."""
+        return None if sys.platform == "darwin" else self._descriptor
 
     def datasync(self) -> None:
         """See `File.datasync`."""

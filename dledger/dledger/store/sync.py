@@ -45,6 +45,25 @@ class SyncTicket:
         for segment in segments:
             segment.acquire()
 
+    @property
+    def descriptors(self) -> Sequence[int] | None:
+        """The descriptor whose fdatasync is all that `run` does; None if it does more."""
+        if self._metas or self._directories or len(self._segments) != 1:
+            return None
+        descriptor = self._segments[0].file.sync_descriptor
+        return None if descriptor is None else (descriptor,)
+
+    def ended(self, error: OSError | None) -> None:
+        """The descriptors were synced elsewhere, or failed to be; once, in place of `run`.
+
+        Raises `StorageError`, as `run` does.
+        """
+        try:
+            if error is not None:
+                raise self._failed(error) from error
+        finally:
+            self._release()
+
     def run(self) -> None:
         """Sync, and write index units where there are any.  Blocks; once, on the flush thread.
 
@@ -60,11 +79,17 @@ class SyncTicket:
                 self._disk.sync_dir(DIRECTORY)
                 self._disk.sync_dir(INDEX_DIRECTORY)
         except OSError as error:
-            self._on_failure()
-            raise StorageError(f"syncing the log up to index {self.target.index} failed: {error}") from error
+            raise self._failed(error) from error
         finally:
-            for segment in self._segments:
-                segment.release()
+            self._release()
+
+    def _failed(self, error: OSError) -> StorageError:
+        self._on_failure()
+        return StorageError(f"syncing the log up to index {self.target.index} failed: {error}")
+
+    def _release(self) -> None:
+        for segment in self._segments:
+            segment.release()
 
     def _write_index(self) -> None:
         metas = self._metas

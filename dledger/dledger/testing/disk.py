@@ -113,6 +113,10 @@ class SimFile:
         else:
             self._inode.pending.append((offset, content))
 
+    @property
+    def sync_descriptor(self) -> None:
+        """See `File.sync_descriptor`; there is none."""
+
     def datasync(self) -> None:
         """See `File.datasync`; what is written while it goes on need not be covered."""
         covered = len(self._inode.pending)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dledger.environment import FLUSH, HARD_STATE
 from dledger.loop_guard import as_worker
+from dledger.sync_lane import Sync
 from dledger_sim.log.event_loop import SimEventLoop
 from dledger_sim.log.scheduler import Scheduler, Timer
 from dledger_sim.log.threads import Job, Threads
@@ -221,6 +222,10 @@ class SimEnvironment:
         else:
             self._queues[lane].append(begin)
             self._next(lane)
+
+    def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
+        """See `Environment.run_sync`: what the native thread does, too, is the flush thread's here."""
+        self.run_blocking(FLUSH, sync.run, done)
 
     def _turn(self, job: Job, end: float, finish: Callable[[Any], None]) -> None:
         """A job goes on for a step, and then again some time before its end, or soon if that has passed."""

@@ -1,0 +1,80 @@
+"""The choice between the native part and its twin in Python, made once in each process.
+
+`dledger_native` is a package of its own (`native/`, `make native`), which a node takes if it is installed and was built
+for this version. The environment variable `DLEDGER_NATIVE` says otherwise: with `0` nothing native is used, with `1` a
+node without it does not start. What is native does what its twin does, to the byte; only the time differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Final, Protocol, cast
+
+VARIABLE: Final = "DLEDGER_NATIVE"
+INTERFACE: Final = 1
+"""Number of what is called here; the native part tells the one that it offers."""
+NONE: Final = "none"
+"""What stands for the version where Python does everything."""
+
+
+class SyncThread(Protocol):
+    """A thread that syncs files without the interpreter; one sync at a time."""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable while an outcome waits to be taken."""
+
+    def submit(self, descriptors: list[int]) -> None:
+        """Begin to sync; the descriptors stay open until the outcome is taken.
+
+        Raises RuntimeError while one is awaited, and after `close`.
+        """
+
+    def take(self) -> int | None:
+        """The errno of the sync that ended, 0 if it succeeded; None if none has ended since the last call."""
+
+    def close(self) -> None:
+        """Wait for what was submitted, and end the thread; the outcome can still be taken. Blocks."""
+
+
+class NativePart(Protocol):
+    """What `dledger_native` offers."""
+
+    INTERFACE: int
+    __version__: str
+
+    def SyncThread(self) -> SyncThread:  # noqa: N802 - a class of the module
+        """Start a thread. OSError if there can be no more."""
+
+
+def load(wanted: str | None) -> NativePart | None:
+    """The native part, if `wanted`, the value of `DLEDGER_NATIVE`, and what is installed allow that.
+
+    Raises ImportError where `1` demands it in vain, ValueError for another value than 0 and 1.
+    """
+    if wanted not in {None, "", "0", "1"}:
+        raise ValueError(f"{VARIABLE}={wanted}: expected 0 (Python alone), 1 (not without the native part) or nothing")
+    if wanted == "0":
+        return None
+    try:
+        part = cast(NativePart, importlib.import_module("dledger_native"))
+    except ImportError as error:
+        if wanted == "1":
+            raise ImportError(f"{VARIABLE}=1, and the native part cannot be loaded ({error}): make native") from error
+        return None
+    if part.INTERFACE != INTERFACE:
+        if wanted == "1":
+            raise ImportError(
+                f"{VARIABLE}=1, and the native part {part.__version__} is of another version: make native"
+            )
+        return None
+    return part
+
+
+PART: Final = load(os.environ.get(VARIABLE))
+"""The native part, None where Python does everything."""
+
+
+def version() -> str:
+    """The version of the native part that this process uses, or `none`."""
+    return NONE if PART is None else PART.__version__

@@ -1,0 +1,18 @@
+//! What a node does faster outside the interpreter.
+//!
+//! Everything here has a twin in Python, which is the reference: `dledger.native_part` chooses between them, and
+//! `tests/native` compares them on arbitrary input.
+
+use pyo3::prelude::*;
+
+mod sync_thread;
+
+/// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<sync_thread::SyncThread>()
+}

@@ -1,0 +1,52 @@
+"""What `DLEDGER_NATIVE` says is used, or nothing starts."""
+
+import sys
+import types
+
+import pytest
+
+from dledger import native_part
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    part = types.ModuleType("dledger_native")
+    part.INTERFACE, part.__version__ = native_part.INTERFACE, "1.2.3"
+    monkeypatch.setitem(sys.modules, "dledger_native", part)
+    return part
+
+
+@pytest.mark.parametrize("wanted", [None, "", "1"])
+def test_a_native_part_that_is_installed_is_used(installed, wanted):
+    assert native_part.load(wanted) is installed
+
+
+def test_0_forces_python(installed):
+    assert native_part.load("0") is None
+
+
+@pytest.mark.parametrize("wanted", ["2", "yes", "no"])
+def test_another_value_is_an_error(installed, wanted):
+    with pytest.raises(ValueError, match=f"DLEDGER_NATIVE={wanted}: expected 0"):
+        native_part.load(wanted)
+
+
+def test_a_native_part_of_another_version_is_not_used(installed):
+    installed.INTERFACE += 1
+    assert native_part.load(None) is None
+    with pytest.raises(ImportError, match=r"native part 1\.2\.3 is of another version"):
+        native_part.load("1")
+
+
+def test_without_a_native_part_python_does_everything_unless_told_otherwise(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dledger_native", None)  # as if it were not installed
+    assert native_part.load(None) is None
+    with pytest.raises(ImportError, match="DLEDGER_NATIVE=1, and the native part cannot be loaded"):
+        native_part.load("1")
+
+
+def test_the_version_tells_what_is_used(installed, monkeypatch):
+    monkeypatch.setattr(native_part, "PART", installed)
+    assert native_part.version() == "1.2.3"
+    monkeypatch.setattr(native_part, "PART", None)
+    assert native_part.version() == "none"
