@@ -14,7 +14,14 @@ HELPERS = {path.stem for path in Path(__file__).parent.rglob("*.py") if not path
 """Modules that tests import. Pytest rewrites their assertions too, so that a failing one tells its values."""
 pytest.register_assert_rewrite(*sorted(HELPERS))
 
-SERVING = ("dledger.node", "dledger.reopening", "dledger.replica.", "dledger_broker.", "dledger_namesrv.")
+SERVING = (
+    "dledger.node",
+    "dledger.reopening",
+    "dledger.replica.",
+    "dledger_broker.",
+    "dledger_namesrv.",
+    "dledger_serving.",
+)
 """Modules that run on the loop of a node or name server."""
 NOT_SERVING = ("dledger_broker.testing.", "dledger_sim.brokers.")
 

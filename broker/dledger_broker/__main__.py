@@ -26,11 +26,11 @@ from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
 from dledger.logs import STDOUT, announce, log_start
 from dledger.net.names import outlasts
-from dledger.open_files import room_for_connections, too_few_files
 from dledger_broker.config import KEYS, BrokerConfig, load_config
 from dledger_broker.errors import BrokerError
 from dledger_broker.node import Broker
 from dledger_broker.process import IdleCollector, Logs, PidFile, StopReport, tune_interpreter, tune_memory
+from dledger_serving.open_files import room_for_connections, too_few_files
 
 _logger = logging.getLogger("dledger_broker")
 

@@ -25,6 +25,7 @@ from dledger_broker.config_keys.limits import Limits
 from dledger_broker.config_keys.messages import DelayedMessages, IdempotentSends, TopicsAndGroups, Transactions
 from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, Timing
 from dledger_broker.errors import ConfigError
+from dledger_serving.tls_keys import TlsPorts
 
 PROPERTIES: Final = (".conf", ".properties")
 """What the names of files end with that are in the form of RocketMQ's `broker.conf`."""
@@ -35,6 +36,7 @@ _DIGITS: Final = "0123456789"
 class BrokerConfig(
     Identity,
     Addresses,
+    TlsPorts,
     Replication,
     TopicsAndGroups,
     IdempotentSends,
@@ -55,6 +57,8 @@ class BrokerConfig(
         KEYS.check(self)
         self._check_peers()
         self._check_addresses()
+        if self.missing_of_tls is not None:
+            raise ConfigError(self.missing_of_tls)
         if 2 * self.heartbeat_ms > self.election_min_ms:
             raise ConfigError(
                 f"heartbeat_ms = {self.heartbeat_ms} must be at most half of election_min_ms = {self.election_min_ms}: "

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from socket import AF_INET
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from dledger.errors import LogError
 from dledger.extras import install_command
 from dledger.net.names import first_address
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
+from dledger.net.tls import TlsContext
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.clients.channels import Channels
@@ -37,6 +39,7 @@ from dledger_broker.service import BrokerService
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.root_account import NODE
 from dledger_remoting.signatures import Credentials
+from dledger_serving.certificates import Renewal, ends_at
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -67,6 +70,10 @@ class Broker:
         self.group = Group(config.node_id, str(config.advertised))
         self.group_secret: bytes | None = None
         """What the group's nodes share, once it was read; None if `secret_file` is not set."""
+        self.tls: TlsContext | None = None
+        """What the ports for clients speak TLS with, None if they do not."""
+        self._renewal = Renewal((), self._count_restart)
+        self._restarts = 0
         self._bootstrap = bootstrap
         self._drain_cut = asyncio.Event()
         self._connections: set[ClientConnection] = set()
@@ -90,6 +97,7 @@ class Broker:
         """
         config = self.config
         secret = self._read_secret()
+        self._read_certificates()
         for key, host in (("host", config.host), ("peer_host", config.peer_host)):
             await first_address(key, host)
         advertised = await first_address("advertised_host", config.advertised_host, AF_INET)
@@ -118,6 +126,7 @@ class Broker:
                 await self._start_http()
             await self.listener.serve()
             self.registrar.start()
+            self._renewal.start()
         except BaseException:
             await self.stop()
             raise
@@ -164,6 +173,7 @@ class Broker:
             await self.registrar.stop()
             await self.route_lookups.stop()
             await self.service.settle(self.listener.stop_reading)
+        self._renewal.stop()
         if hasattr(self, "listener"):
             await self.listener.close()
         if self._http is not None:
@@ -213,10 +223,11 @@ class Broker:
     def counters(self) -> Mapping[str, int]:
         """Numbers that only grow: this node's clients, and (`peer_`) its links to the group's other nodes."""
         links = asdict(self.node.link_counters())
-        restarts = self.registrar.restarts + self.machine.keys.restarts
+        restarts = self.registrar.restarts + self.machine.keys.restarts + self._restarts
         return (
             self.counter.as_dict()
             | {f"peer_{name}": count for name, count in links.items()}
+            | {f"tls_{name}": count for name, count in asdict(self.listener.door_counters).items()}
             | {"task_restarts": restarts}
         )
 
@@ -227,6 +238,9 @@ class Broker:
     def gauges(self) -> Iterable[Gauge]:
         """Numbers of this moment."""
         yield from (Gauge(name, HELP[name], read) for name, read in self._own_gauges().items())
+        if self.tls is not None:
+            name = "tls_certificate_ends_seconds"
+            yield Gauge(name, HELP[name], partial(ends_at, self.tls))
         for part in self.service.parts:
             yield from part.gauges
 
@@ -280,6 +294,17 @@ class Broker:
             raise ConfigError(str(error)) from error
         return secret
 
+    def _read_certificates(self) -> None:
+        try:
+            self.tls = self.config.server_context()
+        except LogConfigError as error:
+            raise ConfigError(str(error)) from error
+        if self.tls is not None:
+            self._renewal = Renewal([self.tls], self._count_restart)
+
+    def _count_restart(self) -> None:
+        self._restarts += 1
+
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
         """Make the parts and join them; nothing runs yet."""
         config, machine, group = self.config, self.machine, self.group
@@ -294,6 +319,7 @@ class Broker:
             self._connections,
             service.requests.on_reads,
             service.channel_lost,
+            self.tls,
         )
         path = config.access_key_file
         credentials = None if path is None else Credentials(NODE, read_key_file(path).node_secret)

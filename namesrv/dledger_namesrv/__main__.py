@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler, set_levels
 from dledger.net.names import outlasts
-from dledger.open_files import room_for_connections, too_few_files
+from dledger_serving.open_files import room_for_connections, too_few_files
 
 from .config import ConfigError, NameServerConfig, build_config, load_config
 from .known import KnownGroupsError

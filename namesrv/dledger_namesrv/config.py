@@ -17,6 +17,7 @@ from dledger.config_keys.reading import Keys, Wording
 from dledger.log_keys import LogLevels
 from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
+from dledger_serving.tls_keys import TlsPorts
 
 from .kv import DEFAULT_MAX_BYTES
 
@@ -46,7 +47,7 @@ def _ms_of_seconds(_name: str, value: ConfigValue, _table: Table) -> ConfigValue
 
 
 @dataclass(frozen=True, slots=True)
-class NameServerConfig(LogLevels):
+class NameServerConfig(TlsPorts, LogLevels):
     """How one name server runs. Every limit is reached by a test."""
 
     host: str = key(
@@ -183,6 +184,8 @@ class NameServerConfig(LogLevels):
         KEYS.check(self)
         if self.port and self.port == self.http_port:
             raise ConfigError(f"port = {self.port} and http_port = {self.http_port}: expected two different ports")
+        if self.missing_of_tls is not None:
+            raise ConfigError(self.missing_of_tls)
         if self.max_partial_bytes < 2 * self.max_frame_bytes:
             raise ConfigError(
                 f"max_partial_bytes = {self.max_partial_bytes}: expected at least twice max_frame_bytes = "

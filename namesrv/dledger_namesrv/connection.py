@@ -7,11 +7,12 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol, cast
 
-from dledger.net.request_memory import RequestMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
 from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.speakers import ENOUGH_BYTES, tls_refusal
+from dledger_serving.request_memory import RequestMemory
 
 from .config import NameServerConfig
 from .metrics import NameServerCounters
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(owner.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._first = b""
         self._takes_turns = False
         self.arrived = self.missing = 0
         self._waiting: set[asyncio.Task[None]] = set()
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
         """Take bytes from the socket."""
         self.last_active = self._loop.time()
         self._decoder.receive_data(data)
+        self._first = self._first or data[:ENOUGH_BYTES]
         self._process()
         self._count_partial()
 
@@ -167,7 +170,7 @@ class Connection(asyncio.Protocol):
                 request = decode_command(frame)
             except FrameError as error:
                 self._owner.counters.frames_refused += 1
-                self.abort(str(error))
+                self.abort(str(tls_refusal(self._first) or error))
                 return
             if not request.is_response:
                 self._handle(request)

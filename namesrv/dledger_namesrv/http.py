@@ -16,7 +16,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dledger.net.http import serve_http
+from dledger.net.tls import TlsContext
+from dledger_serving.certificates import ends_at
+from dledger_serving.doorman import DoorCounters
+from dledger_serving.http import serve_http
 
 from .config import NameServerConfig
 from .metrics import NameServerCounters
@@ -26,6 +29,7 @@ from .table import RouteTable
 class ObservedServer(Protocol):
     """What the HTTP port shows of a `NameServer`."""
 
+    tls: TlsContext | None
     config: NameServerConfig
     counters: NameServerCounters
 
@@ -36,6 +40,10 @@ class ObservedServer(Protocol):
     @property
     def connection_count(self) -> int:
         """Connections that are open."""
+
+    @property
+    def door_counters(self) -> DoorCounters:
+        """What happened to clients before they were connected over TLS."""
 
     @property
     def watch_count(self) -> int:
@@ -112,3 +120,21 @@ class NameServerCollector(Collector):
             for key, count in sorted(values.items()):
                 family.add_metric((key,), count)
             yield family
+        yield from _tls(self._server)
+
+
+def _tls(server: ObservedServer) -> Iterator[Metric]:
+    """What the port sees of TLS; the end of its certificate only if it has one."""
+    counters = server.door_counters
+    for name, text, value in (
+        ("handshakes", "Connections that speak TLS", counters.handshakes),
+        ("failures", "TLS handshakes that failed, or took too long", counters.failures),
+        ("refused_plain", "Connections without TLS that an enforcing port has refused", counters.refused_plain),
+    ):
+        yield CounterMetricFamily(f"dledger_namesrv_tls_{name}", text, value=value)
+    if server.tls is not None:
+        yield GaugeMetricFamily(
+            "dledger_namesrv_tls_certificate_ends_seconds",
+            "When the certificate of the port ends, in Unix time",
+            value=ends_at(server.tls),
+        )

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Final
 from dledger.errors import ConfigError
 from dledger.extras import install_command
 from dledger.net.names import first_address
-from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
+from dledger.net.tls import TlsContext
 from dledger.store.disk import FULL
 from dledger.supervision import supervise
 from dledger_remoting.command import RemotingCommand
+from dledger_serving.certificates import Renewal
+from dledger_serving.doorman import Door, DoorCounters
+from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 from .access import NameServerAccess
 from .config import NameServerConfig
@@ -62,6 +65,10 @@ class NameServer:
         self._next_number = 0
         self._processors: Processors | None = None
         self._server: asyncio.Server | None = None
+        self._door: Door | None = None
+        self.tls: TlsContext | None = None
+        """What the port speaks TLS with, None if it does not."""
+        self._renewal = Renewal((), self.counters.count_restart)
         self._scanner: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._directory: _DataDirectory | None = None
@@ -82,6 +89,11 @@ class NameServer:
     def connection_count(self) -> int:
         """Connections that are open."""
         return len(self._connections)
+
+    @property
+    def door_counters(self) -> DoorCounters:
+        """What happened to clients before they were connected over TLS."""
+        return DoorCounters() if self._door is None else self._door.counters
 
     @property
     def watch_count(self) -> int:
@@ -106,10 +118,14 @@ class NameServer:
         try:
             await first_address("host", self.config.host)
             self._access = NameServerAccess.of_file(self.config.access_key_file)
+            self.tls = self.config.server_context()
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
         self.request_memory = self._make_request_memory()
+        if self.tls is not None:
+            self._door = self._make_door(self.tls)
+            self._renewal = Renewal([self.tls], self.counters.count_restart)
         try:
             self._table = RouteTable(
                 first_version=time.time_ns() // 1_000_000,
@@ -138,6 +154,7 @@ class NameServer:
         except BaseException:
             await self._release()
             raise
+        self._renewal.start()
         count = self.counters.count_restart
         self._scanner = asyncio.create_task(supervise(self._scan, "look for silent nodes", count))
         self._keeper = asyncio.create_task(
@@ -152,6 +169,9 @@ class NameServer:
         """Answer pending watches, close the port and all connections, give the data directory back."""
         if self._server is not None:
             self._server.close()
+        if self._door is not None:
+            self._door.close()
+        self._renewal.stop()
         if self._scanner is not None:
             self._scanner.cancel()
             self.request_memory.close()
@@ -197,9 +217,10 @@ class NameServer:
                 )
             self._notify()
 
-    def _new_connection(self) -> Connection:
+    def _new_connection(self) -> asyncio.Protocol:
         self._next_number += 1
-        return Connection(self, self._next_number)
+        connection = Connection(self, self._next_number)
+        return connection if self._door is None else self._door.doorman(connection)
 
     async def _scan(self) -> None:
         """Look for silent nodes and idle connections, for ever."""
@@ -223,6 +244,16 @@ class NameServer:
             RequestMemoryLimits(config.max_partial_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
             on_shortage=self.counters.count_shortage,
             on_timeout=self.counters.count_slow_sender,
+        )
+
+    def _make_door(self, tls: TlsContext) -> Door:
+        config = self.config
+        return Door(
+            tls,
+            takes_plain=config.tls == "permissive",
+            max_connections=config.max_connections,
+            open_connections=self._connections.__len__,
+            idle_timeout_s=config.idle_timeout_ms / 1000,
         )
 
     async def _start_http(self) -> AppRunner:

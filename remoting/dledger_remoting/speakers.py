@@ -21,6 +21,7 @@ from enum import Enum
 from struct import Struct
 from typing import Final
 
+from .errors import FrameError
 from .frame import MAX_FRAME_BYTES, PREFIX_BYTES, SerializeType
 
 ENOUGH_BYTES: Final = 12
@@ -74,6 +75,13 @@ def speaker_of(first: bytes) -> Speaker | None:
     if first[3:9] == _SETTINGS:
         return Speaker.HTTP2
     return _speaker_of_frame(first)
+
+
+def tls_refusal(first: bytes) -> FrameError | None:
+    """What is to be said of a client that begins with these bytes on a plain port, if it speaks TLS."""
+    if speaker_of(first) is not Speaker.TLS:
+        return None
+    return FrameError("it speaks TLS, which is off on this port: set tls here, or turn it off there")
 
 
 def _speaker_of_frame(first: bytes) -> Speaker:

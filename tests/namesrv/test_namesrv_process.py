@@ -13,11 +13,13 @@ import pytest
 import dledger
 import dledger_namesrv
 import dledger_remoting
+import dledger_serving
 from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
 from dledger_namesrv.server import _DataDirectory
 
 SEARCH_PATH = os.pathsep.join(
-    str(Path(str(package.__file__)).parents[1]) for package in (dledger_remoting, dledger, dledger_namesrv)
+    str(Path(str(package.__file__)).parents[1])
+    for package in (dledger_remoting, dledger, dledger_serving, dledger_namesrv)
 )
 
 

@@ -59,18 +59,24 @@ def refusal_of(load: Callable[[], object]) -> str | None:
     return None
 
 
+def quoted(key: str) -> str:
+    """A key as it stands in TOML, where a bare one with dots names tables."""
+    return f'"{key}"' if "." in key else key
+
+
 def broker_in(file: str, keys: Mapping[str, str], missing: str = "") -> str | None:
     """Return what is said of a broker's file with `keys` beside those that it needs, without the file's name."""
     quote = str if file.endswith(".toml") else lambda value: value.strip('"')
     table = {key: quote(value) for key, value in MINIMAL.items() if key != missing} | dict(keys)
-    Path(file).write_text("".join(f"{key} = {value}\n" for key, value in table.items()), encoding="utf-8")
+    name = quoted if file.endswith(".toml") else str
+    Path(file).write_text("".join(f"{name(key)} = {value}\n" for key, value in table.items()), encoding="utf-8")
     said = refusal_of(lambda: load_broker_config(Path(file)))
     return None if said is None else said.removeprefix(f"{file}: ")
 
 
 def name_server_in(keys: Mapping[str, str]) -> str | None:
     """Return what is said of a name server's file, without the file's name."""
-    Path("n.toml").write_text("".join(f"{key} = {value}\n" for key, value in keys.items()), encoding="utf-8")
+    Path("n.toml").write_text("".join(f"{quoted(key)} = {value}\n" for key, value in keys.items()), encoding="utf-8")
     said = refusal_of(lambda: name_server.load_config(Path("n.toml"), {}))
     return None if said is None else said.removeprefix("n.toml: ")
 
@@ -161,6 +167,13 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"peer_port": "1000", "http_port": "1000"},
     {"host": '"::"', "peer_host": '"0.0.0.0"'},
     {"advertised_host": '"0.0.0.0"'},
+    {"tls": '"permissive"'},
+    {"tls_client_certs": '"required"'},
+    {"tls.server.mode": '"disabled"', "tls": '"enforcing"'},
+    {"tls.server.certPath": '"a"', "tls_cert_file": '"b"'},
+    {"tls.server.keyPath": '"a"', "tls_key_file": '"b"'},
+    {"tls.server.trustCertPath": '"a"', "tls_client_ca_file": '"b"'},
+    {"tls.server.need.client.auth": '"require"', "tls_client_certs": '"none"'},
     {"peers": '{n1 = {address = "h:1"}, n2 = {address = "h:2"}}'},
     {"node_id": '"broker-a-n2147483647"'},
     {"broker_group": f'"{"g" * 300}"'},
@@ -191,6 +204,13 @@ NAME_SERVER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"port": "9000", "http_port": "9000"},
     {"http_port": "9876"},
     {"max_frame_bytes": "2048", "max_partial_bytes": "4095"},
+    {"tls": '"permissive"'},
+    {"tls_client_certs": '"required"'},
+    {"tls.server.mode": '"disabled"', "tls": '"enforcing"'},
+    {"tls.server.certPath": '"a"', "tls_cert_file": '"b"'},
+    {"tls.server.keyPath": '"a"', "tls_key_file": '"b"'},
+    {"tls.server.trustCertPath": '"a"', "tls_client_ca_file": '"b"'},
+    {"tls.server.need.client.auth": '"require"', "tls_client_certs": '"none"'},
     {"namesrv": "7"},
     {"namesrv": "{prot = 1}"},
     {"namesrv": "{port = 1}", "anything": "7"},

@@ -31,6 +31,7 @@ from dledger_namesrv import http as name_server_http
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_namesrv.table import RouteTable
+from dledger_serving.doorman import DoorCounters
 from tests.broker.broker_in_process import Client, node_config, running
 from tests.recorded.golden_files import compare
 
@@ -147,6 +148,8 @@ class ObservedServer:
         self.table = RouteTable()
         self.connection_count = self.watch_count = self.watch_bytes = 0
         self.failure = ""
+        self.door_counters = DoorCounters()
+        self.tls = None
 
 
 def families(text: str) -> dict[str, Metric]:

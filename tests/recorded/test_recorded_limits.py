@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.recorded.golden_files import GOLDEN, compare, recorded_bytes
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("dledger/dledger", "broker/dledger_broker")
+PACKAGES = ("dledger/dledger", "broker/dledger_broker", "serving/dledger_serving")
 NOT_SERVING = ("testing",)
 """What no node runs."""
 WRITTEN_OUT = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)

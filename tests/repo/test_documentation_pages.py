@@ -53,8 +53,8 @@ def test_every_limit_has_the_counter_that_the_page_names():
 
 
 def test_every_alias_of_rocketmq_stands_on_the_page():
-    assert {*BROKER.aliases, *WITHOUT_EFFECT} <= set(re.findall(r"`(\w+)`", BROKER_ALIASES))
-    assert set(NAME_SERVER.aliases) <= set(re.findall(r"`(\w+)`", NAMESRV_PART))
+    assert {*BROKER.aliases, *WITHOUT_EFFECT} <= set(re.findall(r"`([\w.]+)`", BROKER_ALIASES))
+    assert set(NAME_SERVER.aliases) <= set(re.findall(r"`([\w.]+)`", NAMESRV_PART))
 
 
 def codes_of(*parts: str) -> dict[int, str]:

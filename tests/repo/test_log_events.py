@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     path: path.read_text(encoding="utf-8")
-    for folder in ("dledger/dledger", "broker/dledger_broker", "namesrv/dledger_namesrv")
+    for folder in ("dledger/dledger", "broker/dledger_broker", "namesrv/dledger_namesrv", "serving/dledger_serving")
     for path in (ROOT / folder).rglob("*.py")
 }
 PAGE = (ROOT / "docs" / "operations" / "logs.md").read_text(encoding="utf-8")

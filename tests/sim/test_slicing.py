@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from dledger.net.connection import PeerConnection
 from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
-from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
 from dledger.net.settings import LinkCounters
 from dledger.types import Lane
 from dledger_broker.config import BrokerConfig
@@ -35,6 +34,7 @@ from dledger_namesrv.connection import Connection as NameServerConnection
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
+from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 EXAMPLES = 50
 SECRET = b"sixteen bytes or more"

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol, cast
 
-from dledger.net.request_memory import RequestMemory
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Buffer, channel_key
@@ -21,6 +20,8 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
+from dledger_remoting.speakers import tls_refusal
+from dledger_serving.request_memory import RequestMemory
 
 _logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
                 self._keep_rest(data, consumed)
         except FrameError as error:
             self._listener.handle_reads()  # what came before is answered
-            self.break_off(error)
+            self.break_off(error if self._greeted else tls_refusal(data) or error)
 
     def too_much_in_flight(self) -> None:
         """Read on only after answers."""

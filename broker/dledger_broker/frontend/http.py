@@ -25,11 +25,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from dledger.errors import LogError
-from dledger.net.http import serve_http
 from dledger.net.proof import Gatekeeper, ProofError
 from dledger.replica.status import NodeStatus
 from dledger_broker.frontend.exporter import Figures, NodeCollector
 from dledger_broker.kernel.node_status import with_features
+from dledger_serving.http import serve_http
 
 _logger = logging.getLogger(__name__)
 

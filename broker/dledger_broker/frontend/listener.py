@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dledger.net.request_memory import RequestMemory, RequestMemoryLimits
+from dledger.net.tls import TlsContext
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
 from dledger_remoting.frame import FrameBounds
+from dledger_serving.doorman import Door, DoorCounters
+from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 TURN_BYTES: Final = 256 << 10
 """What a turn of the event loop has received is handled at its end, or as soon as it is this much."""
@@ -37,7 +39,7 @@ class Listener:
     """All connections of clients to this node: those that are open are in `connections`.
 
     `on_reads` gets what all connections have received in a turn. `on_lost` is told of every connection that had been
-    admitted, after everything that came over it.
+    admitted, after everything that came over it. With `tls` both ports speak TLS, as the configuration says.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Listener:
         connections: set[ClientConnection],
         on_reads: Callable[[Sequence[Read]], None],
         on_lost: Callable[[ClientConnection], None],
+        tls: TlsContext | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.node_id = node_id
@@ -68,6 +71,7 @@ class Listener:
             on_shortage=counters.count_shortage,
             on_timeout=counters.count_slow_sender,
         )
+        self.door: Final = None if tls is None else self._make_door(tls)
         self._unwritten: list[ClientConnection] = []
         self._servers: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -80,15 +84,24 @@ class Listener:
         """The client port, 0 before `bind`."""
         return int(self._servers[0].sockets[0].getsockname()[1]) if self._servers and self._servers[0].sockets else 0
 
+    @property
+    def door_counters(self) -> DoorCounters:
+        """What happened to clients before they were connected over TLS."""
+        return DoorCounters() if self.door is None else self.door.counters
+
     async def bind(self, host: str, port: int, alias: int | None = None) -> None:
         """Take a port: the client port first, then, with its number, the alias port.
 
         Raises `StartError` if it is in use or the address is not this machine's.
         """
+        door = self.door
+
+        def accept() -> asyncio.Protocol:
+            connection = ClientConnection(self, alias)
+            return connection if door is None else door.doorman(connection)
+
         try:
-            server = await self.loop.create_server(
-                lambda: ClientConnection(self, alias), host, port, backlog=LISTEN_BACKLOG, start_serving=False
-            )
+            server = await self.loop.create_server(accept, host, port, backlog=LISTEN_BACKLOG, start_serving=False)
         except OSError as error:
             raise _not_bindable(_KEYS[len(self._servers)], host, port, error) from error
         self._servers.append(server)
@@ -204,8 +217,20 @@ class Listener:
         for connection in connections:
             connection.flush()
 
+    def _make_door(self, tls: TlsContext) -> Door:
+        limits = self.limits
+        return Door(
+            tls,
+            takes_plain=limits.tls == "permissive",
+            max_connections=limits.max_connections,
+            open_connections=self._connections.__len__,
+            idle_timeout_s=limits.idle_timeout_ms / 1000,
+        )
+
     def _stop_accepting(self) -> None:
         """Close the ports; open connections stay."""
+        if self.door is not None:
+            self.door.close()
         for server in self._servers:
             server.close()
         self._servers = []

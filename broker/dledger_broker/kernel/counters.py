@@ -75,6 +75,9 @@ HELP: Final[Mapping[str, str]] = {
     "peer_refused_strangers": "Connections to the peer port closed because too many had not shown yet who they are",
     "peer_refused_sends": "Messages to other nodes dropped because a queue was full; they are repeated",
     "peer_task_restarts": "How often dialling another node went on after an unexpected exception; the log has each",
+    "tls_handshakes": "Connections of clients that speak TLS",
+    "tls_failures": "TLS handshakes of clients that failed, or took too long",
+    "tls_refused_plain": "Clients without TLS that an enforcing port has refused",
     "task_restarts": "How often another task that must not end was started again after one",
     "connections": "Connections of clients that are open",
     "clients": "Producers and consumers that have announced themselves to this node",
@@ -82,6 +85,7 @@ HELP: Final[Mapping[str, str]] = {
     "partial_bytes": "Bytes of requests that have not fully arrived",
     "forwards_waiting": "Requests that wait for a leader to pass them on to",
     "name_servers_registered": "Name servers that list this node",
+    "tls_certificate_ends_seconds": "When the certificate of the client ports ends, in Unix time; only with TLS",
     "key_index_lag_bytes": "How much of the log a query by key has to search because it is not indexed yet",
 }
 """What each number of the exporter means, counters first, by its name without `dledger_broker_`; features have others.

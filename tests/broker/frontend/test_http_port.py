@@ -9,7 +9,6 @@ from aiohttp import ClientSession, web
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
-from dledger.net import http
 from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
@@ -22,6 +21,7 @@ from dledger_broker.kernel.node_status import BrokerStatus, FeatureStatus
 from dledger_broker.kernel.parts import Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import TopicConfig
+from dledger_serving import http
 
 LEADER = NodeStatus(
     node_id="broker-a-n0",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.invariants import InvariantError
-from dledger.net.request_memory import SMALL_BYTES, RequestMemory, RequestMemoryLimits
+from dledger_serving.request_memory import SMALL_BYTES, RequestMemory, RequestMemoryLimits
 
 MIB = 1 << 20
 LIMITS = RequestMemoryLimits(max_bytes=64 * MIB, largest_bytes=16 * MIB, timeout_s=5.0)

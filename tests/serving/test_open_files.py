@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from dledger import open_files
-from dledger.open_files import OWN_FILES, room_for_connections, too_few_files
+from dledger_serving import open_files
+from dledger_serving.open_files import OWN_FILES, room_for_connections, too_few_files
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""A name server's port speaks TLS if its configuration says so."""
+
+import asyncio
+import ssl
+from datetime import timedelta
+
+import pytest
+from served_names import Client, serving
+
+from dledger_namesrv.config import ConfigError, NameServerConfig, build_config
+from dledger_namesrv.http import NameServerCollector
+from dledger_namesrv.server import NameServer, StartError
+from dledger_remoting.codes import RequestCode
+from dledger_serving.issuing import Authority
+
+AUTHORITY = Authority("a test", timedelta(days=1))
+
+
+@pytest.fixture
+def files(tmp_path):
+    AUTHORITY.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    return {"tls_cert_file": tmp_path / "cert.pem", "tls_key_file": tmp_path / "key.pem"}
+
+
+async def connect(server, *, tls):
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode()) if tls else None
+    return Client(*await asyncio.open_connection("127.0.0.1", server.port, ssl=context))
+
+
+async def is_answered(client):
+    return (await client.call(RequestCode.GET_BROKER_CLUSTER_INFO)).code == 0
+
+
+async def test_an_enforcing_name_server_answers_over_tls_alone(tmp_path, files, caplog):
+    async with serving(tmp_path / "data", tls="enforcing", **files) as server:
+        client = await connect(server, tls=True)
+        assert await is_answered(client)
+        assert server.connection_count == 1
+        client.writer.close()
+        plain = await connect(server, tls=False)
+        plain.send(RequestCode.GET_BROKER_CLUSTER_INFO)
+        assert (await plain.reader.read())[:2] == b"\x15\x03"
+        assert (server.door_counters.handshakes, server.door_counters.refused_plain) == (1, 1)
+        shown = {family.name: family.samples[0].value for family in NameServerCollector(server).collect()}
+        assert shown["dledger_namesrv_tls_handshakes"] == 1
+        assert shown["dledger_namesrv_tls_certificate_ends_seconds"] > 0
+    assert "it speaks without TLS" in caplog.text
+
+
+async def test_a_permissive_name_server_answers_everybody(tmp_path, files):
+    async with serving(tmp_path / "data", tls="permissive", **files) as server:
+        for tls in (True, False):
+            client = await connect(server, tls=tls)
+            assert await is_answered(client)
+            client.writer.close()
+
+
+async def test_a_plain_name_server_says_why_tls_is_refused(tmp_path, caplog):
+    async with serving(tmp_path / "data") as server:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await connect(server, tls=True)
+    assert "it speaks TLS, which is off on this port" in caplog.text
+
+
+async def test_a_certificate_that_cannot_be_used_ends_the_start(tmp_path):
+    config = NameServerConfig(data=tmp_path / "data", port=0, tls="enforcing", tls_cert_file=tmp_path / "none.pem")
+    with pytest.raises(StartError, match=r"tls_cert_file .*none\.pem cannot be read"):
+        await NameServer(config).start()
+
+
+def test_a_certificate_is_asked_for():
+    with pytest.raises(ConfigError, match="tls_cert_file is missing while tls = 'enforcing'"):
+        build_config({"tls": "enforcing"})

@@ -1,0 +1,155 @@
+"""Whoever comes to a port with TLS is connected, or told why not, and nobody else notices."""
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+
+from dledger.net.tls import TlsContext
+from dledger_serving import doorman
+from dledger_serving.doorman import ALERT
+
+DEADLINE_S = 30.0
+
+
+async def exchange(port, words=b"hello", **options):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number, **options)
+    try:
+        writer.write(words)
+        return await reader.readexactly(len(words))
+    finally:
+        writer.close()
+
+
+@pytest.fixture(autouse=True)
+async def deadline():
+    async with asyncio.timeout(DEADLINE_S):
+        yield
+
+
+async def until(holds):
+    """Wait for what only the server's side of a connection knows."""
+    while not holds():  # noqa: ASYNC110 - see above
+        await asyncio.sleep(0)
+
+
+async def hello(certificates):
+    """The bytes with which a client begins."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = certificates.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return client, incoming, outgoing
+
+
+@pytest.mark.parametrize("takes_plain", [False, True])
+async def test_tls_comes_in_and_what_is_said_arrives(serving, certificates, takes_plain):
+    words = bytes(range(256)) * 4096
+    async with serving(takes_plain=takes_plain) as port:
+        assert await exchange(port, words, ssl=certificates.client()) == words
+        assert (port.door.counters.handshakes, port.door.counters.failures) == (1, 0)
+
+
+async def test_plain_comes_in_where_the_port_is_permissive(serving):
+    async with serving(takes_plain=True) as port:
+        assert await exchange(port) == b"hello"
+        assert port.door.counters.handshakes == 0
+
+
+async def test_plain_is_told_by_an_alert_where_it_is_not(serving, caplog):
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(b"\0\0\1\0 and so on")
+        assert await reader.read() == ALERT
+        writer.close()
+        assert not port.received
+        assert port.door.counters.refused_plain == 1
+    assert "it speaks without TLS, which this port asks for (tls = enforcing)" in caplog.text
+
+
+async def test_a_handshake_that_comes_byte_by_byte_is_finished(serving, certificates):
+    """What the doorman has read, and what it has not, are the same stream."""
+    async with serving() as port:
+        client, incoming, outgoing = await hello(certificates)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in outgoing.read():
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(1 << 16))
+        client.write(b"first words")  # in one write with the last of the handshake
+        writer.write(outgoing.read())
+        await until(lambda: port.received)
+        assert b"".join(port.received) == b"first words"
+        writer.close()
+
+
+async def test_garbage_after_the_first_byte_is_a_failed_handshake(serving, caplog):
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(b"\x16\x03\x01" + b"garbage" * 20)
+        await reader.read()
+        writer.close()
+        assert port.door.counters.failures == 1
+        assert not port.open
+    assert "its TLS handshake failed" in caplog.text
+
+
+async def test_whoever_is_gone_in_the_middle_of_a_handshake_leaves_nothing(serving, certificates):
+    async with serving() as port:
+        _, _, outgoing = await hello(certificates)
+        _, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(outgoing.read())
+        writer.transport.abort()
+        await until(lambda: port.door.counters.failures and not port.door._waiting)
+        assert not port.open
+
+
+async def test_those_who_say_nothing_give_way(serving, certificates):
+    async with serving(max_connections=3) as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port.number) for _ in range(3)]
+        assert await exchange(port, ssl=certificates.client()) == b"hello"
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_handshake_that_is_never_finished_ends(serving, certificates, monkeypatch):
+    monkeypatch.setattr(doorman, "HANDSHAKE_TIMEOUT_S", 0.05)
+    async with serving() as port:
+        _, _, outgoing = await hello(certificates)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(outgoing.read())
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(1 << 20)
+        writer.close()
+        assert port.door.counters.failures == 1
+
+
+async def test_a_client_without_a_certificate_is_kept_out_where_one_is_asked_for(serving, certificates):
+    files = certificates.files
+    asking = TlsContext.for_server(type(files)(files.certificate, files.key, certificates.trusted), ssl.CERT_REQUIRED)
+    async with serving(context=asking) as port:
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await exchange(port, ssl=certificates.client())
+        await until(lambda: port.door.counters.failures)
+        shown = certificates.client()
+        shown.load_cert_chain(files.certificate, files.key)
+        assert await exchange(port, ssl=shown) == b"hello"
+
+
+async def test_versions_before_1_2_are_refused(serving, certificates):
+    old = certificates.client()
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    async with serving() as port:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await exchange(port, ssl=old)
