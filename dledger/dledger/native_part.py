@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -42,6 +43,12 @@ class NativePart(Protocol):
 
     INTERFACE: int
     __version__: str
+
+    def scan_runs(self, records: bytes | memoryview, log_position: int) -> list[tuple[bytes, int, int, bytes]] | None:
+        """`dledger_broker.views.scan.scan_runs`; None of records that are unusual or not sound."""
+
+    def scan_keys(self, data: bytes, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """The rows of `dledger_broker.views.keyscan.scan_keys`; None of records that are unusual or not sound."""
 
     def SyncThread(self) -> SyncThread:  # noqa: N802 - a class of the module
         """Start a thread. OSError if there can be no more."""

@@ -1,17 +1,19 @@
 """Reads the keys of records for the key index: its work for every message.
 
 Messages of one producer look alike: the same topic, and properties that differ in the value of the unique key alone.
-Such records are read all at once, as columns of numbers; every other record is read field by field.
+Such records are read all at once, as columns of numbers; every other record is read field by field. The native part,
+if there is one, reads whatever has nothing unusual, without the interpreter's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dledger import native_part
 from dledger_broker.views.columns import MIN_ROWS, Rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.keyfile import KEYS_TYPE, IndexedKey, Keys, as_keys, key_hash, key_hashes
 from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
@@ -50,11 +52,18 @@ def record_keys(record: RecordRef) -> list[bytes]:
     return keys
 
 
-def scan_keys(data: bytes, spans: Iterable[tuple[int, int]]) -> Keys:
+def scan_keys(data: bytes, spans: Sequence[tuple[int, int]]) -> Keys:
     """The keys of all records in the pieces `data[start:end]`, which hold nothing else, in their order.
 
     Raises `RecordError` at a record that cannot be read.
     """
+    part = native_part.PART
+    if part is not None and (rows := part.scan_keys(data, spans)) is not None:
+        return np.frombuffer(rows, KEYS_TYPE)
+    return _scan_in_python(data, spans)
+
+
+def _scan_in_python(data: bytes, spans: Sequence[tuple[int, int]]) -> Keys:
     starts = [start for span in spans for start in record_starts(data, *span)]
     alike = np.zeros(len(starts), np.bool_)
     found = np.empty(len(starts), KEYS_TYPE)

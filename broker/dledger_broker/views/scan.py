@@ -3,7 +3,8 @@
 Records of one producer look alike: the same topic, as many bytes of properties. A record whose topic field and
 properties length are those of the record before it is therefore known to be sound once its size fits, and costs one
 unpack, one comparison and one search for a tag. Every other record is read field by field. An entry of many records
-that all look like its first one is read as columns of numbers.
+that all look like its first one is read as columns of numbers; another one by the native part, if there is one and
+nothing is unusual.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from dledger import native_part
 from dledger_broker.views.columns import as_rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.units import UNIT, UNIT_BYTES, UNIT_TYPE
 from dledger_remoting.errors import RecordError
@@ -58,6 +60,13 @@ def scan_runs(records: bytes | memoryview, log_position: int) -> list[TopicRun]:
         and (runs := _scan_columns(records, log_position)) is not None
     ):
         return runs
+    part = native_part.PART
+    if part is not None and (runs := part.scan_runs(records, log_position)) is not None:
+        return runs
+    return _scan_one_by_one(records, log_position)
+
+
+def _scan_one_by_one(records: bytes | memoryview, log_position: int) -> list[TopicRun]:
     data = bytes(records)
     unpack, pack, find = _HEAD.unpack_from, UNIT.pack, data.find
     open_runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
