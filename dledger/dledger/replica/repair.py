@@ -220,9 +220,10 @@ class Repairer:
         if committed > store.last_index:
             return  # the log is being replaced by the position of a snapshot
         try:
-            before = store.position_at(committed + 1)
-        except CorruptionError:
-            return  # it is being repaired
+            # Segments are scrubbed whole, so it is enough to know where the first one with uncommitted entries begins.
+            before = store.segment_start(committed + 1)
+        except TrimmedError:
+            return  # the same, and its segments are gone already
         self._scan(BACKGROUND, partial(store.scrub_step, SCRUB_IDLE_BYTES if idle else SCRUB_BUSY_BYTES, before))
 
     def _scan(self, lane: str, work: Callable[[], Sequence[CorruptRange]]) -> None:

@@ -129,7 +129,10 @@ class LogStore(LogReader):
         try:
             for directory in (DIRECTORY, INDEX_DIRECTORY, "raft"):
                 disk.mkdir(directory)
+            # Whoever gave a file its name may have been killed before it synced that: a name is believed once it is
+            # on the disk, above all that of the intent to reset the log.
             disk.sync_dir("")
+            disk.sync_dir("raft")
             is_new = not disk.exists("raft/mark") and not list_positions(disk, DIRECTORY) and not snapshots.list()
             mark, value = DurableMark.open(disk)
             commit = SavedCommit.open(disk)

@@ -203,6 +203,10 @@ class LogReader:
             return unit.position == segment.start
         return self._unit(index - 1)[1].end == unit.position
 
+    def segment_start(self, index: int) -> int:
+        """Where the segment begins that holds an entry, or the last one; from memory.  Raises `TrimmedError`."""
+        return self._table.of_index(index).start
+
     def first_index_of_segment(self, position: int) -> int:
         """The first index in the segment that holds a position.  Raises `TrimmedError` below the first."""
         return self._table.containing(position).first_index

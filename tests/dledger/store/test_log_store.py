@@ -22,6 +22,7 @@ from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
 from dledger.store.log import LogStore
+from dledger.store.reset import prepare_reset
 from dledger.store.segments import Segment, SegmentTable, segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk, SimFile
@@ -369,6 +370,29 @@ def test_an_interrupted_reset_is_carried_out_at_the_next_start():
             assert fatal_step > 10
             return
     pytest.fail("the reset never came through")
+
+
+def test_a_start_believes_the_intent_of_a_reset_once_it_is_on_the_disk():
+    """Who announced it may have been killed before that, and where files go first, a power loss may leave neither."""
+    disk = SimDisk(random.Random(1))
+    model = LoggedModel(disk)
+    model.fill(random.Random(6), 30)
+    model.sync()
+    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+    model.snapshots.begin(base).commit()
+    prepare_reset(disk, base)
+    disk.rename("raft/reset.tmp", "raft/reset")
+    disk.kill()
+    assert disk.durable_size("raft/reset") == 0
+    durable_at_unlink: list[bool] = []
+    disk.entered = lambda operation, path: (
+        durable_at_unlink.append(disk.durable_size("raft/reset") > 0)
+        if operation == "unlink" and path.startswith("commitlog/")
+        else None
+    )
+    assert model.open().last_index == 999
+    assert len(durable_at_unlink) > 3
+    assert all(durable_at_unlink[:-1]), "the last one is of the new log"
 
 
 def test_a_reset_that_was_prepared_takes_no_space():

@@ -1,3 +1,4 @@
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -6,10 +7,12 @@ from typing import Any
 import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel
 
+from dledger import loop_guard
 from dledger.errors import CorruptionError, LogFullError
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
 from dledger.store import repair
 from dledger.store.repair import SPOOL_PATH, Spool
+from dledger.store.window import RecentWindow
 from dledger.testing.disk import SimDisk
 from dledger.types import EntryMeta
 from tests.dledger.fake_driver import Unfailing
@@ -248,6 +251,29 @@ class Asked:
         return True
 
 
+def repairer_of(model: LoggedModel, asked: Asked, engine: SimpleNamespace) -> Repairer:
+    peers = {"n1": MEMBERS.voters[1]}
+    return Repairer("n0", asked, asked, model.log, peers, None, None, engine, Unfailing(), rest_s=60.0)
+
+
+def test_the_event_loops_part_of_a_scrub_reads_no_disk_however_far_commits_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = closed_log()
+    model.open()
+    model.log._recent = RecentWindow(model.log.last_index + 1, [])  # as if many entries followed
+    asked, works = Asked(), []
+    monkeypatch.setattr(asked, "run_blocking", lambda _lane, work, _done: works.append(work))
+    monkeypatch.setattr(loop_guard, "_tolerated", None)
+
+    async def on_loop() -> None:
+        repairer_of(model, asked, SimpleNamespace(commit_index=2)).tick()
+
+    asyncio.run(on_loop())
+    (scrub,) = works
+    assert scrub() == []
+
+
 def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
     """The leader may replace it, while the event loop knows nothing of a repair that is writing."""
     model = closed_log()
@@ -256,18 +282,7 @@ def test_no_peer_is_asked_for_an_entry_before_it_is_committed():
     (damaged,) = model.log.corrupt_ranges
     assert (damaged.first_index, damaged.next_index) == (59, 60)
     asked, engine = Asked(), SimpleNamespace(commit_index=58)
-    repairer = Repairer(
-        "n0",
-        asked,
-        asked,
-        model.log,
-        {"n1": MEMBERS.voters[1]},
-        None,
-        None,
-        engine,
-        Unfailing(),
-        rest_s=60.0,
-    )
+    repairer = repairer_of(model, asked, engine)
     for _ in range(5):
         repairer.tick()
     assert asked.requests == []
