@@ -14,6 +14,7 @@
 PYTHON ?= python3
 SEEDS  ?= 100
 SECONDS ?= 40
+ENGINE  ?= native
 RECORD ?=
 INPUT  ?=
 BENCH  ?=
@@ -107,8 +108,8 @@ fix: $(DEV) ## format, fix what can be fixed mechanically, write the page of req
 	$(BIN)/python .ci/reference.py --write
 	$(BIN)/python .ci/configuration.py --write
 
-sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n)
-	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS)
+sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n, ENGINE=pysyncobj)
+	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS) --engine $(ENGINE)
 
 golden: $(DEV) ## compare what this build writes and answers with what was recorded (RECORD=yes: record it; look at what changes)
 	$(if $(filter yes,$(RECORD)),RECORD_GOLDEN=yes) $(BIN)/python -m pytest -q tests/recorded

@@ -26,6 +26,8 @@ NO_CHAIN: Final = -1
 NATIVE_ENGINE: Final = "native"
 """Name of the engine of those groups whose identities and handshakes name none."""
 
+PYSYNCOBJ_ENGINE: Final = "pysyncobj"
+
 
 class EntryKind(IntEnum):
     """The `magic` of an entry header."""

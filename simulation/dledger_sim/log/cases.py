@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dledger.types import NATIVE_ENGINE
 from dledger_sim.log.faults import FAULTS, Fault
 
 DEFAULT_SECONDS = 20.0
@@ -39,6 +40,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     clients: int | None = None
     operations: int | None = None
     kinds: tuple[str, ...] | None = None
+    engine: str = NATIVE_ENGINE
+    """Name of the engine that all nodes have."""
 
     @property
     def limits(self) -> Limits:

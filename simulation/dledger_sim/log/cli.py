@@ -13,6 +13,8 @@ from pathlib import Path
 
 import click
 
+from dledger.engines.named import ENGINES
+from dledger.types import NATIVE_ENGINE
 from dledger_sim.log.campaign import Lab, judge, judge_all, open_lab
 from dledger_sim.log.cases import DEFAULT_SECONDS, Case, decode_case, encode_case
 from dledger_sim.log.figures import figures, write_figures
@@ -102,6 +104,9 @@ def _seeds(simulator: _Simulator) -> click.Group:
     @click.option(
         "--scenario", "chosen", multiple=True, type=simulator.scenario, help="Only this; by default all in turn."
     )
+    @click.option(
+        "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Of all nodes."
+    )
     @click.option("--mutant", type=simulator.mutant, help="Switch a known bug on: it must be caught.")
     @click.option("--seed", type=int, help="Run this seed only.")
     @click.option("--trace", is_flag=True, help="Print what happens (with --seed).")
@@ -116,6 +121,7 @@ def _seeds(simulator: _Simulator) -> click.Group:
         seconds: float,
         jobs: int,
         chosen: tuple[str, ...],
+        engine: str,
         mutant: str | None,
         seed: int | None,
         trace: bool,
@@ -128,12 +134,15 @@ def _seeds(simulator: _Simulator) -> click.Group:
             return
         in_turn = simulator.in_turn(chosen, mutant)
         if seed is not None:
-            outcome = judge(Case(in_turn[0], seed, seconds), simulator.lab, mutant, trace=print if trace else None)
+            outcome = judge(
+                Case(in_turn[0], seed, seconds, engine=engine), simulator.lab, mutant, trace=print if trace else None
+            )
             _report(simulator.module, outcome, mutant)
             sys.exit(outcome.violation is not None)
         totals = load_totals(state)
         first = max(first, totals.next_seed)
-        cases = [Case(in_turn[number % len(in_turn)], number, seconds) for number in range(first, first + seeds)]
+        numbers = range(first, first + seeds)
+        cases = [Case(in_turn[number % len(in_turn)], number, seconds, engine=engine) for number in numbers]
         run = _Series(simulator, cases, jobs, mutant, minutes, state, keep).run(totals)
         if state is not None:
             print(f"in all: {totals.seeds} seeds, {totals.simulated_s / 3600:.1f} simulated hours")
@@ -221,6 +230,8 @@ def _mutants(simulator: _Simulator) -> click.Command:
 
 def _repeat(module: str, case: Case, mutant: str | None) -> str:
     line = f"python -m {module} --scenario {case.scenario} --seed {case.seed} --seconds {case.seconds:g} --trace"
+    if case.engine != NATIVE_ENGINE:
+        line += f" --engine {case.engine}"
     return f"{line} --mutant {mutant}" if mutant else line
 
 

@@ -84,7 +84,8 @@ class GroupSettings:
 class SimGroup:
     """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken.
 
-    `serve` makes the service of each life of a node.  What replicas say to each other is judged for the native engine.
+    `serve` makes the service of each life of a node.  What replicas say to each other is judged if they say it in
+    messages of `dledger.core`.
     """
 
     def __init__(
@@ -316,7 +317,7 @@ class SimGroup:
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
 
         def sent(to: str, message: Message) -> None:
-            if self._engine is NATIVE:
+            if self._engine.codec is NATIVE.codec:
                 self.witness.sending(life, to, message)
 
         transport = SimTransport(self.network, me, sent)
@@ -351,7 +352,7 @@ class SimGroup:
         replica = Replica(
             node.config, opened, environment, transport, life.machine, engine=self._engine, on_failure=failed
         )
-        if self._engine is NATIVE:
+        if self._engine.codec is NATIVE.codec:
             core_of(replica).table.window = self.settings.sizes_window
         life.run(replica)
         return life

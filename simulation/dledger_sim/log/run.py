@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dledger import loop_guard
+from dledger.engines.named import engine_named
 from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger_sim.log.cases import Case, Strike
@@ -63,7 +64,7 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
     plan = scenario.plan(_random(case, "plan"), case.kinds)
     trial = scenario.draw(_random(case, "clients"), case.limits)
     scheduler = Scheduler()
-    group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve)
+    group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve, engine=engine_named(case.engine))
     group.trace = trace
     nemesis = Nemesis(
         group,

@@ -1,0 +1,41 @@
+"""Whole groups whose engine is the one around PySyncObj, from a few seeds; `make sim ENGINE=pysyncobj` runs more."""
+
+import pytest
+
+from dledger.engines.pysyncobj import library
+from dledger.types import PYSYNCOBJ_ENGINE
+from dledger_sim.log.campaign import judge
+from dledger_sim.log.cases import Case
+
+LAB = "dledger_sim.brokers.lab"
+
+SEEDS = (
+    *(("log", seed) for seed in range(500, 504)),
+    *(("modes", seed) for seed in range(500, 503)),
+    # Who had been alone had committed more than a majority of those who vote now.
+    ("modes", 27),
+    ("threads", 500),
+    ("broker", 500),
+    ("mixed", 500),
+)
+
+
+@pytest.mark.parametrize(("scenario", "seed"), SEEDS)
+def test_no_promise_is_broken(scenario: str, seed: int) -> None:
+    outcome = judge(Case(scenario, seed, 6.0, engine=PYSYNCOBJ_ENGINE), LAB)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.place}"
+    assert outcome.committed > 0
+    assert outcome.terms > 0
+
+
+def test_a_case_that_names_no_engine_is_one_of_the_native_engine() -> None:
+    assert Case("log", 1).engine == "native"
+
+
+def test_every_start_of_a_node_makes_a_syncobj(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seeds above run another engine than the others do."""
+    made = []
+    private_module = library.private_module
+    monkeypatch.setattr(library, "private_module", lambda: made.append(1) or private_module())
+    assert judge(Case("log", 500, 2.0, engine=PYSYNCOBJ_ENGINE), LAB).violation is None
+    assert len(made) >= 3
