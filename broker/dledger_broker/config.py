@@ -23,9 +23,9 @@ from dledger_broker.broker_conf import read_properties, with_effect
 from dledger_broker.config_keys.identity import MAX_BROKER_ID, Addresses, Identity
 from dledger_broker.config_keys.limits import Limits
 from dledger_broker.config_keys.messages import DelayedMessages, IdempotentSends, TopicsAndGroups, Transactions
+from dledger_broker.config_keys.outgoing_tls import TlsConnections
 from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, Timing
 from dledger_broker.errors import ConfigError
-from dledger_serving.tls_keys import TlsPorts
 
 PROPERTIES: Final = (".conf", ".properties")
 """What the names of files end with that are in the form of RocketMQ's `broker.conf`."""
@@ -36,7 +36,7 @@ _DIGITS: Final = "0123456789"
 class BrokerConfig(
     Identity,
     Addresses,
-    TlsPorts,
+    TlsConnections,
     Replication,
     TopicsAndGroups,
     IdempotentSends,

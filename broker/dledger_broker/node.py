@@ -72,6 +72,7 @@ class Broker:
         """What the group's nodes share, once it was read; None if `secret_file` is not set."""
         self.tls: TlsContext | None = None
         """What the ports for clients speak TLS with, None if they do not."""
+        self._namesrv_tls: TlsContext | None = None
         self._renewal = Renewal((), self._count_restart)
         self._restarts = 0
         self._bootstrap = bootstrap
@@ -297,10 +298,11 @@ class Broker:
     def _read_certificates(self) -> None:
         try:
             self.tls = self.config.server_context()
+            self._namesrv_tls = self.config.name_server_context()
         except LogConfigError as error:
             raise ConfigError(str(error)) from error
-        if self.tls is not None:
-            self._renewal = Renewal([self.tls], self._count_restart)
+        found = [context for context in (self.tls, self._namesrv_tls) if context is not None]
+        self._renewal = Renewal(found, self._count_restart)
 
     def _count_restart(self) -> None:
         self._restarts += 1
@@ -323,8 +325,8 @@ class Broker:
         )
         path = config.access_key_file
         credentials = None if path is None else Credentials(NODE, read_key_file(path).node_secret)
-        self.registrar = Registrar(machine, group, config, credentials)
-        self.route_lookups = RouteLookups(env, config.namesrv)
+        self.registrar = Registrar(machine, group, config, credentials, self._namesrv_tls)
+        self.route_lookups = RouteLookups(env, config.namesrv, self._namesrv_tls)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar)
         self.registrar.on_told = service.announcements.check

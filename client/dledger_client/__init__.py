@@ -32,6 +32,7 @@ from .errors import (
     RequestTimeoutError,
     SendError,
     SilentServerError,
+    TlsError,
     WrongServerError,
 )
 from .flow import FlowReason
@@ -60,6 +61,7 @@ from .sync_admin import SyncAdmin
 from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncCheck, SyncTransactionProducer
+from .tls import Tls
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
 __all__ = [
@@ -122,6 +124,8 @@ __all__ = [
     "SyncPullConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
+    "Tls",
+    "TlsError",
     "TopicConfig",
     "TopicRoute",
     "TransactionProducer",

@@ -14,6 +14,7 @@ from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .cluster_calls import Opening, decode
+from .tls import Tls
 
 _ADMINISTRATOR: Final = "Super"
 _NORMAL: Final = "Normal"
@@ -52,8 +53,15 @@ class AccountAdmin:
     repeated. Requests raise what those of `Admin` do.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], credentials: Credentials, *, timeout: float = 10.0) -> None:
-        self._opening = Opening("AccountAdmin", name_servers, timeout, credentials)
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        credentials: Credentials,
+        *,
+        timeout: float = 10.0,
+        tls: Tls | None = None,
+    ) -> None:
+        self._opening = Opening("AccountAdmin", name_servers, timeout, credentials, tls)
 
     async def start(self) -> None:
         """Open for requests."""

@@ -67,6 +67,7 @@ from .messages import MessageQueue, ReceivedMessage, messages_in
 from .offsets import QueueOffsets, StartFrom, check_start
 from .quota_calls import put_quota, quotas
 from .routes import TopicRoute
+from .tls import Tls
 
 BodyT = TypeVar("BodyT")
 
@@ -107,8 +108,9 @@ class Admin:
         *,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._opening = Opening("Admin", name_servers, timeout, credentials)
+        self._opening = Opening("Admin", name_servers, timeout, credentials, tls)
 
     async def start(self) -> None:
         """Open for requests."""

@@ -18,6 +18,7 @@ from .arguments import above_zero
 from .core import ClientCore, check_response
 from .errors import ClientClosedError, InvalidArgumentError, NoBrokerError, refusal
 from .nameservers import parse_addresses
+from .tls import Tls
 
 BodyT = TypeVar("BodyT")
 
@@ -28,20 +29,26 @@ class Opening:
     """The opening and closing of an administrator; `name` is what it is called in texts for whoever forgot to."""
 
     def __init__(
-        self, name: str, name_servers: str | Sequence[str], timeout: float, credentials: Credentials | None
+        self,
+        name: str,
+        name_servers: str | Sequence[str],
+        timeout: float,
+        credentials: Credentials | None,
+        tls: Tls | None,
     ) -> None:
         above_zero(timeout=timeout)
         self._name = name
         self._name_servers = parse_addresses(name_servers)
         self._timeout = timeout
         self._credentials = credentials
+        self._tls = tls
         self._opened: ClusterCalls | None = None
 
     def start(self) -> None:
         """Open for calls. Raises `ClientClosedError` the second time."""
         if self._opened is not None:
             raise ClientClosedError("the admin has been started before; make another one")
-        core = ClientCore(self._name_servers, credentials=self._credentials)
+        core = ClientCore(self._name_servers, credentials=self._credentials, tls=self._tls)
         self._opened = ClusterCalls(core, self._timeout)
         core.start()
 

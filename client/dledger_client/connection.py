@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
+from dledger.net.tls import TlsContext, handshake_failure
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
@@ -29,8 +31,10 @@ from .errors import (
     ConnectError,
     ConnectionLostError,
     RequestTimeoutError,
+    TlsError,
     WrongServerError,
 )
+from .tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +191,8 @@ class Connection(asyncio.Protocol):
         if self.is_open and self._transport is not None and not self._first_bytes:
             self._close_reason = "nothing has come"
             self._flush()
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # TLS has no such half
+                self._transport.write_eof()
 
     def close(self, reason: str = "closed by the client") -> None:
         """Close at once; requests under way raise `ConnectionLostError`."""
@@ -336,8 +341,10 @@ class ConnectionPool:
         on_lost: Callable[[Connection], None] | None = None,
         connect_timeout: float = 3.0,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._credentials = credentials
+        self._tls = None if tls is None else tls.context()
         self._on_request = on_request
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -390,16 +397,31 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(address, self._on_request, self._lost, self._credentials), host, port
+                    lambda: Connection(address, self._on_request, self._lost, self._credentials),
+                    host,
+                    port,
+                    ssl=None if self._tls is None else await self._fresh(self._tls),
                 )
         except TimeoutError:
             raise ConnectError(address, f"no connection within {self._connect_timeout:g} s") from None
         except OSError as error:
-            raise ConnectError(address, _reason(error)) from error
+            raise self._failure(address, error) from error
         self._open[address] = connection
         if self._on_connected is not None:
             self._on_connected(connection)
         return connection
+
+    def _failure(self, address: str, error: OSError) -> ConnectError:
+        """Why an address cannot be connected to. One that resets a handshake may be about to stop."""
+        said = None if self._tls is None else handshake_failure(error)
+        kind = TlsError if isinstance(error, ssl.SSLError) else ConnectError
+        return kind(address, said or _reason(error))
+
+    @staticmethod
+    async def _fresh(tls: TlsContext) -> ssl.SSLContext:
+        """The context of the files as they are now; reading them takes the event loop no time."""
+        await asyncio.to_thread(tls.refresh)
+        return tls.context
 
     def _hand_out(self, address: str) -> None:
         """Give those who wait what came of the opening.

@@ -38,6 +38,7 @@ from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
 from .takers import Taker, Takers
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class PushConsumer:
         priority: bool | Priority = False,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -136,6 +138,7 @@ class PushConsumer:
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
+        self._tls = tls
         self._group = self._namespace.full(group)
         self._subscriptions = subscriptions_of(
             self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
@@ -227,6 +230,7 @@ class PushConsumer:
             on_request=self._on_request,
             namespace=self._namespace,
             credentials=self._credentials,
+            tls=self._tls,
         )
         store: OffsetStore = BrokerOffsetStore(core, self._group)
         if self._offset_file is not None:

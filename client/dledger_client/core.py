@@ -41,6 +41,7 @@ from .leaders import BrokerGroup
 from .nameservers import NameServers, parse_addresses
 from .namespaces import NO_NAMESPACE, Namespace
 from .routes import RouteTable, TopicRoute
+from .tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class ClientCore:
     `heartbeat` makes the present heartbeat, None for a client that sends none. `on_request` gets requests of brokers
     other than the notice of a new leader. `leader_listeners` are called when a group has found a leader. Messages that
     are received have their topic's name within `namespace`; all other names are those that brokers know. Requests are
-    signed for the account of `credentials`.
+    signed for the account of `credentials`, and sent over TLS with `tls`.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class ClientCore:
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
         namespace: Namespace = NO_NAMESPACE,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         poll_seconds: float = 30.0,
     ) -> None:
         addresses = parse_addresses(name_servers)
@@ -110,7 +112,7 @@ class ClientCore:
         self.namespace = namespace
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(
-            self._on_request, on_connected=self._on_connected, on_lost=self._on_lost, credentials=credentials
+            self._on_request, on_connected=self._on_connected, on_lost=self._on_lost, credentials=credentials, tls=tls
         )
         self.name_servers = NameServers(addresses, self.pool)
         self.routes = RouteTable(self.name_servers, self._on_leader, poll_seconds=poll_seconds)

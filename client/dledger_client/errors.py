@@ -23,6 +23,8 @@ Outcome: TypeAlias = Literal["not_sent", "unknown"]
 _SHOWN_MEMBERS: Final = 20
 """A text names no more members of a group."""
 
+TLS_HINT: Final = "if it is one, this client has to speak TLS, too (tls=, DLEDGER_TLS_CA)"
+
 
 class ClientError(Exception):
     """Base of all errors that this package raises."""
@@ -90,9 +92,16 @@ class WrongServerError(ConnectError):
 
     def __init__(self, address: str, speaker: Speaker) -> None:
         wanted = "name server" if speaker is Speaker.BROKER else "name server and no broker"
-        ClientError.__init__(self, f"{address} is no {wanted}: {speaker.value} answered there")
+        hint = f"; {TLS_HINT}" if speaker is Speaker.TLS else ""
+        ClientError.__init__(self, f"{address} is no {wanted}: {speaker.value} answered there{hint}")
         self.address = address
         self.speaker = speaker
+
+
+class TlsError(ConnectError):
+    """A server could not be spoken to over TLS: it knows none, or its certificate is refused, or ours is."""
+
+    retryable = False
 
 
 class SilentServerError(ConnectError):

@@ -19,6 +19,7 @@ from .errors import (
     NoNameServerError,
     RequestTimeoutError,
     SilentServerError,
+    TlsError,
     WrongServerError,
 )
 
@@ -82,8 +83,8 @@ class NameServers:
         """The first answer of any name server, whatever its code.
 
         Raises `NoNameServerError` if none answers by `deadline`, a time of the event loop's clock; as soon as there is
-        no right server at any address, `WrongServerError` if something else has answered, `SilentServerError` if
-        nothing has.
+        no right server at any address, `WrongServerError` if something else has answered, `TlsError` if TLS
+        fails, `SilentServerError` if nothing has answered.
         """
         loop = asyncio.get_running_loop()
         failures = wrong = 0
@@ -103,7 +104,7 @@ class NameServers:
                 self._answered.add(address)
                 return response
             except ClientError as error:
-                wrong = wrong + 1 if isinstance(error, WrongServerError | SilentServerError) else 0
+                wrong = wrong + 1 if isinstance(error, WrongServerError | SilentServerError | TlsError) else 0
                 if wrong == len(self.addresses) or not (error.retryable or wrong):
                     raise
                 if self._current == index:

@@ -16,6 +16,7 @@ from .offers import Priority
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
 from .subscriptions import Filter
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
 
@@ -52,6 +53,7 @@ class OrderlyConsumer:
         priority: bool | Priority = False,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         start_timeout: float | None = 10.0,
         close_timeout: float = 5.0,
         warn_after: float = 60.0,
@@ -74,6 +76,7 @@ class OrderlyConsumer:
             priority=priority,
             namespace=namespace,
             credentials=credentials,
+            tls=tls,
             start_timeout=start_timeout,
             close_timeout=close_timeout,
             warn_after=warn_after,

@@ -35,6 +35,7 @@ from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult, results_in
 from .routes import queue_of_key
 from .sender import QueueChoice, Sender
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
 from .wire import Outgoing
@@ -92,12 +93,14 @@ class Producer:
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
+        self._tls = tls
         try:
             validate_group(group)
         except InvalidParameter as error:
@@ -139,6 +142,7 @@ class Producer:
             heartbeat=self._heartbeat,
             on_request=self._on_request,
             credentials=self._credentials,
+            tls=self._tls,
         )
         self._sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown

@@ -31,6 +31,7 @@ from .namespaces import Namespace
 from .offsets import QueueOffsets
 from .pauses import Pauses
 from .subscriptions import Filter, subscription
+from .tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class PullConsumer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         client_id: str | None = None,
     ) -> None:
         above_zero(timeout=timeout)
@@ -80,6 +82,7 @@ class PullConsumer:
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
+        self._tls = tls
         self._group = self._namespace.full(group)
         self._subscription = subscription("", filter, 0)
         self._timeout = timeout
@@ -96,7 +99,11 @@ class PullConsumer:
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
         self._core = ClientCore(
-            self._name_servers, client_id=self._client_id, namespace=self._namespace, credentials=self._credentials
+            self._name_servers,
+            client_id=self._client_id,
+            namespace=self._namespace,
+            credentials=self._credentials,
+            tls=self._tls,
         )
         self._core.start()
 

@@ -33,6 +33,7 @@ from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
 from .subscriptions import Filter, subscription
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
@@ -79,6 +80,7 @@ class SimpleConsumer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
@@ -92,6 +94,7 @@ class SimpleConsumer:
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
+        self._tls = tls
         self._group = self._namespace.full(group)
         self._topic = self._namespace.full(topic)
         self._wanted = subscription(self._topic, filter, 0)
@@ -108,7 +111,11 @@ class SimpleConsumer:
         if self._core is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
         self._core = ClientCore(
-            self._name_servers, client_id=self._client_id, namespace=self._namespace, credentials=self._credentials
+            self._name_servers,
+            client_id=self._client_id,
+            namespace=self._namespace,
+            credentials=self._credentials,
+            tls=self._tls,
         )
         self._core.start()
         if self._tracer is not None:

@@ -32,6 +32,7 @@ from .replies import Reply
 from .results import SendResult
 from .stalls import QueueStall
 from .subscriptions import Filter
+from .tls import Tls
 
 _PREFETCH: int = 32
 
@@ -51,6 +52,7 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight_bytes: int
     namespace: str | None
     credentials: Credentials | None
+    tls: Tls | None
     client_id: str | None
     trace: bool | str
     max_traces: int
@@ -76,6 +78,7 @@ class ConsumerOptions(TypedDict, total=False):
     priority: bool | Priority
     namespace: str | None
     credentials: Credentials | None
+    tls: Tls | None
     start_timeout: float | None
     warn_after: float
     client_id: str | None

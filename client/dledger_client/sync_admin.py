@@ -24,15 +24,21 @@ from .groups import GroupMember, QueueReader, QueueStatus
 from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .routes import TopicRoute
+from .tls import Tls
 
 
 class SyncAdmin(ClosedAfterUse):
     """A blocking `Admin`."""
 
     def __init__(
-        self, name_servers: str | Sequence[str], *, timeout: float = 10.0, credentials: Credentials | None = None
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        timeout: float = 10.0,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._admin = Admin(name_servers, timeout=timeout, credentials=credentials)
+        self._admin = Admin(name_servers, timeout=timeout, credentials=credentials, tls=tls)
         self._blocking = Blocking("dledger admin", self._admin.start())
 
     def close(self) -> None:

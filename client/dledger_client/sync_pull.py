@@ -12,6 +12,7 @@ from .blocking import Blocking, ClosedAfterUse, evaluate
 from .messages import MessageQueue, ReceivedMessage
 from .pull import DEFAULT_TIMEOUT_SECONDS, PullConsumer
 from .subscriptions import Filter
+from .tls import Tls
 
 
 @checked
@@ -34,6 +35,7 @@ class SyncPullConsumer(ClosedAfterUse):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         client_id: str | None = None,
     ) -> None:
         """See `PullConsumer`."""
@@ -44,6 +46,7 @@ class SyncPullConsumer(ClosedAfterUse):
             timeout=timeout,
             namespace=namespace,
             credentials=credentials,
+            tls=tls,
             client_id=client_id,
         )
         self._blocking = Blocking("dledger pull consumer", self._consumer.start())

@@ -13,6 +13,7 @@ from .blocking import Blocking, ClosedAfterUse
 from .messages import ReceivedMessage
 from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
 from .subscriptions import Filter
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
 
@@ -38,6 +39,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
@@ -53,6 +55,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
             timeout=timeout,
             namespace=namespace,
             credentials=credentials,
+            tls=tls,
             client_id=client_id,
             trace=trace,
             max_traces=max_traces,

@@ -11,6 +11,7 @@ from dledger_remoting.signatures import Credentials
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
 from .producer import DEFAULT_TIMEOUT_SECONDS
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 from .transactions import Decision, OpenTransaction, TransactionProducer
 
@@ -36,6 +37,7 @@ class SyncTransactionProducer(ClosedAfterUse):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
@@ -51,6 +53,7 @@ class SyncTransactionProducer(ClosedAfterUse):
             timeout=timeout,
             namespace=namespace,
             credentials=credentials,
+            tls=tls,
             trace=trace,
             max_traces=max_traces,
         )

@@ -38,6 +38,7 @@ from .messages import Message
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
+from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class TransactionProducer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         namespace: str | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
@@ -123,6 +125,7 @@ class TransactionProducer:
             compress_over_bytes=None,
             namespace=namespace,
             credentials=credentials,
+            tls=tls,
             trace=trace,
             max_traces=max_traces,
         )

@@ -11,7 +11,7 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
 from dledger_remoting.frame import FrameDecoder
-from dledger_remoting.speakers import ENOUGH_BYTES, tls_refusal
+from dledger_remoting.speakers import ENOUGH_BYTES, TLS_ALERT, tls_refusal
 from dledger_serving.request_memory import RequestMemory
 
 from .config import NameServerConfig
@@ -170,7 +170,10 @@ class Connection(asyncio.Protocol):
                 request = decode_command(frame)
             except FrameError as error:
                 self._owner.counters.frames_refused += 1
-                self.abort(str(tls_refusal(self._first) or error))
+                refusal = tls_refusal(self._first)
+                if refusal is not None:
+                    self._transport.write(TLS_ALERT)
+                self.abort(str(refusal or error))
                 return
             if not request.is_response:
                 self._handle(request)

@@ -30,6 +30,10 @@ ENOUGH_BYTES: Final = 12
 CLOSES_UNHEARD: Final = "says nothing, and closes the connection when it is spoken to, as a TLS port does"
 """What is said of a server that ends connections before a byte came; most of TLS do so, without an alert."""
 
+TLS_ALERT: Final = bytes.fromhex("15030300020246")
+"""What OpenSSL says to whoever speaks no TLS: a fatal alert, `protocol_version`. Whoever speaks TLS to a port that does
+not is told the same, for his library has words for it."""
+
 _PREFIX: Final = Struct(">II")
 _TLS_RECORDS: Final = range(20, 24)
 _TLS_MAJOR: Final = 3

@@ -19,11 +19,10 @@ from typing import Final, cast
 
 from dledger.net.eviction import oldest_of_busiest_host
 from dledger.net.tls import TlsContext
+from dledger_remoting.speakers import TLS_ALERT
 
 HANDSHAKE: Final = 22
 """The type of the TLS record with which a client begins."""
-ALERT: Final = bytes.fromhex("15030300020246")
-"""What OpenSSL answers as well to who speaks no TLS: a fatal alert, `protocol_version`."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 2.0
 """How long a connection that is closed waits for the other side to say that it has seen it."""
@@ -147,7 +146,7 @@ class Doorman(asyncio.Protocol):
             self._door.counters.refused_plain += 1
             self._door.complain(self._client, "it speaks without TLS, which this port asks for (tls = enforcing)")
             self._door.leave(self)
-            transport.write(ALERT)
+            transport.write(TLS_ALERT)
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature

@@ -4,7 +4,7 @@ import pytest
 from command_fakes import fails_in_one_line, use_fakes
 
 from dledger_admin.commands.signing import signing
-from dledger_client import Credentials
+from dledger_client import Credentials, Tls
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +34,14 @@ def test_a_file_without_both_is_refused_and_not_shown(monkeypatch, tmp_path, con
     assert "planted" not in told
     monkeypatch.setenv("DLEDGER_CREDENTIALS", str(tmp_path / "absent"))
     assert "No such file" in fails_in_one_line("pin", "list")
+
+
+def test_tls_is_spoken_if_authorities_are_named(monkeypatch, tmp_path):
+    for name in ("DLEDGER_TLS_CA", "DLEDGER_TLS_CERT", "DLEDGER_TLS_KEY", "DLEDGER_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "tls" not in signing()
+    monkeypatch.setenv("DLEDGER_TLS_CA", "ca.pem")
+    assert signing() == {"tls": Tls("ca.pem")}
+    monkeypatch.setenv("DLEDGER_TLS_CERT", "cert.pem")
+    monkeypatch.setenv("DLEDGER_TLS_KEY", "key.pem")
+    assert signing() == {"tls": Tls("ca.pem", "cert.pem", "key.pem")}

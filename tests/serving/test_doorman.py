@@ -7,8 +7,8 @@ import ssl
 import pytest
 
 from dledger.net.tls import TlsContext
+from dledger_remoting.speakers import TLS_ALERT
 from dledger_serving import doorman
-from dledger_serving.doorman import ALERT
 
 DEADLINE_S = 30.0
 
@@ -61,7 +61,7 @@ async def test_plain_is_told_by_an_alert_where_it_is_not(serving, caplog):
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
         writer.write(b"\0\0\1\0 and so on")
-        assert await reader.read() == ALERT
+        assert await reader.read() == TLS_ALERT
         writer.close()
         assert not port.received
         assert port.door.counters.refused_plain == 1

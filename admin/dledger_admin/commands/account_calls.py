@@ -14,6 +14,7 @@ from dledger_remoting.root_account import root_credentials
 from ..errors import AdminError
 from .client_calls import run
 from .options import AbsolutePath
+from .signing import named_tls
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Result = TypeVar("Result")
@@ -45,7 +46,7 @@ def with_accounts(namesrv: str, key_file: Path, work: Callable[[AccountAdmin], A
         raise AdminError(f"the key file {key_file}: {reason}") from None
 
     async def session() -> Result:
-        async with AccountAdmin(namesrv, credentials) as admin:
+        async with AccountAdmin(namesrv, credentials, tls=named_tls()) as admin:
             return await work(admin)
 
     return run(session, namesrv)

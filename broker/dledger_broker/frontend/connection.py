@@ -20,7 +20,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
-from dledger_remoting.speakers import tls_refusal
+from dledger_remoting.speakers import TLS_ALERT, tls_refusal
 from dledger_serving.request_memory import RequestMemory
 
 _logger = logging.getLogger(__name__)
@@ -144,7 +144,10 @@ class ClientConnection(asyncio.Protocol):
                 self._keep_rest(data, consumed)
         except FrameError as error:
             self._listener.handle_reads()  # what came before is answered
-            self.break_off(error if self._greeted else tls_refusal(data) or error)
+            refusal = None if self._greeted else tls_refusal(data)
+            if refusal is not None:
+                self._send((TLS_ALERT,))
+            self.break_off(refusal or error)
 
     def too_much_in_flight(self) -> None:
         """Read on only after answers."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from dledger.net.tls import TlsContext, handshake_failure
 from dledger_broker.addresses import Address
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import ProtocolError
@@ -41,15 +42,29 @@ class NameServerConnection:
 
     @classmethod
     async def open(
-        cls, address: Address, timeout_s: float, on_lost: Callable[[], None], credentials: Credentials | None = None
+        cls,
+        address: Address,
+        timeout_s: float,
+        on_lost: Callable[[], None],
+        credentials: Credentials | None = None,
+        tls: TlsContext | None = None,
     ) -> NameServerConnection:
-        """Connect; requests are signed for the account of `credentials`. Raises OSError, TimeoutError."""
+        """Connect, over TLS with `tls`; requests are signed for the account of `credentials`.
+
+        Raises OSError, TimeoutError.
+        """
+        context = None if tls is None else tls.context
         try:
             async with asyncio.timeout(timeout_s):
-                streams = await asyncio.open_connection(address.host, address.port)
+                streams = await asyncio.open_connection(address.host, address.port, ssl=context)
                 return cls(*streams, timeout_s, on_lost, credentials)
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {timeout_s:g} s") from error
+        except OSError as error:
+            said = None if tls is None else handshake_failure(error)
+            if said is None:
+                raise
+            raise ConnectionError(said) from error
 
     async def call(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
@@ -77,7 +92,8 @@ class NameServerConnection:
                 heard = True
                 if first is not None and (speaker := speaker_of(first := first + data)) is not None:
                     if speaker is not Speaker.REMOTING:
-                        raise ProtocolError(f"{speaker.value} answered there, which is no name server")
+                        hint = "; if it is one, tls_namesrv_ca_file is missing" if speaker is Speaker.TLS else ""
+                        raise ProtocolError(f"{speaker.value} answered there, which is no name server{hint}")
                     first = None
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from dledger.net.tls import TlsContext
 from dledger.supervision import supervise
 from dledger_broker.addresses import Address
 from dledger_broker.config import BrokerConfig
@@ -90,9 +91,15 @@ class Registrar:
     """Registers this node. `start`, then `leave` to unregister, then `stop`."""
 
     def __init__(
-        self, machine: BrokerMachine, group: Group, config: BrokerConfig, credentials: Credentials | None = None
+        self,
+        machine: BrokerMachine,
+        group: Group,
+        config: BrokerConfig,
+        credentials: Credentials | None = None,
+        tls: TlsContext | None = None,
     ) -> None:
         self.credentials = credentials
+        self.tls = tls
         """What requests to name servers are signed with."""
         self._machine = machine
         self._group = group
@@ -342,7 +349,11 @@ class _Link:
             try:
                 self._announced_id = None
                 self._wire = await NameServerConnection.open(
-                    self._address, REQUEST_TIMEOUT_S, partial(self.wake, urgent=True), self._registrar.credentials
+                    self._address,
+                    REQUEST_TIMEOUT_S,
+                    partial(self.wake, urgent=True),
+                    self._registrar.credentials,
+                    self._registrar.tls,
                 )
                 self._watch_silence()
                 await self._register()

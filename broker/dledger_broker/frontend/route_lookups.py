@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.environment import Cancellable, Environment
+from dledger.net.tls import TlsContext
 from dledger_broker.addresses import Address
 from dledger_broker.clients.topic_routes import Found
 from dledger_broker.frontend.name_server import NameServerConnection
@@ -47,8 +48,9 @@ class _Waiting(NamedTuple):
 class RouteLookups:
     """Asks these name servers; without any there are no other groups. `stop` answers those who wait."""
 
-    def __init__(self, env: Environment, name_servers: Iterable[Address]) -> None:
+    def __init__(self, env: Environment, name_servers: Iterable[Address], tls: TlsContext | None = None) -> None:
         self._env = env
+        self._tls = tls
         self._name_servers = deque(name_servers)
         self._connections: dict[Address, NameServerConnection] = {}
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -116,7 +118,9 @@ class RouteLookups:
         connection = self._connections.get(address)
         if connection is None:
             lost = partial(self._drop, address)
-            connection = self._connections[address] = await NameServerConnection.open(address, ANSWER_S, lost)
+            connection = self._connections[address] = await NameServerConnection.open(
+                address, ANSWER_S, lost, tls=self._tls
+            )
         header = RouteHeader(topic, accept_standard_json_only=True)
         response = await connection.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=encode_ext(header)))
         if response.code == ResponseCode.TOPIC_NOT_EXIST:

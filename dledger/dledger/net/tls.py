@@ -20,6 +20,17 @@ LEAST_VERSION: Final = ssl.TLSVersion.TLSv1_2
 REFRESH_S: Final = 5.0
 """How often a server looks whether its files have changed."""
 
+_NO_TLS: Final = frozenset(
+    {
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "WRONG_VERSION_NUMBER",
+        "UNEXPECTED_EOF_WHILE_READING",
+        "RECORD_LAYER_FAILURE",
+        "HTTP_REQUEST",
+    }
+)
+"""OpenSSL's reasons when what answers is no TLS."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -186,3 +197,16 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def handshake_failure(error: OSError) -> str | None:
+    """Why a handshake has failed, for people; None if the error is none of TLS, as that nobody listens there."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused here: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        if error.reason in _NO_TLS:
+            return "it does not speak TLS, or nothing as late as 1.2"
+        return f"the TLS handshake failed: {_why(error)}"
+    if isinstance(error, (ConnectionResetError, ConnectionAbortedError)):
+        return "it closed the connection during the TLS handshake, as a port without TLS does"
+    return None
