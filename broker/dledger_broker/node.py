@@ -12,6 +12,7 @@ from socket import AF_INET
 from typing import TYPE_CHECKING, Final
 
 from dledger.config import NodeConfig
+from dledger.engines.named import engine_named
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import LogError
@@ -111,7 +112,7 @@ class Broker:
                 features=self._features,
                 config=MachineConfig(node_id=config.node_id),
             )
-            self.node = Node(self._node_config(secret), self.machine)
+            self.node = Node(self._node_config(secret), self.machine, engine=engine_named(config.engine))
             self.machine.attach(self.node)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)

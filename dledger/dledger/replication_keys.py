@@ -7,6 +7,7 @@ from typing import Final
 
 from dledger.config_keys.declared import Alias, key
 from dledger.store.log import RESERVE_BYTES
+from dledger.types import ENGINES, NATIVE_ENGINE
 
 _MIB: Final = 1 << 20
 
@@ -25,6 +26,13 @@ class Replication:
         expected="'sync' (acknowledged = on disk on a majority) or 'async' (faster, a power loss of several nodes can "
         "lose acknowledged messages)",
         aliases=(Alias("flushDiskType", words={"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}),),
+    )
+    engine: str = key(
+        NATIVE_ENGINE,
+        "what decides the order of entries and when they are committed, see [engines](engines.md). Counts when the "
+        "group is founded; later `dledger node convert` changes it while all nodes of the group are stopped",
+        choices=ENGINES,
+        expected="'native', or 'pysyncobj' (needs the extra pysyncobj)",
     )
     segment_bytes: int = key(
         1 << 30,

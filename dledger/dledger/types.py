@@ -28,6 +28,9 @@ NATIVE_ENGINE: Final = "native"
 
 PYSYNCOBJ_ENGINE: Final = "pysyncobj"
 
+ENGINES: Final = (NATIVE_ENGINE, PYSYNCOBJ_ENGINE)
+"""Names of the engines that a group can have."""
+
 
 class EntryKind(IntEnum):
     """The `magic` of an entry header."""

@@ -1,5 +1,6 @@
 """Help shows everything, whole, and without any extra."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import requires
@@ -69,7 +70,7 @@ def test_commands_are_grouped_by_what_they_are_about():
 def extras() -> set[str]:
     """Return what only extras bring, by the names under which it is imported."""
     optional = {line.partition(";")[0] for line in requires("dledger-mq") if "extra ==" in line}
-    names = {line.partition(">")[0].partition("=")[0].partition("[")[0].strip().replace("-", "_") for line in optional}
+    names = {re.split(r"[<>=\[ ]", line)[0].replace("-", "_") for line in optional}
     return names | {"toxiproxy", "google"}
 
 

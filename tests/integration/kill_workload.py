@@ -33,7 +33,7 @@ class Workload:
         self.not_sent: set[bytes] = set()
         self.committed = 0
         self.violations: list[str] = []
-        self._namesrv = namesrv
+        self.namesrv = namesrv
         self._numbers = count()
         self._stop = asyncio.Event()
         self._more = asyncio.Condition()
@@ -69,14 +69,14 @@ class Workload:
     async def check(self) -> None:
         """Hold everything that was promised against what the cluster has now."""
         assert not self.violations, self.violations
-        stored = await read_topic(self._namesrv, TOPIC)
+        stored = await read_topic(self.namesrv, TOPIC)
         assert_offsets_unique_and_dense(stored)
         found = {(message.queue, message.queue_offset): message.body for message in stored}
         lost = {place: body for place, body in self.acknowledged.items() if found.get(place) != body}
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged messages are not where they were stored"
         ghosts = self.not_sent & set(found.values())
         assert not ghosts, f"reported as not stored, but stored: {ghosts}"
-        async with Admin(self._namesrv) as admin:
+        async with Admin(self.namesrv) as admin:
             committed = {status.queue: status.committed for status in await admin.offsets(GROUP, TOPIC)}
         assert (committed[self._queue] or 0) >= self.committed
 

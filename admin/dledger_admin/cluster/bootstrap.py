@@ -24,7 +24,7 @@ import msgspec
 from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT as IDENTITY_FORMAT
 from dledger.store.identity import Identity, read_identity, write_identity
-from dledger.types import Membership, ReplicaId
+from dledger.types import NATIVE_ENGINE, Membership, ReplicaId
 
 from ..errors import LayoutError
 from .files import being_written, make_directory, sync_directory, write_durably
@@ -36,7 +36,9 @@ _SECRET_BYTES = 32
 _HARMLESS = {LOCK_FILE, f".{FILE_NAME}.tmp"}
 
 
-def founding_manifest(layout: ClusterLayout, cluster: str | None, segment_bytes: int) -> Manifest:
+def founding_manifest(
+    layout: ClusterLayout, cluster: str | None, segment_bytes: int, engine: str = NATIVE_ENGINE
+) -> Manifest:
     """Return the manifest of a cluster that does not exist yet; without a name it gets one of its own."""
     return Manifest(
         format=FORMAT,
@@ -49,6 +51,7 @@ def founding_manifest(layout: ClusterLayout, cluster: str | None, segment_bytes:
             group: [Founder(place.node_id, str(uuid.uuid4())) for place in layout.members(group)]
             for group in layout.group_names()
         },
+        engine=engine,
     )
 
 
@@ -93,6 +96,7 @@ def complete_bootstrap(layout: ClusterLayout, manifest: Manifest) -> Manifest:
                 incarnation=founder.incarnation,
                 segment_bytes=manifest.segment_bytes,
                 initial=Membership(voters=voters),
+                engine=manifest.engine,
             )
             _make_node_directory(data_dir / founder.node_id, identity)
     done = msgspec.structs.replace(manifest, complete=True)

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dledger.types import NATIVE_ENGINE
+
 from ..errors import AdminError
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace
@@ -28,7 +30,7 @@ OVERRIDES_FILE = "overrides.toml"
 _FROM_LAYOUT = ("node_id", "broker_group", "group_ordinal", "data_dir", "secret_file", "broker_id_when_follower")
 _FROM_BASE_PORT = ("port", "peer_port", "http_port", "alias_port")
 _PER_NODE = ("host", "peer_host", "advertised_host", "advertised_port", "peers", "log_file")
-_IDENTITY_KEYS = ("cluster", "segment_bytes")
+_IDENTITY_KEYS = ("cluster", "segment_bytes", "engine")
 DEFAULT_SEGMENT_BYTES = 1 << 30
 
 
@@ -84,6 +86,7 @@ def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
     _refuse(namesrv, ("port", "listenPort"), path, "follows from --namesrv-port")
     _refuse(namesrv, ("data",), path, "follows from the cluster's layout")
     _refuse(table, _FROM_LAYOUT, path, "follows from the cluster's layout")
+    _refuse(table, ("engine",), path, "follows from --engine at the cluster's founding, or from `dledger node convert`")
     _refuse(table, _FROM_BASE_PORT, path, "follows from --base-port")
     _refuse(table, _PER_NODE, path, "differs from node to node: write it below [nodes.<node id>]")
     return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv)
@@ -106,6 +109,7 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
         "data_dir": str(place.directory),
         "secret_file": str(layout.secret_file),
         "segment_bytes": manifest.segment_bytes,
+        **({} if manifest.engine == NATIVE_ENGINE else {"engine": manifest.engine}),
         "host": HOST,
         "port": place.client_port,
         "peer_port": place.peer_port,

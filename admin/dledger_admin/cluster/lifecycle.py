@@ -17,6 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from dledger.engines.named import engine_named
+from dledger.errors import ConfigError
+from dledger.types import NATIVE_ENGINE
+
 from ..errors import AdminError, LayoutError, StartError
 from .bootstrap import LOCK_FILE, check_data_dir, complete_bootstrap, founding_manifest
 from .config_files import (
@@ -50,6 +54,7 @@ class UpOptions:
     namesrv_port: int | None = None
     base_port: int | None = None
     config: Path | None = None
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class ClusterSetup:
         require_stopped(layout)
         require_free(layout.ports())
         overrides = read_overrides(options.config, layout) if options.config else stored_overrides(layout)
-        manifest = _manifest(layout, found, overrides)
+        manifest = _manifest(layout, found, overrides, options.engine)
+        require_engine(manifest.engine)
         for place in layout.places():
             check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
         check_namesrv_config(namesrv_table(layout, overrides))
@@ -262,9 +268,24 @@ def _layout(options: UpOptions, found: Manifest | None) -> ClusterLayout:
     )
 
 
-def _manifest(layout: ClusterLayout, found: Manifest | None, overrides: Overrides) -> Manifest:
+def require_engine(name: str) -> None:
+    """Raise `AdminError` unless nodes can be started with an engine here."""
+    try:
+        engine_named(name)
+    except ConfigError as error:
+        raise AdminError(str(error)) from error
+
+
+def _manifest(layout: ClusterLayout, found: Manifest | None, overrides: Overrides, engine: str | None) -> Manifest:
     if found is None:
-        return founding_manifest(layout, overrides.cluster, overrides.segment_bytes or DEFAULT_SEGMENT_BYTES)
+        segment_bytes = overrides.segment_bytes or DEFAULT_SEGMENT_BYTES
+        return founding_manifest(layout, overrides.cluster, segment_bytes, engine or NATIVE_ENGINE)
+    if engine not in (None, found.engine):
+        raise LayoutError(
+            f"{layout.data_dir} holds a cluster of nodes with engine {found.engine!r}, --engine {engine} was given:"
+            " give nothing, or convert every node first with"
+            f" `dledger node convert --data {layout.data_dir} --engine {engine} NODE-ID`"
+        )
     for key, asked, has in (
         ("cluster", overrides.cluster, found.cluster),
         ("segment_bytes", overrides.segment_bytes, found.segment_bytes),

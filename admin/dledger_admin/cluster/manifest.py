@@ -9,6 +9,7 @@ be completed and never be started anew: two identities for one node would be two
     segment_bytes   size of a log segment, part of each group's identity
     namesrv_port    the ports of the last `up`
     base_port
+    engine          what decides in every node, part of each group's identity; absent: the native engine
     groups          {broker name: [{node_id, incarnation}, ...]}, the founding members
 """
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
+from dledger.types import NATIVE_ENGINE
 
 from ..errors import LayoutError
 from .files import write_durably
@@ -33,7 +36,7 @@ class Founder(msgspec.Struct, frozen=True):
     incarnation: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The contents of `cluster.json`; see the module's table."""
 
     format: int
@@ -43,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True):
     namesrv_port: int
     base_port: int
     groups: dict[str, list[Founder]]
+    engine: str = NATIVE_ENGINE
 
     def layout(self, data_dir: Path) -> ClusterLayout:
         """Return the layout of the cluster that lies in `data_dir`."""

@@ -27,6 +27,7 @@ from ..output import emit, output_option
 from ..signals import noted_signals
 from .completing import nodes
 from .node_changes import lead, remove
+from .node_convert import convert
 from .options import data_option
 from .start_timeout import start_patience_s, start_timeout_option
 from .status import cluster_status
@@ -48,12 +49,13 @@ class NodeChange(msgspec.Struct, frozen=True):
 
 @click.group(cls=HelpGroup)
 def node() -> None:
-    """Start, stop and look at single nodes, have one lead, or remove it from its group.
+    """Start, stop and look at single nodes, have one lead, remove it from its group, or change its engine.
 
     In a cluster of `up` NODE-ID is broker-<group>-n<number>; `namesrv` can be started, stopped and looked at, too.
     """
 
 
+node.add_command(convert)
 node.add_command(lead)
 node.add_command(remove)
 

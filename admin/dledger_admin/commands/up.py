@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from dledger.types import ENGINES, NATIVE_ENGINE
+
 from ..cluster.layout import (
     DEFAULT_BASE_PORT,
     DEFAULT_GROUPS,
@@ -54,6 +56,11 @@ class Stopped(msgspec.Struct, frozen=True):
     help=f"Client port of the first node; node k of group g has this + 100 g + 10 k, its peer port is one higher, its "
     f"HTTP port two.  [default: {DEFAULT_BASE_PORT}, later as before]",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help=f"What decides in every node.  [default: {NATIVE_ENGINE}, later as before]",
+)
 @click.option("--config", type=AbsolutePath(), metavar="FILE", help="TOML laid over the configuration of every node.")
 @click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
 @start_timeout_option
@@ -64,6 +71,7 @@ def up(
     nodes: int | None,
     namesrv_port: int | None,
     base_port: int | None,
+    engine: str | None,
     config: Path | None,
     detach: bool,
     timeout: float | None,
@@ -78,7 +86,7 @@ def up(
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config)
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine)
     ClusterSetup.prepare(options)  # what is wrong is said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone

@@ -63,17 +63,25 @@ class LocalCluster:
             ...
             cluster.kill_leader()
 
-    `config` is TOML text laid over the configuration of every node. All methods block; `async with LocalCluster()`
-    starts and stops without blocking the event loop, and `asyncio.to_thread(cluster.leader)` does the same for a
-    single call. Nodes are named `broker-<g>-n<k>`, their groups `broker-<g>`, with g = a, b, … and k = 0, 1, ….
+    `config` is TOML text laid over the configuration of every node, `engine` names what they are founded with. All
+    methods block; `async with LocalCluster()` starts and stops without blocking the event loop, and
+    `asyncio.to_thread(cluster.leader)` does the same for a single call. Nodes are named `broker-<g>-n<k>`, their
+    groups `broker-<g>`, with g = a, b, … and k = 0, 1, ….
     """
 
     def __init__(
-        self, *, groups: int = 1, nodes: int = 3, data_dir: Path | None = None, config: str | None = None
+        self,
+        *,
+        groups: int = 1,
+        nodes: int = 3,
+        data_dir: Path | None = None,
+        config: str | None = None,
+        engine: str | None = None,
     ) -> None:
         self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
         self.nodes_per_group = nodes
         self._config = config
+        self._engine = engine
         self._data_dir = data_dir
         self._scratch: Path | None = None
         self._base_port = 0
@@ -269,6 +277,8 @@ class LocalCluster:
             *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + NAMESRV_OFFSET)),
             "--detach",
         ]
+        if self._engine is not None:
+            options += ["--engine", self._engine]
         if self._config is not None and self._scratch is not None:
             file = self._scratch / "nodes.toml"
             file.write_text(self._config, encoding="utf-8")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from dledger.consensus.engine import EngineKind
 from dledger.engines.native import NATIVE
 from dledger.errors import ConfigError
 from dledger.extras import install_command
-from dledger.types import NATIVE_ENGINE, PYSYNCOBJ_ENGINE
-
-ENGINES: Final = (NATIVE_ENGINE, PYSYNCOBJ_ENGINE)
+from dledger.types import ENGINES, NATIVE_ENGINE, PYSYNCOBJ_ENGINE
 
 
 def engine_named(name: str) -> EngineKind:

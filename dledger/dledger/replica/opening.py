@@ -203,7 +203,8 @@ def _own_identity(
     if identity.engine != engine:
         raise IdentityError(
             f"{name} is that of a node with engine {identity.engine!r}, this node runs engine {engine!r}: all nodes of"
-            " a group have the same, from its founding on; start it with the first (nothing was changed)"
+            " a group have the same; start it with the first, or convert all of them while they are stopped"
+            " (nothing was changed)"
         )
     if identity.segment_bytes != config.segment_bytes:
         raise IdentityError(

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import click
 
-from dledger.engines.named import ENGINES
-from dledger.types import NATIVE_ENGINE
+from dledger.types import ENGINES, NATIVE_ENGINE
 from dledger_sim.log.campaign import Lab, judge, judge_all, open_lab
 from dledger_sim.log.cases import DEFAULT_SECONDS, Case, decode_case, encode_case
 from dledger_sim.log.figures import figures, write_figures
