@@ -124,7 +124,11 @@ class BrokerConfig(
             raise ConfigError(
                 f"peers.{self.node_id} is this node itself (node_id = {self.node_id!r}): list the other nodes only"
             )
-        if self.peers and self.secret_file is None:
+        if self.tls_peer_ca_file is not None and self.tls_cert_file is None:
+            raise ConfigError(
+                "tls_cert_file is missing while tls_peer_ca_file is set: nodes show each other their certificates"
+            )
+        if self.peers and self.secret_file is None and self.tls_peer_ca_file is None:
             raise ConfigError(
                 f"secret_file is missing while peers lists {', '.join(self.peers)}: nodes authenticate each other with "
                 "the group's secret; name a file that holds the same one on every node"

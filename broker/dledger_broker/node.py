@@ -19,6 +19,7 @@ from dledger.errors import LogError
 from dledger.extras import install_command
 from dledger.net.names import first_address
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
+from dledger.net.settings import PeerTls
 from dledger.net.tls import TlsContext
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 TRANSFER_ATTEMPTS: Final = 3
+_PROVEN_BY_TLS: Final = b"known to everybody: certificates prove who is a node"
 
 
 class Broker:
@@ -74,6 +76,7 @@ class Broker:
         self.tls: TlsContext | None = None
         """What the ports for clients speak TLS with, None if they do not."""
         self._namesrv_tls: TlsContext | None = None
+        self._peer_tls: PeerTls | None = None
         self._renewal = Renewal((), self._count_restart)
         self._restarts = 0
         self._bootstrap = bootstrap
@@ -282,14 +285,18 @@ class Broker:
             max_uncommitted_bytes=config.max_uncommitted_bytes,
             snapshot_interval_ms=config.snapshot_interval_s * 1000,
             reserve_bytes=config.reserve_bytes,
+            tls=self._peer_tls,
             bootstrap=self._bootstrap,
         )
 
     def _read_secret(self) -> bytes:
-        """The group's, or, of a node without peers that was given none, one that nobody else knows."""
+        """The group's; of a node that was given none, one that nobody else knows, or, where certificates tell who is
+        a node, one that everybody does.
+        """
         path = self.config.secret_file
         if path is None:
-            return secrets.token_bytes(MIN_SECRET_BYTES)
+            certified = self.config.tls_peer_ca_file is not None
+            return _PROVEN_BY_TLS if certified else secrets.token_bytes(MIN_SECRET_BYTES)
         try:
             self.group_secret = secret = read_secret(path)
         except LogConfigError as error:
@@ -300,9 +307,11 @@ class Broker:
         try:
             self.tls = self.config.server_context()
             self._namesrv_tls = self.config.name_server_context()
+            self._peer_tls = self.config.peer_contexts()
         except LogConfigError as error:
             raise ConfigError(str(error)) from error
-        found = [context for context in (self.tls, self._namesrv_tls) if context is not None]
+        links = () if self._peer_tls is None else (self._peer_tls.server, self._peer_tls.client)
+        found = [context for context in (self.tls, self._namesrv_tls, *links) if context is not None]
         self._renewal = Renewal(found, self._count_restart)
 
     def _count_restart(self) -> None:

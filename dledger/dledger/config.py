@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from dledger.consensus.settings import RaftSettings
 from dledger.errors import ConfigError
+from dledger.net.settings import PeerTls
 from dledger.replication_keys import Replication
 
 Address = tuple[str, int]
@@ -97,6 +98,8 @@ class NodeConfig:
     """Least time between two snapshots, more if they take long to write; 0: one at every segment's start."""
     scrub_interval_ms: int = 3_600_000
     reserve_bytes: int = _KEYS.reserve_bytes
+    tls: PeerTls | None = None
+    """What links are secured with; None: they are plain."""
     bootstrap: bool = False
     """Mint a one-voter group in a directory that has no identity yet."""
 

@@ -40,6 +40,7 @@ def make_links(config: NodeConfig, incarnation: str, receiver: Receiver, engine:
         receiver=receiver,
         codec=engine.codec,
         engine=engine.name,
+        tls=config.tls,
         limits=LinkLimits.for_elections(config.election_max_ms),
     )
 

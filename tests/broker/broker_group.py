@@ -25,7 +25,7 @@ NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 class BrokerGroup:
     """Three nodes in this process."""
 
-    def __init__(self, tmp_path: Path, **keys: ConfigValue) -> None:
+    def __init__(self, tmp_path: Path, *, has_secret: bool = True, **keys: ConfigValue) -> None:
         ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
         alias_ports = dict(zip(NODE_IDS, free_ports(3), strict=True))
         voters = tuple(ReplicaId(node_id, uuid.uuid4().hex) for node_id in NODE_IDS)
@@ -44,7 +44,7 @@ class BrokerGroup:
                 data_dir=str(directory),
                 peer_port=ports[voter.node_id],
                 alias_port=alias_ports[voter.node_id],
-                secret_file=str(secret),
+                **({"secret_file": str(secret)} if has_secret else {}),
                 drain_ms=60_000,
                 peers={
                     node_id: {"address": f"127.0.0.1:{port}"}

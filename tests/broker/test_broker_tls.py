@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from broker_group import BrokerGroup, running
 from broker_in_process import Client, node_config
 
 from dledger.config_keys.declared import ConfigValue
@@ -91,6 +92,32 @@ async def test_limits_of_connections_hold_for_tls(tmp_path: Path) -> None:
             await (await TlsClient.connect(broker.config.port)).send(b"y")
         assert (await first.send(b"x")).code == 0
         assert broker.counters()["max_connections"] == 1
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+async def test_nodes_speak_tls_to_each_other_with_the_secret_or_instead_of_it(tmp_path: Path, has_secret: bool) -> None:
+    AUTHORITY.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY.certificate)
+    named = {"cert": "tls_cert_file", "key": "tls_key_file", "ca": "tls_peer_ca_file"}
+    files = {key: str(tmp_path / f"{name}.pem") for name, key in named.items()}
+    async with running(BrokerGroup(tmp_path, has_secret=has_secret, forward_hold_ms=60_000, **files)) as group:
+        follower = (await group.followers())[0]
+        client = await Client.connect(follower.config.port)
+        assert (await client.send(b"x" * 60_000)).code == 0
+        stranger = await asyncio.open_connection("127.0.0.1", follower.config.peer_port)
+        stranger[1].write(b"x" * 64)
+        with suppress(ConnectionError):
+            assert (await stranger[0].read())[:1] in (b"", b"\x15"), "an alert, or nothing, and no challenge"
+        stranger[1].close()
+
+
+def test_a_node_needs_a_certificate_for_its_peers_or_a_secret(tmp_path: Path) -> None:
+    peers = {"n1": {"address": "127.0.0.1:1"}}
+    with pytest.raises(ConfigError, match="tls_cert_file is missing while tls_peer_ca_file is set"):
+        node_config(tmp_path, tls_peer_ca_file="ca.pem", peers=peers)
+    with pytest.raises(ConfigError, match="secret_file is missing while peers lists n1"):
+        node_config(tmp_path, peers=peers)
+    assert node_config(tmp_path, tls_peer_ca_file="ca.pem", tls_cert_file="cert.pem", peers=peers).secret_file is None
 
 
 def test_keys_of_tls_need_each_other(tmp_path: Path) -> None:

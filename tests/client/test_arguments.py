@@ -83,6 +83,7 @@ WRONG = {
     "Path | None": ["offsets.json", 5],
     "Credentials | None": ["app", ("app", "secret")],
     "Credentials": [None, "app", ("app", "secret")],
+    "Tls | None": ["ca.pem", True],
     "StartFrom": ["middle", None, 2.5, True, []],
     "StrategyName | Strategy": ["middle", None, 5, []],
     "bool | Priority": ["middle", None, 5, []],

@@ -5,6 +5,6 @@ be lost alone.  `transport` is the boundary the rest of the package sees; `links
 `frames` and `handshake` (pure: bytes in, objects out) and `connection` (one socket); `requests` adds questions and
 answers over a data channel.  Nothing here knows what a message means.  Start reading in `transport`.
 
-Some modules are for ports of other kinds: `http` serves probes and metrics, `proof` shows there who knows the group's
-secret, `request_memory` bounds what is held of requests that have not fully arrived.
+`tls` makes the contexts of all connections, those of clients too; `proof` shows on an HTTP port who knows the group's
+secret.
 """

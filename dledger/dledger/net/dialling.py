@@ -228,7 +228,7 @@ class DialledPeer:
         host, port = address
         try:
             await loop.create_connection(
-                lambda: connection, host, port, ssl=context.tls.client if context.tls is not None else None
+                lambda: connection, host, port, ssl=context.tls.client.context if context.tls is not None else None
             )
         except asyncio.CancelledError:
             connection.abandon()

@@ -26,6 +26,7 @@ from dledger.net.eviction import oldest_of_busiest_host
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
+from dledger.net.tls import handshake_failure
 from dledger.net.transport import Buffer, Receiver
 from dledger.types import NATIVE_ENGINE, Lane, ReplicaId
 
@@ -128,7 +129,7 @@ class Links:
                 self._accept,
                 host,
                 port,
-                ssl=self._tls.server if self._tls is not None else None,
+                ssl=self._tls.server.accepting if self._tls is not None else None,
                 ssl_handshake_timeout=self._limits.handshake_timeout_s if self._tls is not None else None,
                 start_serving=False,
             )
@@ -270,7 +271,8 @@ class Links:
 
     def on_dial_failed(self, node_id: str, address: Address, error: Exception) -> None:
         """See `DialListener`."""
-        self._complain(f"cannot link to peer {node_id} at {format_address(address)}: {error}")
+        said = handshake_failure(error) if self._tls is not None and isinstance(error, OSError) else None
+        self._complain(f"cannot link to peer {node_id} at {format_address(address)}: {said or error}")
         peer = self._peers.get(node_id)
         accepted = any((node_id, lane) in self._accepted for lane in Lane)
         if peer is not None and peer.learned and not accepted and not self._stopped:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from typing import Self
 
+from dledger.net.tls import TlsContext
 from dledger.types import Lane
 
 Address = tuple[str, int]
@@ -86,5 +86,5 @@ class LinkCounters:
 class PeerTls:
     """TLS for both directions; the contexts carry certificates and what is checked of the other end's."""
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
+    server: TlsContext
+    client: TlsContext
