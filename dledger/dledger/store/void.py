@@ -11,7 +11,7 @@ and too many hosts went down at once).  Then other entries are committed in its 
 
 from __future__ import annotations
 
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, TrimmedError
 from dledger.store.disk import Disk
 from dledger.store.reader import LogReader
 from dledger.store.snapshots import DIRECTORY, SnapshotStore
@@ -40,6 +40,6 @@ def _is_void(meta: SnapshotMeta, log: LogReader, first_index: int) -> bool:
         if log.meta(meta.last_index).chain_crc != meta.chain_crc:
             return False
         follows = meta.last_index < log.last_index and log.position_at(meta.last_index + 1) == meta.position
-    except CorruptionError:
+    except (CorruptionError, TrimmedError):  # one that is trimmed meanwhile lies below all that may go
         return False
     return meta.last_index >= first_index or (follows and meta.last_index + 1 >= first_index)

@@ -60,11 +60,11 @@ class Waiting:
         self._reads[self._number] = last_committed
         return self._number
 
-    def read(self, number: int, error: Exception | None) -> None:
-        """A read is answered."""
+    def read(self, number: int, error: Exception | None, last_committed: int) -> None:
+        """A read is answered. Less may be committed than when it began, where an accepted loss became certain."""
         replica = self._replica
         require(number in self._reads, "a read is answered once", node=self._node, read=number)
-        committed = self._reads.pop(number)
+        committed = min(self._reads.pop(number), last_committed)
         require(
             error is not None or replica.applied_index >= committed,
             "a read waits until what was committed before it is applied",

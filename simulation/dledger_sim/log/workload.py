@@ -132,10 +132,11 @@ class Workload:
         """Read on the event loop of a node."""
         self._forget_lost()
         floor, losses = self._floors.get(key, -1), self._losses
-        number = life.waiting.reading(len(self._group.witness.committed) - 1)
+        committed = self._group.witness.committed
+        number = life.waiting.reading(len(committed) - 1)
 
         def confirmed(error: Exception | None) -> None:
-            life.waiting.read(number, error)
+            life.waiting.read(number, error, len(committed) - 1)
             if error is not None:
                 done("fail", error.leader_id if isinstance(error, NotLeaderError) else None)
                 return

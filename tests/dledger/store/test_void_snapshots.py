@@ -5,8 +5,9 @@ import random
 import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, left_in_segment
 
+from dledger.store.void import drop_void_snapshots
 from dledger.testing.disk import SimDisk
-from dledger.types import SnapshotMeta
+from dledger.types import EntryMeta, SnapshotMeta
 
 
 def with_a_snapshot(model: LoggedModel, entries_behind: int = 3) -> SnapshotMeta:
@@ -32,6 +33,22 @@ def test_what_replaces_the_entry_behind_a_snapshot_goes_where_that_did_not_fit(m
     model.sync()
     assert entries[0][0].position < SEGMENT_BYTES
     model.check()
+
+
+def test_a_trim_while_they_are_looked_for_keeps_the_base(model: LoggedModel, monkeypatch: pytest.MonkeyPatch):
+    snapshot = with_a_snapshot(model)
+    model.append(bytes(1000))
+    model.sync()
+    read = model.log.meta
+
+    def trimmed_meanwhile(index: int) -> EntryMeta:
+        model.log.trim(SEGMENT_BYTES)
+        return read(index)
+
+    monkeypatch.setattr(model.log, "meta", trimmed_meanwhile)
+    drop_void_snapshots(model.disk, model.snapshots, model.log, model.log.last_index)
+    assert model.snapshots.list() == [snapshot]
+    assert model.log.first_position == SEGMENT_BYTES
 
 
 def test_a_snapshot_of_a_dropped_entry_goes(model: LoggedModel):
