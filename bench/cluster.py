@@ -74,7 +74,7 @@ class BenchCluster:
     started_at: float
 
     @classmethod
-    def start(cls, data_dir: Path, flush: Flush) -> Self:
+    def start(cls, data_dir: Path, flush: Flush, engine: str = "native") -> Self:
         """Bootstrap a cluster in `data_dir`, which must not exist yet, and return once it has a leader."""
         config = data_dir.with_name(data_dir.name + ".toml")
         config.write_text(f'flush = "{flush}"\n')
@@ -89,6 +89,7 @@ class BenchCluster:
             cluster.command(
                 "up", "--data", str(data_dir), "--groups", "1", "--nodes", str(NODE_COUNT), "--namesrv-port",
                 str(namesrv_port), "--base-port", str(base_port), "--config", str(config), "--detach",
+                *(() if engine == "native" else ("--engine", engine)),
             )  # fmt: skip
         except BaseException:
             with suppress(ClusterError):
@@ -176,9 +177,9 @@ class BenchCluster:
 
 
 @contextmanager
-def running_cluster(data_dir: Path, flush: Flush) -> Iterator[BenchCluster]:
+def running_cluster(data_dir: Path, flush: Flush, engine: str = "native") -> Iterator[BenchCluster]:
     """Start a cluster, and stop it at the end whatever happens."""
-    cluster = BenchCluster.start(data_dir, flush)
+    cluster = BenchCluster.start(data_dir, flush, engine)
     try:
         yield cluster
     finally:

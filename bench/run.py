@@ -29,6 +29,7 @@ from bench.scenarios import (
     measure_restarts,
 )
 from bench.stopping import stop_on_sigterm
+from dledger.types import ENGINES, NATIVE_ENGINE
 
 _PIPED_WIDTH = 130  # columns; a pipe has none of its own
 
@@ -39,6 +40,7 @@ _PIPED_WIDTH = 130  # columns; a pipe has none of its own
 @click.option("--seconds", default=4.0, show_default=True, type=click.FloatRange(0.1, 600), help="Measured per run.")
 @click.option("--warmup", default=1.0, show_default=True, type=click.FloatRange(0, 60), help="Before it, not counted.")
 @click.option("--kills", default=20, show_default=True, type=click.IntRange(1), help="Leaders killed by `failover`.")
+@click.option("--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Of all nodes.")
 @click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -52,7 +54,15 @@ _PIPED_WIDTH = 130  # columns; a pipe has none of its own
     help="JSON with every run.",
 )
 def main(
-    *, names: tuple[str, ...], runs: int, seconds: float, warmup: float, kills: int, work_dir: Path | None, output: Path
+    *,
+    names: tuple[str, ...],
+    runs: int,
+    seconds: float,
+    warmup: float,
+    kills: int,
+    engine: str,
+    work_dir: Path | None,
+    output: Path,
 ) -> None:
     """Measure speed and memory of a three-node cluster on this machine, beside the machine's own limits."""
     stop_on_sigterm()
@@ -64,7 +74,7 @@ def main(
     if work_dir is not None:
         work_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dledger-bench-", dir=work_dir) as directory:
-        settings = Settings(program, Path(directory), runs, seconds, warmup, kills)
+        settings = Settings(program, Path(directory), runs, seconds, warmup, kills, engine)
         report = measure(names or NAMES, settings, console)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))

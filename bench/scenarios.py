@@ -63,6 +63,7 @@ class Settings:
     seconds: float
     warmup_s: float
     kills: int
+    engine: str = "native"
 
 
 def measure_load(scenario: LoadScenario, settings: Settings) -> LoadReport:
@@ -167,7 +168,7 @@ def _fresh_cluster(settings: Settings, flush: Flush) -> Iterator[tuple[BenchClus
     """Start a cluster; yield it with the seconds from its first process to its first acknowledged send."""
     data_dir = settings.work_dir / "cluster"
     try:
-        with running_cluster(data_dir, flush) as cluster:
+        with running_cluster(data_dir, flush, settings.engine) as cluster:
             _await_acknowledged_send(cluster, settings.program)
             yield cluster, round(time.monotonic() - cluster.started_at, 3)
     finally:

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -17,6 +17,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from dledger.types import ENGINES, NATIVE_ENGINE
 from dledger_admin.extras import require
 from dledger_admin.help import HelpGroup
 from dledger_admin.output import emit, output_option
@@ -121,6 +122,9 @@ def out_option(help_text: str) -> Callable[[Command], Command]:
     show_default=True,
     help="Seconds at least between two faults where one is in force at a time; at most 3.5 more.",
 )
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Engine of our cluster."
+)
 @click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
 @click.option("--swarm", is_flag=True, help="The seed draws faults, pace and unnamed workloads as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
@@ -135,6 +139,7 @@ def run_command(
     out: Path,
     overlap: int,
     pause: float,
+    engine: str,
     mutant: str | None,
     swarm: bool,
     keep: bool,
@@ -154,6 +159,8 @@ def run_command(
     if swarm:
         named = workloads.split(",") if workloads else ()
         options = swarm_options(seed, minutes, out, workloads=named, keep_data=keep)
+        if engine != NATIVE_ENGINE:
+            options = replace(options, engine=engine, command=f"{options.command} --engine {engine}")
     else:
         trial = TRIALS.get(mutant or "", ANYTHING)
         if "target" not in drawn:
@@ -165,6 +172,7 @@ def run_command(
         words += ["--workloads", workloads, "--target", target]
         words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
         words += ["--pause", f"{pause:g}"] if pause != SHORTEST_PAUSE_S else []
+        words += ["--engine", engine] if engine != NATIVE_ENGINE else []
         words += ["--mutant", mutant] if mutant else []
         options = RunOptions(
             directory=run_directory(out, seed),
@@ -174,6 +182,7 @@ def run_command(
             duration_s=minutes * 60,
             faults=() if faults == "none" else tuple(faults.split(",")),
             workloads=tuple(workloads.split(",")),
+            engine=engine,
             mutant=mutant,
             keep_data=keep,
             pace=Pace(overlap, (pause, pause + PAUSE_SPREAD_S)),

@@ -20,6 +20,8 @@ from typing import Final, Self
 import aiohttp
 import msgspec
 
+from dledger.types import NATIVE_ENGINE
+
 from . import ports
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
@@ -52,8 +54,9 @@ _WORDS: Final = 600
 class LocalTarget(SignalledNodes):
     """A name server and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
 
-    `environment` is added to what the nodes inherit, `config` is TOML for every node.  `with_shim` puts the disk shim
-    under every node; without it the cluster takes no disk, power and clock faults.  Use it as an async context.
+    `environment` is added to what the nodes inherit, `config` is TOML for every node, `engine` names its engine.
+    `with_shim` puts the disk shim under every node; without it the cluster takes no disk, power and clock faults.  Use
+    it as an async context.
     """
 
     kind = "local"
@@ -66,6 +69,7 @@ class LocalTarget(SignalledNodes):
         nodes: int = 3,
         seed: int = 0,
         config: str = CONFIG,
+        engine: str = NATIVE_ENGINE,
         with_shim: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -75,6 +79,7 @@ class LocalTarget(SignalledNodes):
         self.with_shim = with_shim
         self._state = self.directory / "disks"
         self._config = config
+        self._engine = engine
         self._proxies = Proxies(self.directory, seed)
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._environment = dict(environment or {})
@@ -252,6 +257,7 @@ class LocalTarget(SignalledNodes):
         members = next(iter(self._members.values()))
         await self._dledger(
             *("up", "--data", str(self.data_dir), "--config", str(config), "--detach"),
+            *(() if self._engine == NATIVE_ENGINE else ("--engine", self._engine)),
             *("--groups", str(len(self.groups)), "--nodes", str(len(members))),
             *("--base-port", str(self._base), "--namesrv-port", str(self._base + ports.NAMESRV)),
             timeout_s=START_S,

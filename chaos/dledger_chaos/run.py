@@ -31,6 +31,7 @@ from typing import Final
 import msgspec
 
 from dledger.logs import LogFormatter
+from dledger.types import NATIVE_ENGINE
 
 from .checkers.base import RUN_FILE, NodeFiles, Result, RunData, RunInfo, Verdict
 from .checkers.judge import judge, overall
@@ -72,6 +73,8 @@ class RunOptions:
     duration_s: float
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
+    engine: str = NATIVE_ENGINE
+    """Of our cluster's nodes."""
     mutant: str | None = None
     keep_data: bool = False
     pace: Pace = field(default_factory=Pace)
@@ -177,6 +180,7 @@ class _Trial:
             options.directory / CLUSTER_DIRECTORY,
             seed=options.seed,
             config="".join(entry.config for entry in entries),
+            engine=options.engine,
             mutant=options.mutant,
         )
         self._started_at = datetime.now(UTC).astimezone()

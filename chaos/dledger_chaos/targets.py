@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from dledger.types import NATIVE_ENGINE
+
 from .errors import ChaosError
 from .local import CAPABILITIES, CONFIG, LocalTarget
 from .mutants import mutant_environment
@@ -32,6 +34,9 @@ TARGETS: Final = {
 }
 
 
+CLUSTERS: Final = ("local", "two-groups")
+"""Targets whose nodes are our brokers."""
+
 MUTABLE: Final = ("local", "two-groups", "register")
 """Targets whose nodes can have a known bug."""
 
@@ -46,15 +51,26 @@ class ManagedTarget(Target, Protocol):
     ) -> None: ...
 
 
-def make_target(name: str, directory: Path, *, seed: int, config: str = "", mutant: str | None = None) -> ManagedTarget:
+def make_target(
+    name: str,
+    directory: Path,
+    *,
+    seed: int,
+    config: str = "",
+    engine: str = NATIVE_ENGINE,
+    mutant: str | None = None,
+) -> ManagedTarget:
     """Return a target that keeps everything in `directory`; raises `ChaosError` for a name that is none.
 
-    `config` is added to the configuration of its nodes, all of which have the bug `mutant`, if one is named.
+    `config` is added to the configuration of its nodes, all of which have the bug `mutant`, if one is named.  `engine`
+    is that of our cluster's nodes.
     """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
     if mutant is not None and name not in MUTABLE:
         raise ChaosError(f"target {name} cannot run mutants, {', '.join(MUTABLE)} can")
+    if engine != NATIVE_ENGINE and name not in CLUSTERS:
+        raise ChaosError(f"nodes of target {name} have no engine to choose, those of {', '.join(CLUSTERS)} have")
     environment = mutant_environment(mutant) if mutant is not None else {}
     if name == "rocketmq":
         return RocketmqTarget(directory, seed=seed)
@@ -63,4 +79,6 @@ def make_target(name: str, directory: Path, *, seed: int, config: str = "", muta
     if name == "register":
         return SubjectTarget("register_node", directory, seed=seed, environment=environment)
     groups = 2 if name == "two-groups" else 1
-    return LocalTarget(directory, groups=groups, seed=seed, config=CONFIG + config, environment=environment)
+    return LocalTarget(
+        directory, groups=groups, seed=seed, config=CONFIG + config, engine=engine, environment=environment
+    )
