@@ -183,6 +183,12 @@ def decode_record(buffer: Buffer, offset: int = 0, *, verify_crc: bool = False) 
         raise RecordError(f"no record at byte {offset}: {error}") from error
 
 
+def physical_offset_of(record: bytes | memoryview) -> int:
+    """Where in the log a record stands, of which the first 36 bytes at least are given."""
+    offset: int = _INT64.unpack_from(record, 28)[0]
+    return offset
+
+
 def iter_records(buffer: Buffer, *, verify_crc: bool = False) -> Iterator[MessageRecord]:
     """All records of a buffer that holds nothing else. Raises `RecordError` at the first that cannot be read."""
     position = 0

@@ -57,6 +57,7 @@ GROUP = [
     "LockRequests._leadership_changed",
     "SendAdmission._on_role",
     "SendTargets.forget",
+    "Placement._on_leadership",
     "PullRequests._on_leadership",
     "Dues._leadership_changed",
     "PopRequests._leadership_changed",

@@ -6,13 +6,15 @@
     GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell those
                    clients (request 40) that nobody else tells
 
-MessagePack arrays with a tag. Every message is answered with a `Hello`, so that each side learns the other's address. A
-lost message is made up for by the next whole table.
+    Placed         the leader's answer to the table of a node that serves readers (`READS_AS`): where it places them
+
+MessagePack arrays with a tag. Every other message is answered with a `Hello`, so that each side learns the other's
+address. A lost message is made up for by the next whole table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -26,6 +28,8 @@ from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
 from dledger_broker.kernel.leadership import Group
 
 GOSSIP_CHANNEL: Final = 2
+READS_AS: Final = "reads_as"
+"""The fact with which a node says that it serves readers, and is to hear of their placement: its id as a follower."""
 
 COALESCE_S: Final = 0.02
 """Changes are collected for so long before they are told."""
@@ -76,7 +80,14 @@ class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
     clients: tuple[str, ...] | None = None
 
 
-_Message: TypeAlias = Hello | Table | GroupsChanged
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The broker ids that readers are sent to, see `features.pulling.placement`."""
+
+    address: str
+    homes: tuple[int, ...]
+
+
+_Message: TypeAlias = Hello | Table | GroupsChanged | Placed
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Message).decode
 
@@ -89,6 +100,16 @@ class Members(Protocol):
 
     def ensure_all(self, rows: Iterable[ClientRow]) -> None:
         """Leader: these clients came, or changed; their groups are to get what they need."""
+
+
+class Placing(Protocol):
+    """Knows where readers are placed."""
+
+    def homes(self) -> Sequence[int]:
+        """Leader: the broker ids that they are sent to."""
+
+    def told(self, homes: Sequence[int]) -> None:
+        """Follower: the leader sends them to these."""
 
 
 class HeldPulls(Protocol):
@@ -123,6 +144,7 @@ class Gossip:
         self._learned = learned
         self._members: Members
         self._held: HeldPulls | None = None
+        self._placing: Placing | None = None
         self.facts: dict[str, Callable[[], int | None]] = {}
         self._facts: dict[str, Mapping[str, int]] = {}
         self.local = LocalClients(self._local_changed)
@@ -153,6 +175,10 @@ class Gossip:
     def attach_pulls(self, held: HeldPulls) -> None:
         """Name the pulls that wait."""
         self._held = held
+
+    def attach_placement(self, placing: Placing) -> None:
+        """Name who places readers."""
+        self._placing = placing
 
     def release_pulls(self, groups: set[str]) -> None:
         """Answer what waits of these groups; before their members are told to look again (40)."""
@@ -330,6 +356,9 @@ class Gossip:
         self._group.learn_address(sender.node_id, message.address)
         if isinstance(message, Table):
             self._take_table(sender.node_id, message)
+            if READS_AS in message.facts and self._placing is not None and self._group.ready:
+                reply(_encode(Placed(self._own_address(), tuple(self._placing.homes()))))
+                return
         elif isinstance(message, GroupsChanged):
             self._members.notify(set(message.groups), message.clients)
         reply(_encode(Hello(self._own_address())))
@@ -337,6 +366,8 @@ class Gossip:
     def _learn(self, node_id: str, answer: bytes) -> None:
         message = _decode(answer)
         self._group.learn_address(node_id, message.address)
+        if isinstance(message, Placed) and node_id == self._group.leader_id and self._placing is not None:
+            self._placing.told(message.homes)
 
     def _on_leadership(self) -> None:
         if self._group.ready:

@@ -100,6 +100,23 @@ class TopicsAndGroups:
         "topics have [write aliases](wire.md#write-aliases) unless their attribute `write.aliases` is `false`; the "
         "leader's counts, so set it alike on all nodes of a group. Topics whose attribute is `true` have them anyhow",
     )
+    follower_reads: str = key(
+        "off",
+        "who is [told to pull from followers](wire.md#reading-from-followers): nobody (`off`), consumers whose next "
+        "message lies more than `follower_reads_behind_bytes` before the end of the log (`lagging`), or all, spread "
+        "over the leader and the followers (`spread`)",
+        consequence="with `spread` a node that dies holds up only the queues that are read from it, until clients ask "
+        "for the route again",
+        choices=("off", "lagging", "spread"),
+        expected="'off', 'lagging' or 'spread': who is told to pull from followers",
+        live=True,
+    )
+    follower_reads_behind_bytes: int = key(
+        1 << 30,
+        "how far before the end of the log the next message of a consumer that lags lies",
+        bounds=(0, 1 << 40),
+        live=True,
+    )
     pop_retry_topic_v2: bool = key(
         False,
         "popped messages come again in `%RETRY%group+topic`, not in `%RETRY%group_topic`, whose name two groups may "

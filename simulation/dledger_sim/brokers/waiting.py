@@ -80,9 +80,9 @@ class Waiting:
             if fields.sys_flag & PULL_SUSPEND and fields.suspend_timeout_millis > 0:
                 self._check_end(request, fields, queue)
 
-        def told(request: Request, code: int, next_begin: int, result: GetResult) -> None:
+        def told(request: Request, fields: PullFields, code: int, next_begin: int, result: GetResult) -> None:
             self._told = request, code
-            answer_nothing(request, code, next_begin, result)
+            answer_nothing(request, fields, code, next_begin, result)
 
         pulls._conclude = concluded  # type: ignore[method-assign]
         pulls._answer_nothing = told  # type: ignore[method-assign]

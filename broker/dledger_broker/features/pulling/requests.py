@@ -21,6 +21,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
@@ -55,6 +56,7 @@ from dledger_remoting.headers_consume import (
     PULL_SUSPEND,
 )
 from dledger_remoting.hotpath import PullFields, pull_response_head
+from dledger_remoting.record import physical_offset_of
 from dledger_remoting.topics import (
     is_readable,
     require_readable,
@@ -113,6 +115,7 @@ class PullRequests(Part):
         access: Access,
     ) -> None:
         self._access = access
+        self._placement = Placement(env, log, group, live, gossip)
         self._machine = machine
         machine.on_state(self._keep_table)
         self._log = log
@@ -271,7 +274,7 @@ class PullRequests(Part):
             deadline = request.received + suspend_s
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:
-            self._answer_nothing(request, code, result.next_begin, result)
+            self._answer_nothing(request, fields, code, result.next_begin, result)
 
     def _elsewhere(self, request: Request, fields: PullFields) -> None:
         """The leader answers; a reader that wants no answer of another node is refused. Raises `ReadBehind`."""
@@ -301,7 +304,7 @@ class PullRequests(Part):
             pieces = self._pieces(result)
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
-            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
+            self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         if pieces is None:
             self._counters.cold_reads += 1
@@ -317,7 +320,7 @@ class PullRequests(Part):
             pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
-            self._answer_nothing(request, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
+            self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         matcher: Matcher | MessageFilter | None = message_filter
         if isinstance(message_filter, ClassFilter):
@@ -353,29 +356,34 @@ class PullRequests(Part):
         if result.status is ReadStatus.FOUND:
             self._answer_found(request, fields, result, parts)
         else:
-            self._answer_nothing(request, _CODES[result.status], result.next_begin, result)
+            self._answer_nothing(request, fields, _CODES[result.status], result.next_begin, result)
 
     def _answer_found(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
         self._counters.count_delivery(fields.consumer_group, fields.topic, result.message_count, result.size)
         if request.is_oneway:
             request.origin.settle()
             return
+        behind_bytes = self._machine.applied_position - physical_offset_of(parts[0])
         head = pull_response_head(
             request.opaque,
             ResponseCode.SUCCESS,
             result.next_begin,
             result.min_offset,
             result.max_offset,
+            self._placement.next_id(fields.topic, fields.queue_id, behind_bytes),
             body_bytes=result.size,
             remark=ReadStatus.FOUND,
             serialize_type=request.serialize_type,
         )
         request.origin.answer((head, *parts))
 
-    def _answer_nothing(self, request: Request, code: int, next_begin: int, result: GetResult) -> None:
+    def _answer_nothing(
+        self, request: Request, fields: PullFields, code: int, next_begin: int, result: GetResult
+    ) -> None:
         if request.is_oneway:
             request.origin.settle()
             return
+        behind_bytes = None if code == ResponseCode.PULL_RETRY_IMMEDIATELY else 0
         request.origin.answer_frame(
             pull_response_head(
                 request.opaque,
@@ -383,6 +391,7 @@ class PullRequests(Part):
                 next_begin,
                 result.min_offset,
                 result.max_offset,
+                self._placement.next_id(fields.topic, fields.queue_id, behind_bytes),
                 remark=result.status,
                 serialize_type=request.serialize_type,
             )
@@ -394,7 +403,7 @@ class PullRequests(Part):
         queue = None if topic is None else topic.queue(fields.queue_id)
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         result = GetResult(ReadStatus.OFFSET_RESET, offset, low, high, [])
-        self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, offset, result)
+        self._answer_nothing(request, fields, ResponseCode.PULL_OFFSET_MOVED, offset, result)
 
     # ---------------------------------------------------------------- waiting
 
@@ -414,7 +423,7 @@ class PullRequests(Part):
             pull.offset = result.next_begin
         if result.status in (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE):
             return False
-        self._answer_nothing(pull.request, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
+        self._answer_nothing(pull.request, pull.fields, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
         return True
 
     def _look_again(self, pull: HeldPull) -> GetResult | None:
@@ -447,7 +456,7 @@ class PullRequests(Part):
         """Nothing came in time: the client goes on behind what its filter rejected."""
         queue = pull.queue
         result = GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, queue.min_offset, queue.max_offset, [])
-        self._answer_nothing(pull.request, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
+        self._answer_nothing(pull.request, pull.fields, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
 
     def _on_leadership(self) -> None:
         """A node that no longer leads lets its clients look for the one that does."""

@@ -169,7 +169,7 @@ def _move_at_once(
     result: GetResult,
 ) -> None:
     if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY:
-        self._answer_nothing(request, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
+        self._answer_nothing(request, fields, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
     else:
         _real_conclude(self, request, fields, queue, message_filter, result)
 
