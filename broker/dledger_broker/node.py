@@ -216,6 +216,11 @@ class Broker:
         return self.group.is_leaving
 
     @property
+    def access_obstacle(self) -> str | None:
+        """See `Access.obstacle`."""
+        return self.service.access.obstacle
+
+    @property
     def is_introduced(self) -> bool:
         """See `Registrar.introduced`."""
         return self.registrar.introduced

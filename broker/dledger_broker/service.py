@@ -59,7 +59,7 @@ class BrokerService:
         self.machine = machine
         self.group = group
         self.live = LiveConfig(config)
-        access = Access()
+        self.access = access = Access()
         self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation, access)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)

@@ -16,7 +16,7 @@ from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
 from dledger_remoting.name_server_codes import OPEN_CODES
-from dledger_remoting.root_account import NODE, ROOT, node_secret, parse_keys, root_secret
+from dledger_remoting.root_account import NODE, ROOT, node_secret, read_keys, root_secret
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, is_signed_with
 
 from .config import ConfigError
@@ -51,12 +51,11 @@ class NameServerAccess:
         if path is None:
             return cls()
         try:
-            return cls(parse_keys(path.read_text(encoding="ascii")))
+            return cls(read_keys(path))
         except OSError as error:
             raise ConfigError(f"access_key_file {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:  # also of bytes that are no ASCII, whose text would repeat them
-            reason = "it is no ASCII" if isinstance(error, UnicodeDecodeError) else str(error)
-            raise ConfigError(f"access_key_file {path}: {reason}") from None
+        except ValueError as error:
+            raise ConfigError(f"access_key_file {path}: {error}") from None
 
     @property
     def is_on(self) -> bool:

@@ -68,6 +68,8 @@ _Processor: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 _WaitingProcessor: TypeAlias = Callable[[RemotingCommand], Coroutine[None, None, RemotingCommand]]
 
 _BLOCKED: Final = frozenset({"kvConfigPath", "configStorePath", "data"})
+_KEY_FILE: Final = "access_key_file"
+"""Where it lies is nobody's business."""
 
 
 MAX_WATCH_CHARS: Final = 256 << 10
@@ -345,7 +347,8 @@ class Processors:
     # Configuration
 
     def _get_config(self, request: RemotingCommand) -> RemotingCommand:
-        lines = [f"{field.name}={_property(getattr(self.config, field.name))}" for field in fields(self.config)]
+        told = [field.name for field in fields(self.config) if field.name != _KEY_FILE]
+        lines = [f"{name}={_property(getattr(self.config, name))}" for name in told]
         return _success(request, "\n".join(lines).encode())
 
     def _update_config(self, request: RemotingCommand) -> RemotingCommand:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64decode, b64encode
+from pathlib import Path
 from typing import Final
 
 from .signatures import Credentials
@@ -24,6 +25,19 @@ NODE: Final = "dledger.node"
 KEY_BYTES: Final = 32
 _LABEL: Final = b"dledger root account 1"
 _NODE_LABEL: Final = b"dledger node account 1"
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """The keys in a key file, at least one.
+
+    Raises `OSError`, and `ValueError` if others than its owner may read or change it, or something else stands in it;
+    that repeats nothing of the file.
+    """
+    text = path.read_bytes().decode("ascii", errors="replace")
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ValueError(f"it has mode {mode:04o}, so that others can be administrators: chmod 600 it")
+    return parse_keys(text)
 
 
 def parse_keys(text: str) -> list[bytes]:
@@ -54,6 +68,6 @@ def node_secret(key: bytes) -> str:
     return b64encode(hmac.digest(key, _NODE_LABEL, "sha256")).decode()
 
 
-def root_credentials(text: str) -> Credentials:
-    """What who has a key file signs with. Raises `ValueError`."""
-    return Credentials(ROOT, root_secret(parse_keys(text)[0]))
+def root_credentials(path: Path) -> Credentials:
+    """What who has a key file signs with. Raises as `read_keys` does."""
+    return Credentials(ROOT, root_secret(read_keys(path)[0]))

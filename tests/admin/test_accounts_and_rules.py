@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -12,8 +11,8 @@ from command_fakes import as_json, dledger, fails_in_one_line, use_fakes
 from dledger_admin.commands import account_calls
 from dledger_client import AccessRule, AccountInfo, Credentials
 from dledger_remoting.root_account import root_credentials
+from tests.access_keys import KEY_FILE
 
-KEY_FILE = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
 KEY = ("--key-file", str(KEY_FILE))
 
 
@@ -23,7 +22,7 @@ class FakeAccountAdmin:
     calls: ClassVar[list[tuple]] = []
 
     def __init__(self, namesrv: str, credentials: Credentials) -> None:
-        assert credentials == root_credentials(KEY_FILE.read_text())
+        assert credentials == root_credentials(KEY_FILE)
 
     async def __aenter__(self):
         return self
@@ -66,10 +65,13 @@ def cluster(monkeypatch):
     monkeypatch.setattr(account_calls, "AccountAdmin", FakeAccountAdmin)
 
 
-def test_a_new_key_is_one_that_a_key_file_takes():
+def test_a_new_key_is_one_that_a_key_file_takes(tmp_path):
     key = dledger("account", "new-key").strip()
     assert len(b64decode(key)) == 32
-    assert root_credentials(key).access_key == "dledger.root"
+    path = tmp_path / "keys"
+    path.touch(0o600)
+    path.write_text(key)
+    assert root_credentials(path).access_key == "dledger.root"
     assert dledger("account", "new-key").strip() != key
 
 
@@ -138,6 +140,7 @@ def run(*words: str):
 
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
     wrong = tmp_path / "keys"
+    wrong.touch(0o600)
     wrong.write_text("c2hvcnQ=\n")
     assert "line 1 is no key" in fails_in_one_line("account", "list", "--key-file", str(wrong))
     assert "cannot be read" in fails_in_one_line("account", "list", "--key-file", str(tmp_path / "absent"))

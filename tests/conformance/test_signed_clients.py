@@ -25,8 +25,8 @@ from dledger_client import (
 )
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 from dledger_remoting.root_account import ROOT
+from tests.access_keys import KEY_FILE
 
-KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
 ROOT_ACCOUNT: Final = Credentials(ROOT, read_key_file(KEY_FILE).root_secrets[0])
 APP: Final = Credentials("app", "secret-of-app")
 STRANGER: Final = Credentials("stranger", "secret-of-stranger")

@@ -19,9 +19,9 @@ from dledger_remoting.headers import RouteHeader
 from dledger_remoting.name_server_codes import OPEN_CODES
 from dledger_remoting.root_account import NODE, ROOT, node_secret, parse_keys, root_credentials
 from dledger_remoting.signatures import Credentials, signed
+from tests.access_keys import KEY_FILE
 
-KEY_FILE: Final = Path(__file__).parents[1] / "broker/features/accounts/access.keys"
-CLUSTER: Final = root_credentials(KEY_FILE.read_text())
+CLUSTER: Final = root_credentials(KEY_FILE)
 NODES: Final = Credentials(NODE, node_secret(parse_keys(KEY_FILE.read_text())[0]))
 CHANGES: Final = {
     RequestCode.PUT_KV_CONFIG,
@@ -91,6 +91,7 @@ def test_without_a_key_file_everything_is_open() -> None:
 @pytest.mark.parametrize("text", ["", "c2hvcnQ=", "ü"])
 def test_a_key_file_without_a_whole_key_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys"
+    path.touch(0o600)
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="access_key_file"):
         NameServerAccess.of_file(path)

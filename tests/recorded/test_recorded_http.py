@@ -52,6 +52,7 @@ class Shown:
         self.group_secret: bytes | None = SECRET
         self.is_draining = False
         self.is_introduced = True
+        self.access_obstacle: str | None = None
         self.takes_over = True
 
     def status(self) -> NodeStatus:

@@ -38,12 +38,11 @@ def key_file_option(command: Command) -> Command:
 def with_accounts(namesrv: str, key_file: Path, work: Callable[[AccountAdmin], Awaitable[Result]]) -> Result:
     """Run `work` with a started `AccountAdmin`; raises `AdminError`, in which nothing of the key file stands."""
     try:
-        credentials = root_credentials(key_file.read_text(encoding="ascii"))
+        credentials = root_credentials(key_file)
     except OSError as error:
         raise AdminError(f"the key file {key_file} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        reason = "it is no ASCII" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise AdminError(f"the key file {key_file}: {reason}") from None
+        raise AdminError(f"the key file {key_file}: {error}") from None
 
     async def session() -> Result:
         async with AccountAdmin(namesrv, credentials, tls=named_tls()) as admin:

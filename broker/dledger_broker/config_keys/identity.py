@@ -83,8 +83,8 @@ class Identity:
     access_key_file: Path | None = key(
         None,
         "file with the keys that secrets of accounts are [sealed with](wire.md#access-control), each 32 bytes in "
-        "Base64 on a line of its own; the same on every node, and readable by the nodes alone: who can read it is an "
-        "administrator. Where it is named the node asks a signature and rights of each request",
+        "Base64 on a line of its own; the same on every node, and readable by its owner alone (`chmod 600`): who can "
+        "read it is an administrator. Where it is named the node asks a signature and rights of each request",
     )
 
 

@@ -83,6 +83,10 @@ class HttpBroker(Figures, Protocol):
         """Whether name servers list this node as the leader, with the topics that a broker has from the start."""
 
     @property
+    def access_obstacle(self) -> str | None:
+        """Why this node refuses everything, if it can judge no request."""
+
+    @property
     def is_draining(self) -> bool:
         """True from the first signal to stop on: it forwards what clients still send, and wants no new ones."""
 
@@ -102,7 +106,9 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
         return web.Response(text=failure or "ok", status=503 if failure else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        obstacle = unready_because(broker.status(), is_draining=broker.is_draining, is_introduced=broker.is_introduced)
+        obstacle = broker.access_obstacle or unready_because(
+            broker.status(), is_draining=broker.is_draining, is_introduced=broker.is_introduced
+        )
         return web.Response(text=obstacle or "ready", status=503 if obstacle else 200)
 
     async def metrics(_: web.Request) -> web.Response:

@@ -1,14 +1,13 @@
 """Accounts and their rules, with access control off, and on: made, changed, told, deleted, and refused."""
 
 import json
-from pathlib import Path
 
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
+from tests.access_keys import KEY_FILE
 from tests.recorded.conversation import Broker, Record
 
-KEY_FILE = Path(__file__).parents[2] / "broker/features/accounts/access.keys"
 ROOT_CREDENTIALS = Credentials(ROOT, read_key_file(KEY_FILE).root_secrets[0])
 APP = Credentials("app", "secret-of-app")
 USER = {"username": "app"}

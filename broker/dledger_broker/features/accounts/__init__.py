@@ -12,6 +12,7 @@ from typing import Final
 
 from dledger_broker.features.accounts.changes import AccountChanges
 from dledger_broker.features.accounts.judge import Accounts
+from dledger_broker.features.accounts.keyless import Keyless
 from dledger_broker.features.accounts.plain_requests import PlainAccountRequests
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import read_key_file
@@ -22,10 +23,9 @@ from dledger_broker.kernel.parts import Context, Feature
 def _build(context: Context) -> AccountRequests:
     path, machine, access = context.config.access_key_file, context.machine, context.access
     keys = None if path is None else read_key_file(path)
-    if keys is not None:
-        judge = Accounts(keys, context.config.cluster)
-        machine.on_state(judge.keep_table)
-        access.guard(judge)
+    judge = Keyless() if keys is None else Accounts(keys, context.config.cluster)
+    machine.on_state(judge.keep_table)
+    access.guard(judge)
     changes = AccountChanges(machine, context.requests, keys)
     plain = PlainAccountRequests(context.requests, changes, context.config)
     return AccountRequests(context.requests, changes, plain, lambda: access.refused)

@@ -36,6 +36,16 @@ class Accounts:
         self._white_lists: dict[tuple[str, ...], Sequence[Matches]] = {}
         self._changes = -1
 
+    @property
+    def judges(self) -> bool:
+        """See `Judge.judges`."""
+        return True
+
+    @property
+    def obstacle(self) -> str | None:
+        """See `Judge.obstacle`."""
+        return None
+
     def keep_table(self, state: BrokerState) -> None:
         """The state is another one."""
         self._table: AccountTable = state.table(ACCOUNTS)
@@ -123,11 +133,15 @@ class Accounts:
             self._secrets[name] = known
         return known[1]
 
-    def is_current(self, principal: Principal) -> bool:
-        """See `Judge.is_current`."""
-        if principal.is_node or principal.name == ROOT or (principal.by_address and not principal.name):
+    def is_current(self, principal: Principal, address: str) -> bool:
+        """See `Judge.is_current`. An address that a white list has no more gives nothing, also to what waits."""
+        if principal.is_node or principal.name == ROOT:
             return True
-        return self._enabled(principal.name).version == principal.version or principal.by_address
+        if not principal.by_address:
+            return self._enabled(principal.name).version == principal.version
+        table = self._current()
+        listed = self._enabled(principal.name).put.white_list if principal.name else table.white_list
+        return self._is_listed(listed, address)
 
     # ---------------------------------------------------------------- what
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dledger_broker.errors import ConfigError
-from dledger_remoting.root_account import KEY_BYTES, node_secret, parse_keys, root_secret
+from dledger_remoting.root_account import KEY_BYTES, node_secret, read_keys, root_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -90,15 +90,11 @@ class KeyFile:
 def read_key_file(path: Path) -> KeyFile:
     """The keys in a file. Raises `ConfigError`."""
     try:
-        text = path.read_text(encoding="ascii")
+        return KeyFile(read_keys(path))
     except OSError as error:
         raise ConfigError(f"access_key_file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"access_key_file {path} has bytes that are no ASCII: it has keys in Base64") from error
-    try:
-        return KeyFile(parse_keys(text))
     except ValueError as error:
-        raise ConfigError(f"access_key_file {path}: {error}: make a key with `dledger account new-key`") from error
+        raise ConfigError(f"access_key_file {path}: {error}; `dledger account new-key` makes a key") from error
 
 
 def _id_of(key: bytes) -> str:

@@ -24,6 +24,7 @@ from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import PopReads
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Revivals
+from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
@@ -59,6 +60,7 @@ def _build(context: Context) -> PopRequests:
         offsets.commits.buffer,
         AckRequests(machine, changes, clock, requests),
         Revivals(machine, env, live.own, clock, dues, changes, reads, groups),
+        SharedNames(machine, context.access),
     )
 
 

@@ -35,6 +35,8 @@ class PopAsk(NamedTuple):
     init_mode: int
     is_ordered: bool
     attempt_id: str
+    reads_v1: bool = True
+    """Whether what comes again under the older name may be looked at, which other groups may have, too."""
 
 
 class Source(NamedTuple):
@@ -135,7 +137,8 @@ class Chooser:
         if ask.is_ordered:
             yield from normal
             return
-        again = [source for retry in (Retry.V1, Retry.V2) for source in self._queues_of(ask, retry)]
+        retries = (Retry.V1, Retry.V2) if ask.reads_v1 else (Retry.V2,)
+        again = [source for retry in retries for source in self._queues_of(ask, retry)]
         yield from (*again, *normal) if self._pops % RETRIES_FIRST == 0 else (*normal, *again)
 
     def _queues_of(self, ask: PopAsk, retry: Retry) -> Iterator[Source]:

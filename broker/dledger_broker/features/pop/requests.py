@@ -26,6 +26,7 @@ from dledger_broker.features.pop.limits import invisible_ms_of
 from dledger_broker.features.pop.reading import PopReads, Read, Wanted
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
+from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.requests import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.subscriptions import Subscriptions
@@ -89,7 +90,9 @@ class PopRequests(Part):
         commits: OffsetBuffer,
         acks: AckRequests,
         revivals: Revivals,
+        shared_names: SharedNames,
     ) -> None:
+        self._shared_names = shared_names
         self._machine = machine
         self._env = env
         self._group = group
@@ -196,6 +199,7 @@ class PopRequests(Part):
             header.init_mode,
             header.order,
             attempt_id if header.order else "",
+            self._shared_names.may_read(request, header.consumer_group, header.topic),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -359,7 +363,9 @@ class PopRequests(Part):
         self._readable(header.topic, header.queue_id)
         if not self._has_group(request, header.consumer_group):
             return
-        ask = question_of(header.consumer_group, header.topic, header.queue_id, header.max_msg_nums)
+        group, topic = header.consumer_group, header.topic
+        ask = question_of(group, topic, header.queue_id, header.max_msg_nums)
+        ask = ask._replace(reads_v1=self._shared_names.may_read(request, group, topic))
         choice = self._chooser.choose(ask, read)
         taken = [each for each in choice.taken if each.records]
         if choice.cold and (read is None or not taken):
@@ -384,7 +390,9 @@ class PopRequests(Part):
         self._readable(header.topic, header.queue_id)
         if not self._has_group(request, header.consumer_group):
             return
-        ask = question_of(header.consumer_group, header.topic, header.queue_id, 1, is_ordered=header.order)
+        group, topic = header.consumer_group, header.topic
+        ask = question_of(group, topic, header.queue_id, 1, is_ordered=header.order)
+        ask = ask._replace(reads_v1=self._shared_names.may_read(request, group, topic))
 
         def answer(*, has_message: bool, is_full: bool = False) -> None:
             request.respond(ext=encode_ext(NotificationResponseHeader(has_message, is_full)))

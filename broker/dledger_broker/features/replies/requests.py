@@ -11,6 +11,7 @@ from dledger.environment import Environment
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
@@ -19,6 +20,7 @@ from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import (
     MessageIllegal,
+    NoPermission,
     OutcomeUnknown,
     RemotingError,
     ServerError,
@@ -53,7 +55,11 @@ class Replies(Part):
         live: LiveConfig,
         env: Environment,
         store_host: HostAddress,
+        access: Access,
+        reply_topic: str,
     ) -> None:
+        self._access = access
+        self._reply_topic = reply_topic
         self._machine = machine
         self._requests = requests
         self._relay = relay
@@ -72,6 +78,8 @@ class Replies(Part):
     def handle(self, request: Request) -> None:
         """324, 325: a reply, checked as a message is."""
         header = SendMessageHeader.decode(request.ext)
+        if self._access.is_on and header.topic != self._reply_topic:
+            raise NoPermission(f"replies go through the topic {self._reply_topic}, which is a right of its own")
         queue_id = self._queue_id(header)
         properties = (header.properties or "").encode()
         self._require_size(request.body, properties)

@@ -82,7 +82,10 @@ class Statistics(Part):
                 self._counting.answer, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_CLUSTER
             ),
             RequestCode.QUERY_CONSUME_QUEUE: Route(
-                self._queues.units, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.topic("topic", Action.GET),)
+                self._queues.units,
+                Needs.CONFIRMED_LEADER,
+                NO_EFFECT,
+                rights=(rights.topic("topic", Action.GET), rights.group("consumerGroup", Action.GET, optional=True)),
             ),
             RequestCode.GET_SUBSCRIPTION_OF_GROUP: Route(
                 self._queues.subscription,

@@ -32,6 +32,7 @@ from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.errors import InvalidParameter, ServerError, SystemBusy, TopicNotExist
 from dledger_remoting.headers import EndTransactionHeader, decode_ext
 from dledger_remoting.record import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_ROLLBACK, MessageRecord
+from dledger_remoting.topics import HALF_TOPIC
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -85,6 +86,24 @@ class HalfEnds:
     def handle(self, request: Request) -> None:
         """37: what a producer says of a half. One that does not know yet is asked again later."""
         header = decode_ext(EndTransactionHeader, request.ext)
+        if self._access.is_on:
+            self._requests.spawn(request, self._judge(request, header))
+        else:
+            self._take(request, header)
+
+    async def _judge(self, request: Request, header: EndTransactionHeader) -> None:
+        """The topic of the half says who may end it, or hear what has become of it; nothing is told before."""
+        found = await self._machine.lookup.record_at(header.commit_log_offset)
+        if found is not None and found[1].topic == HALF_TOPIC:
+            self._access.require(request, Demand((Action.PUB,), ResourceKind.TOPIC, real_target(found[1])[0]))
+            self._take(request, header)
+        elif request.confirmed:
+            raise ServerError(_none_at(header.commit_log_offset))
+        else:
+            self._requests.confirm(request)
+
+    def _take(self, request: Request, header: EndTransactionHeader) -> None:
+        """End the half, or say why not."""
         if header.commit_or_rollback not in (0, *_WISHES):
             raise InvalidParameter(
                 f"commitOrRollback {header.commit_or_rollback}: 8 commits, 12 rolls back, 0 leaves it open"
@@ -102,8 +121,8 @@ class HalfEnds:
                 self._requests.confirm(request)
         elif position < self._machine.kept_from:
             raise SystemBusy(f"the log below {self._machine.kept_from} is about to be trimmed: try again later")
-        elif wish is HalfOutcome.COMMITTED or self._access.is_on:
-            self._requests.spawn(request, self._end(request, position, wish))
+        elif wish is HalfOutcome.COMMITTED:
+            self._requests.spawn(request, self._commit(request, position))
         else:
             self._add(request, position, None)
 
@@ -122,7 +141,7 @@ class HalfEnds:
             return
         outcome = self._table.ended.get(position)
         if outcome is None:
-            raise ServerError(f"no transaction is open at {position}: it has ended before, or never began")
+            raise ServerError(_none_at(position))
         if wish is HalfOutcome.COMMITTED and outcome is HalfOutcome.NO_TOPIC:
             raise TopicNotExist(_no_topic(position))
         if wish is not None and wish is not outcome:
@@ -131,8 +150,8 @@ class HalfEnds:
 
     # ---------------------------------------------------------------- ends
 
-    async def _end(self, request: Request, position: int, wish: HalfOutcome) -> None:
-        """Read the half, and look again at everything in the turn that has it. Its topic says who may end it."""
+    async def _commit(self, request: Request, position: int) -> None:
+        """Read the half, and look again at everything in the turn that has it."""
         found = await self._machine.lookup.record_at(position)
         half = self._table.open.get(position)
         if half is None or position in self._ends or not self._machine.leadership.ready:
@@ -140,8 +159,7 @@ class HalfEnds:
         elif found is None:
             raise ServerError(f"the transaction's message at {position} cannot be read: try again later")
         else:
-            self._access.require(request, Demand((Action.PUB,), ResourceKind.TOPIC, real_target(found[1])[0]))
-            self._add(request, position, found[1] if wish is HalfOutcome.COMMITTED else None)
+            self._add(request, position, found[1])
 
     def _add(self, request: Request, position: int, record: MessageRecord | None) -> None:
         """Take an end into the unit of this turn; `record` is the half of a commit, None rolls back."""
@@ -245,6 +263,10 @@ def _told(outcome: HalfOutcome) -> str:
         case HalfOutcome.REOPENED:
             return "is open again under another offset"
     assert_never(outcome)
+
+
+def _none_at(position: int) -> str:
+    return f"no transaction is open at {position}: it has ended before, or never began"
 
 
 def _no_topic(position: int) -> str:

@@ -15,8 +15,8 @@ from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
+from tests.access_keys import KEY_FILE
 
-KEY_FILE: Final = Path(__file__).with_name("access.keys")
 KEYS: Final = read_key_file(KEY_FILE)
 ROOT_CREDENTIALS: Final = Credentials(ROOT, KEYS.root_secrets[0])
 CREATE_USER, UPDATE_USER, DELETE_USER, GET_USER, LIST_USERS = range(3001, 3006)

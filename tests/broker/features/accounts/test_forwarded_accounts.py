@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from guarded_broker import allow, call, credentials, guarded_broker, make_account
+from guarded_broker import allow, as_root, call, credentials, guarded_broker, make_account
 from served_broker import pull_ext, send_ext
 
 from dledger.statemachine import Leadership
@@ -58,10 +58,14 @@ def test_the_leader_is_told_only_what_it_cannot_see_by_itself() -> None:
     ]
 
 
-def answer_to(ext: dict[str, str], principal: Principal | None = None, *, allowed: bool = True) -> RemotingCommand:
+def answer_to(
+    ext: dict[str, str], principal: Principal | None = None, *, allowed: bool = True, listed: str = ""
+) -> RemotingCommand:
     """What the leader answers to a send that another node passed on."""
     broker = guarded_broker()
     make_account(broker, "app")
+    if listed:
+        as_root(broker, 50, {"accessKey": "app", "whiteRemoteAddress": listed})
     if allowed:
         allow(broker, "app", "Topic:T1", "Pub")
     replies: list[bytes] = []
@@ -85,11 +89,13 @@ def test_the_leader_judges_by_the_signature_itself() -> None:
     assert answer_to(send_ext("T1")).code == 16
 
 
-def test_the_leader_believes_the_first_node_that_an_address_gives_an_account_and_no_more() -> None:
+def test_the_leader_believes_the_first_node_of_an_address_and_gives_it_what_its_own_white_list_does() -> None:
     ext = {**send_ext("T1"), "AccessKey": "app"}
-    assert answer_to(ext).code == 16
-    assert answer_to(ext, BY_ADDRESS).code == 0
-    assert answer_to(ext, BY_ADDRESS, allowed=False).code == 16
+    assert answer_to(ext, listed="10.0.0.9").code == 16
+    assert answer_to(ext, BY_ADDRESS, listed="10.0.0.9").code == 0
+    assert answer_to(ext, BY_ADDRESS, allowed=False, listed="10.0.0.9").code == 16
+    assert answer_to(ext, BY_ADDRESS, listed="10.0.0.8").code == 16, "withdrawn since"
+    assert answer_to(send_ext("T1"), Principal("", by_address=True)).code == 16, "withdrawn since"
 
 
 def test_a_commit_that_comes_with_a_pull_at_a_follower_is_of_the_pulls_account(monkeypatch: pytest.MonkeyPatch) -> None:

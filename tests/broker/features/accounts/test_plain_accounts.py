@@ -99,6 +99,29 @@ def test_a_white_listed_address_needs_the_name_of_the_account_and_no_signature(
     assert client.call(310, unsigned).code == REFUSED
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_what_waits_for_an_address_ends_with_the_white_list_that_let_it_in(
+    broker: ServedBroker, client: FakeClient, by_name: bool
+) -> None:
+    put(broker, topicPerms="T1=PUB|SUB", groupPerms="CG=SUB")
+    ext = {**pull_ext("T1", sysFlag="6", suspendTimeoutMillis="15000"), "AccessKey": "app"}
+    if by_name:
+        put(broker, whiteRemoteAddress="10.0.0.9")
+    else:
+        as_root(broker, WHITE_LIST, {"globalWhiteAddrs": "10.0.0.9"})
+        del ext["AccessKey"]
+    waiting = client.send(11, ext)
+    broker.settle()
+    assert not client.has_answer(waiting)
+    if by_name:
+        put(broker, whiteRemoteAddress="10.0.0.8")
+    else:
+        as_root(broker, WHITE_LIST, {"globalWhiteAddrs": ""})
+    assert call(broker.client("client/2"), APP, 310, send_ext("T1"), b"secret").code == 0
+    broker.settle()
+    assert (client.answered(waiting).code, client.answered(waiting).body) == (REFUSED, b"")
+
+
 def test_the_global_white_list_lets_clients_send_and_consume_and_no_more(
     broker: ServedBroker, client: FakeClient
 ) -> None:

@@ -47,6 +47,7 @@ def test_bits_of_base64_that_mean_nothing_are_noticed() -> None:
 
 def test_older_keys_open_and_the_first_one_seals(tmp_path: Path) -> None:
     path = tmp_path / "keys"
+    path.touch(0o600)
     first, second = new_key(), new_key()
     path.write_text(f"# rotated\n{second}\n\n{first}\n")
     old, both = _keys(tmp_path / "old", first), read_key_file(path)
@@ -57,6 +58,7 @@ def test_older_keys_open_and_the_first_one_seals(tmp_path: Path) -> None:
 
 
 def _keys(path: Path, *lines: str) -> KeyFile:
+    path.touch(0o600)
     path.write_text("\n".join(lines))
     return read_key_file(path)
 
@@ -67,6 +69,15 @@ def test_a_key_file_without_a_whole_key_is_refused(tmp_path: Path, text: str) ->
         _keys(tmp_path / "keys", text)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_key_file(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_file_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys"
+    path.write_text(new_key())
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=f"access_key_file .* has mode {mode:04o}, .*: chmod 600 it"):
+        read_key_file(path)
 
 
 def test_no_secret_stands_in_the_log_or_a_snapshot() -> None:
