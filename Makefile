@@ -6,6 +6,7 @@
 #   RECORD=yes make golden        write what is to be compared, instead of comparing
 #   EXPLORE="--terms 1 --duplicates 1" make explore
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
+#   REQUESTS=50000 make fuzz-access   so many requests
 #   CASES=5000000 make fuzz-native   so many mutated inputs
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 #   RUNS=20 make proof-chaos      so many runs of 5 minutes, each with other faults
@@ -34,7 +35,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-native fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
+.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +81,9 @@ test-native: $(DEV) ## run the tests of the native part, and nodes on it (after 
 	DLEDGER_NATIVE=1 $(BIN)/python -m pytest tests/native tests/dledger/test_node.py tests/dledger/test_orderly_stop.py \
 	  tests/dledger/test_full_disk.py tests/dledger/net tests/broker/kernel/test_writer_on_a_real_node.py \
 	  tests/broker/views/test_views_on_a_real_node.py tests/integration/test_disk_full.py tests/recorded
+
+fuzz-access: $(DEV) ## requests of all codes, signed, unsigned and mangled, against access control (REQUESTS=n, SEED=n)
+	FUZZ_REQUESTS=$(or $(REQUESTS),1000000) FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q -s tests/broker/features/accounts/test_fuzzed_access.py
 
 fuzz-native: $(DEV) ## mutated input through the native part and its twins (CASES=n, SEED=n; after make native)
 	$(BIN)/python -m tests.native.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
