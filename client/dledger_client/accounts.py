@@ -10,6 +10,8 @@ import msgspec
 
 from dledger_remoting.accounts import SUBJECT_PREFIX, AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.headers import encode_ext
+from dledger_remoting.plain_accounts import PlainAccountHeader, WhiteListHeader
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
@@ -84,6 +86,15 @@ class AccountAdmin:
         """Make an account. Raises `RefusedError` if there is one."""
         info = UserInfo(name, secret, _ADMINISTRATOR if is_admin else _NORMAL)
         await self._ask(RequestCode.AUTH_CREATE_USER, {"username": name}, msgspec.json.encode(info))
+
+    async def put_plain(self, account: PlainAccountHeader) -> None:
+        """Make an account as RocketMQ 4 has it, or have one be so; its permissions become rules."""
+        await self._ask(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, encode_ext(account))
+
+    async def put_white_list(self, addresses: Sequence[str]) -> None:
+        """From now on clients with these addresses need no account to send and consume."""
+        header = WhiteListHeader(",".join(addresses))
+        await self._ask(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, encode_ext(header))
 
     async def change(self, name: str, *, secret: str | None = None, is_enabled: bool | None = None) -> None:
         """Give an account another secret or status; the old one counts no longer, also for clients that run."""

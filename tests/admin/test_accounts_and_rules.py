@@ -10,6 +10,7 @@ from command_fakes import as_json, dledger, fails_in_one_line, use_fakes
 
 from dledger_admin.commands import account_calls
 from dledger_client import AccessRule, AccountInfo, Credentials
+from dledger_remoting.plain_accounts import PlainAccountHeader
 from dledger_remoting.root_account import root_credentials
 from tests.access_keys import KEY_FILE
 
@@ -32,6 +33,12 @@ class FakeAccountAdmin:
 
     async def create(self, name, secret, *, is_admin):
         self.calls.append(("create", name, secret, is_admin))
+
+    async def put_plain(self, account):
+        self.calls.append(("plain", account))
+
+    async def put_white_list(self, addresses):
+        self.calls.append(("white list", addresses))
 
     async def change(self, name, *, secret=None, is_enabled=None):
         self.calls.append(("change", name, secret, is_enabled))
@@ -146,3 +153,73 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
     assert "cannot be read" in fails_in_one_line("account", "list", "--key-file", str(tmp_path / "absent"))
     assert "there is no account 'nobody'" in fails_in_one_line("acl", "test", "nobody", "Pub", "Topic:t", *KEY)
     assert "one topic, group or cluster" in fails_in_one_line("acl", "test", "app", "Pub", "Topic:t*", *KEY)
+
+
+PLAIN_ACL = """\
+# as it comes with RocketMQ
+globalWhiteRemoteAddresses:
+  - 10.10.103.*
+  - '192.168.0.1-50'
+
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678  # a number is a text
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - topicA=DENY
+      - topicB=PUB|SUB
+    groupPerms:
+    - groupA=DENY
+
+  - accessKey: "rocketmq2"
+    secretKey: a#b
+    whiteRemoteAddress: 192.168.1.{1,7}
+    admin: true
+    topicPerms: []
+"""
+
+
+def test_the_accounts_of_a_plain_acl_file_are_made_with_their_permissions(tmp_path):
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(PLAIN_ACL)
+    lines = as_json("account", "import", str(path), *KEY)
+    assert lines == [{"account": name, "state": "imported"} for name in ("RocketMQ", "rocketmq2")]
+    perms = ("topicA=DENY,topicB=PUB|SUB", "groupA=DENY")
+    assert FakeAccountAdmin.calls == [
+        ("plain", PlainAccountHeader("RocketMQ", "12345678", "", False, "DENY", "SUB", *perms)),
+        ("plain", PlainAccountHeader("rocketmq2", "a#b", "192.168.1.{1,7}", True, "DENY", "DENY", "", "")),
+        ("white list", ["10.10.103.*", "192.168.0.1-50"]),
+    ]
+    path.write_text("accounts: []\n")
+    FakeAccountAdmin.calls.clear()
+    assert "no account" in dledger("account", "import", str(path), *KEY)
+    assert FakeAccountAdmin.calls == [], "a file that says nothing of white lists changes none"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accounts:\n  - accessKey: app\n", "account 1 has no secretKey"),
+        ("accounts:\n  - secretKey: planted\n", "account 1 has no accessKey"),
+        ("accounts:\n  - accessKey: app\n    secretKey: planted\n    admin: yes\n", "neither true nor false"),
+        ("accounts:\n  - accessKey: app\n    secretKey: planted\n    perms: all\n", "has keys beside"),
+        ("accounts:\n  - accessKey: app\n    secretKey: {planted: 1}\n", "line 3"),
+        ("accounts:\n  - accessKey: app\n   secretKey: planted\n", "line 3"),
+        ("accounts:\n  - accessKey: app\n      secretKey: planted\n", "line 3"),
+        ("accounts:\n\t- accessKey: planted\n", "tab"),
+        ("accounts:\n  - accessKey: app\n    accessKey: planted\n", "line 3"),
+        ("accounts: planted\n", "no list"),
+        ("planted: 1\n", "keys beside"),
+        ("planted\n", "line 1"),
+    ],
+)
+def test_a_plain_acl_file_that_is_not_understood_is_refused_whole_and_not_repeated(tmp_path, text, words):
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(text)
+    refusal = fails_in_one_line("account", "import", str(path), *KEY)
+    assert words in refusal
+    assert "planted" not in refusal
+    assert FakeAccountAdmin.calls == []

@@ -28,6 +28,7 @@ from dledger_client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    Quota,
     ReceivedMessage,
     Sql,
     SubscriptionGroupConfig,
@@ -94,6 +95,7 @@ WRONG = {
     "datetime | int | None": ["now", 1.5, True],
     "ReceivedMessage": [None, "x"],
     "OpenTransaction": [None, "x", OpenTransaction("T", "x", "k", "broker-a", 0, 0)],
+    "Quota": [None, "T", ("topic", "T", 5), Quota("topic", 5), Quota("topic", "T", "5")],
     "SubscriptionGroupConfig": [
         None,
         "CG",
@@ -128,6 +130,7 @@ RIGHT = {
     "handle": "handle",
     "message": RECEIVED,
     "transaction": OpenTransaction("T", b"x", "k", "broker-a", 0, 0),
+    "quota": Quota("topic", "T", 5),
     "values": {"max_locks_per_group": "100"},
 }
 """Of what has no default."""

@@ -13,10 +13,12 @@ import msgspec
 from dledger_client import AccountAdmin
 from dledger_remoting.root_account import KEY_BYTES
 
+from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .account_calls import key_file_option, with_accounts
-from .options import namesrv_option
+from .options import AbsolutePath, namesrv_option
+from .plain_acl import PlainAclError, read_plain_acl
 
 _SECRET_BYTES: Final = 24
 
@@ -119,6 +121,36 @@ def delete(namesrv: str, key_file: Path, name: str, output: str) -> None:
 
     with_accounts(namesrv, key_file, work)
     emit(AccountChange(name, "deleted"), output, _render_change)
+
+
+@account.command("import")
+@namesrv_option
+@key_file_option
+@click.argument("file", type=AbsolutePath())
+@output_option
+def import_accounts(namesrv: str, key_file: Path, file: Path, output: str) -> None:
+    """Make the accounts of a `plain_acl.yml` of RocketMQ 4, with their secrets, permissions and white lists.
+
+    Accounts that are there become what the file says; others stay. It may be repeated.
+    """
+    try:
+        found = read_plain_acl(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AdminError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise AdminError(f"{file} is no text") from error
+    except PlainAclError as error:
+        raise AdminError(f"{file}: {error}") from None
+
+    async def work(accounts: AccountAdmin) -> None:
+        for one in found.accounts:
+            await accounts.put_plain(one)
+        if found.white_list is not None:
+            await accounts.put_white_list(found.white_list)
+
+    with_accounts(namesrv, key_file, work)
+    changes = [AccountChange(one.access_key, "imported") for one in found.accounts]
+    emit(changes, output, lambda result: "\n".join(map(_render_change, result)) or "there is no account in the file")
 
 
 @account.command("list")
