@@ -108,7 +108,9 @@ class NameServers:
                 try:
                     if self._connection is None:
                         is_known = address in self._known
-                        self._connection = Connection(address, NAME_SERVER_TIMEOUT_S, is_known=is_known)
+                        self._connection = Connection(
+                            address, NAME_SERVER_TIMEOUT_S, is_known=is_known, to_broker=False
+                        )
                     response = self._connection.request(code, ext)
                     if response.code == _NOT_SUPPORTED:
                         raise WrongServerError(f"{self._connection.address}: a broker answered there, no name server")

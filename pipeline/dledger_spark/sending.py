@@ -17,6 +17,7 @@ from .options import WriteOptions
 from .pacing import Pace
 from .plans import groups_by_ordinal
 from .schema import NAMES
+from .signing import client_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,6 +126,7 @@ class RowSender:
             group=self._options.producer_group,
             timeout=self._options.delivery_timeout_s,
             idempotent=self._identities is not None,
+            credentials=client_credentials(),
         ) as producer:
             for batch in batches:
                 # Spark's iterator blocks: what is under way is waited for before the next batch is asked for.
@@ -172,7 +174,11 @@ class RowSender:
         Sends alone would make it group by group, and a row that came while only some had it would go to another queue
         the next time.
         """
-        async with Admin(list(self._options.namesrv), timeout=self._options.delivery_timeout_s) as admin:
+        async with Admin(
+            list(self._options.namesrv),
+            timeout=self._options.delivery_timeout_s,
+            credentials=client_credentials(),
+        ) as admin:
             try:
                 route = await admin.topic_route(topic)
             except NoRouteError:

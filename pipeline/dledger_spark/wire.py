@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from .errors import ClosingServerError, RefusedError, WireError, WrongServerError
+from .signing import account, signed
 
 MAX_FRAME_BYTES: Final = 16 << 20
 """No broker sends more in one frame."""
@@ -53,11 +54,21 @@ class Connection:
     `timeout_s` bounds connecting, and how long the other side may be silent while an answer is awaited. An answer that
     takes longer has to come at `min_bytes_per_second`. Whatever goes wrong raises `WireError`, and the connection is
     then of no further use; `WrongServerError` if something else is there, such as, unless `is_known`, who says nothing
-    for `FIRST_ANSWER_S`.
+    for `FIRST_ANSWER_S`. Requests to a broker are signed if this machine names an account, see `signing`; those to a
+    name server, which serves everybody, never: it could use them as its own.
     """
 
-    def __init__(self, address: str, timeout_s: float, min_bytes_per_second: int = 0, *, is_known: bool = True) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float,
+        min_bytes_per_second: int = 0,
+        *,
+        is_known: bool = True,
+        to_broker: bool = True,
+    ) -> None:
         self.address = address
+        self._account = account() if to_broker else None
         self._timeout_s = timeout_s
         self._is_known = is_known
         self._first = b""
@@ -88,6 +99,8 @@ class Connection:
     def send(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> int:
         """Send a request; the number by which `receive` finds its answer."""
         self._opaque += 1
+        if self._account is not None:
+            ext = signed(ext, body, self._account)
         command = {
             "code": code,
             "extFields": ext,
