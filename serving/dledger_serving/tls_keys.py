@@ -11,7 +11,8 @@ from typing import Final
 from dledger.config_keys.declared import Alias, key
 from dledger.net.tls import TlsContext, TlsFiles
 
-MODES: Final = ("off", "permissive", "enforcing")
+ENFORCING: Final = "enforcing"
+MODES: Final = ("off", "permissive", ENFORCING)
 _CLIENTS: Final[Mapping[str, ssl.VerifyMode]] = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,

@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -141,12 +141,13 @@ def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
     """Start one of Apache RocketMQ's own clients for a name server's address."""
     with ExitStack() as clients:
 
-        def start(namesrv: str) -> StockClient:
+        def start(namesrv: str, properties: Mapping[str, str] | None = None) -> StockClient:
             home = Path(tmp_path, f"apache-{namesrv.rpartition(':')[2]}-{next(numbers)}")
             tool, *arguments = program
             if Path(tool).stem == "java":
                 # Java does not look at HOME: the offsets of earlier runs' broadcast groups lay in the user's.
-                arguments.insert(0, f"-Duser.home={home}")
+                said = {"user.home": str(home), **(properties or {})}
+                arguments[:0] = [f"-D{name}={value}" for name, value in said.items()]
             return clients.enter_context(StockClient([tool, *arguments, namesrv], home=home))
 
         numbers = iter(range(100))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from cluster_checks import wait_until
 
-from dledger_admin.cluster.layout import ClusterLayout, NodePlace
+from dledger_admin.cluster.layout import ClusterLayout, NamesrvPlace, NodePlace
 from dledger_admin.cluster.probes import fetch_status, groups_clients_find
 from dledger_client.testing.ports import find_free_block
 
@@ -99,7 +99,7 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
         return all(status is not None and status.voter for status in statuses)
 
     assert wait_until(all_vote, 60.0)
-    assert wait_until(lambda: groups_clients_find(one.base + 90) == {"broker-a"}, 10.0)
+    assert wait_until(lambda: groups_clients_find(NamesrvPlace(one.base + 90, one.root)) == {"broker-a"}, 10.0)
     assert asked(one.base + 91, "/healthz") == (200, b"ok")
     assert wait_until(lambda: b"dledger_namesrv_nodes 3.0" in asked(one.base + 91, "/metrics")[1], 10.0)
     assert {name: health_of(process) for name, process in processes.items()} == dict.fromkeys(processes, (0, "healthy"))

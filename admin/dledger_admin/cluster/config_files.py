@@ -23,6 +23,7 @@ from ..errors import AdminError
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace
 from .manifest import Manifest
+from .securing import secured_broker_keys, secured_namesrv_keys
 from .toml_text import TomlTable, TomlValue, dump, merge
 
 OVERRIDES_FILE = "overrides.toml"
@@ -121,13 +122,19 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
             for other in layout.members(place.group)
             if other.node_id != place.node_id
         },
+        **secured_broker_keys(layout),
     }
     return merge(merge(computed, overrides.brokers), overrides.nodes.get(place.node_id, {}))
 
 
 def namesrv_table(layout: ClusterLayout, overrides: Overrides) -> TomlTable:
     """Return the contents of `namesrv.toml`."""
-    computed: TomlTable = {"host": HOST, "port": layout.namesrv_port, "data": str(layout.namesrv.directory)}
+    computed: TomlTable = {
+        "host": HOST,
+        "port": layout.namesrv_port,
+        "data": str(layout.namesrv.directory),
+        **secured_namesrv_keys(layout),
+    }
     return merge(computed, overrides.namesrv)
 
 

@@ -38,6 +38,7 @@ from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
+from .securing import make_secure
 from .starting import START_TIMEOUT_S, Patience
 from .validation import check_broker_config, check_namesrv_config
 
@@ -55,6 +56,7 @@ class UpOptions:
     base_port: int | None = None
     config: Path | None = None
     engine: str | None = None
+    secure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class ClusterSetup:
     layout: ClusterLayout
     manifest: Manifest
     overrides: Overrides
+    secure: bool
 
     @classmethod
     def prepare(cls, options: UpOptions) -> ClusterSetup:
@@ -79,13 +82,15 @@ class ClusterSetup:
         for place in layout.places():
             check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
         check_namesrv_config(namesrv_table(layout, overrides))
-        return cls(layout, manifest, overrides)
+        return cls(layout, manifest, overrides, options.secure)
 
     def start(self) -> RunningCluster:
         """Complete the bootstrap, write the configuration, start every process; the caller holds `up_lock`."""
         manifest = complete_bootstrap(self.layout, self.manifest)
         if read_manifest(self.layout.data_dir) != manifest:
             write_manifest(self.layout.data_dir, manifest)
+        if self.secure:
+            make_secure(self.layout)
         write_config_files(self.layout, manifest, self.overrides)
         cluster = RunningCluster(self.layout)
         try:
@@ -140,7 +145,7 @@ class RunningCluster:
             statuses = fetch_all(self.layout.places())
             leaders = leaders_by_group(statuses)
             obstacles = self._obstacles(leaders)
-            listed = groups_clients_find(self.layout.namesrv_port) if not obstacles else set()
+            listed = groups_clients_find(self.layout.namesrv) if not obstacles else set()
             for group in set(self.layout.group_names()) - listed - obstacles.keys():
                 obstacles[group] = "the name server does not list it yet"
             starting = any(status is None and name not in exited for name, status in statuses.items())

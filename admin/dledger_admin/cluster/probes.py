@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import tomllib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.route import decode_cluster_info
+from dledger_serving.tls_keys import ENFORCING
 
-from .layout import HOST, NodePlace
+from .layout import HOST, NamesrvPlace, NodePlace
 
 LEADER_BROKER_ID = 0
 
@@ -106,7 +109,7 @@ def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
         return dict(zip((place.node_id for place in wanted), pool.map(fetch_status, wanted), strict=True))
 
 
-def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set[str]:
+def groups_clients_find(namesrv: NamesrvPlace, timeout_s: float = _TIMEOUT_S) -> set[str]:
     """Return the broker groups of which the name server lists the leader and knows the topics.
 
     The topic that is called like the group stands for all topics that a leader registers; whether those are all that it
@@ -114,7 +117,7 @@ def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set
     time.
     """
     try:
-        with socket.create_connection((HOST, namesrv_port), timeout=timeout_s) as connection:
+        with _connected(namesrv, timeout_s) as connection:
             ask = _Questions(connection)
             info = decode_cluster_info(ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
             led = {name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs}
@@ -124,14 +127,40 @@ def groups_clients_find(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> set
     return {name for name, route in routes.items() if route.code == ResponseCode.SUCCESS}
 
 
-def answers_clients(namesrv_port: int, timeout_s: float = _TIMEOUT_S) -> bool:
+def answers_clients(namesrv: NamesrvPlace, timeout_s: float = _TIMEOUT_S) -> bool:
     """Whether the name server answers in time."""
     try:
-        with socket.create_connection((HOST, namesrv_port), timeout=timeout_s) as connection:
+        with _connected(namesrv, timeout_s) as connection:
             _Questions(connection)(RequestCode.GET_BROKER_CLUSTER_INFO, {})
     except (OSError, RemotingError):
         return False
     return True
+
+
+def _connected(namesrv: NamesrvPlace, timeout_s: float) -> socket.socket:
+    """A connection to a name server of this machine, over TLS if its configuration has it ask for that. Raises
+    `OSError`.
+
+    What it is asked is no secret, and nobody else has its port: its certificate is not looked at. In case that it asks
+    for one, it is shown its own.
+    """
+    try:
+        config = load_config(namesrv.config_file, {})
+    except ConfigError:
+        config = NameServerConfig()
+    plain = socket.create_connection((HOST, namesrv.port), timeout=timeout_s)
+    if config.tls != ENFORCING:
+        return plain
+    try:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if config.tls_cert_file is not None:
+            context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
+        return context.wrap_socket(plain)
+    except OSError:
+        plain.close()
+        raise
 
 
 class _Questions:

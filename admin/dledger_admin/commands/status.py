@@ -72,7 +72,7 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
     statuses = {place.node_id: None for place in places} | fetch_all(place for place in places if pids[place.node_id])
     commits = group_commits(statuses)
     name_server_pid = pids[NAMESRV]
-    answers = name_server_pid is not None and answers_clients(layout.namesrv_port)
+    answers = name_server_pid is not None and answers_clients(layout.namesrv)
     processes = [ProcessStatus(name=NAMESRV, pid=name_server_pid, client_port=layout.namesrv_port, answers=answers)]
     for place in places:
         answer = statuses[place.node_id]

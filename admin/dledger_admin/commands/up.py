@@ -23,6 +23,7 @@ from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, service
 from ..cluster.manifest import require_manifest
 from ..cluster.probes import fetch_all, refusals
 from ..cluster.processes import KILL_AFTER_S, stop_at_once
+from ..cluster.securing import how_to_connect
 from ..extras import require
 from ..output import emit, output_option
 from ..signals import ending_signals, noted_signals
@@ -62,6 +63,11 @@ class Stopped(msgspec.Struct, frozen=True):
     help=f"What decides in every node.  [default: {NATIVE_ENGINE}, later as before]",
 )
 @click.option("--config", type=AbsolutePath(), metavar="FILE", help="TOML laid over the configuration of every node.")
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="TLS and access control, from now on: makes certificates, keys and an administrator's account.",
+)
 @click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
 @start_timeout_option
 @output_option
@@ -73,6 +79,7 @@ def up(
     base_port: int | None,
     engine: str | None,
     config: Path | None,
+    secure: bool,
     detach: bool,
     timeout: float | None,
     output: str,
@@ -86,7 +93,7 @@ def up(
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine)
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, secure)
     ClusterSetup.prepare(options)  # what is wrong is said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone
@@ -102,6 +109,9 @@ def up(
         words = services(cluster.layout)[name].last_words()
         click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)
     emit(Started(str(data), cluster.layout.namesrv_address, leaders), output, _render_started)
+    if output != "json":
+        for line in how_to_connect(cluster.layout):
+            click.echo(line)
 
 
 @click.command()
@@ -140,6 +150,8 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
     for number in ending_signals():
         signal.signal(number, request_stop)
     cluster = setup.start()
+    for line in how_to_connect(cluster.layout):
+        click.echo(line)
     try:
         watch(cluster, Console(), lambda: stop_requested)
     finally:
