@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import sys
 from pathlib import Path
 
@@ -34,9 +35,11 @@ def obstacle(role: str, config_file: Path) -> str | None:
     """Why the server does not serve clients, None if it does."""
     if role == "namesrv":
         namesrv = load_namesrv_config(config_file, {})
+        secured = namesrv.tls_http
         host, port, http_port, path = namesrv.host, namesrv.port, namesrv.http_port, "/healthz"
     else:
         broker = load_broker_config(config_file)
+        secured = broker.tls_http
         host, port, http_port, path = broker.host, broker.port, broker.http_port, "/readyz"
     host = "127.0.0.1" if host in _EVERYWHERE else host
     try:
@@ -44,6 +47,9 @@ def obstacle(role: str, config_file: Path) -> str | None:
             socket.create_connection((host, port), _TIMEOUT_S).close()
             return None
         connection = http.client.HTTPConnection(host, http_port, timeout=_TIMEOUT_S)
+        if secured:  # its own process answers, whatever name its certificate has
+            context = ssl._create_unverified_context()  # noqa: S323, SLF001 - the library has no other name for it
+            connection = http.client.HTTPSConnection(host, http_port, timeout=_TIMEOUT_S, context=context)
         connection.request("GET", path)
         answer = connection.getresponse()
         return None if answer.status == http.HTTPStatus.OK else answer.read().decode(errors="replace")

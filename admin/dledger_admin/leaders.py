@@ -17,6 +17,7 @@ from .cluster.probes import fetch_all, http_host
 from .errors import AdminError
 from .health.groups import group_views
 from .health.reports import Survey
+from .http_calls import ask
 
 ANSWER_SECONDS: Final = 30.0
 """How long a leader may take: a handover takes up to two of its election times."""
@@ -102,11 +103,5 @@ def _ask(leader: Leader, method: str, path: str, secret: bytes) -> str:
 
 def _request(host: str, port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, str, str]:
     """Return status, text and challenge of the answer."""
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
-    try:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode(errors="replace")
-        return answer.status, text, answer.getheader(_CHALLENGE, "")
-    finally:
-        connection.close()
+    answer = ask(host, port, method, path, headers, ANSWER_SECONDS)
+    return answer.status, answer.body.decode(errors="replace"), answer.headers.get(_CHALLENGE, "")

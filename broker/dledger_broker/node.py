@@ -75,6 +75,8 @@ class Broker:
         """What the group's nodes share, once it was read; None if `secret_file` is not set."""
         self.tls: TlsContext | None = None
         """What the ports for clients speak TLS with, None if they do not."""
+        self.http_tls: TlsContext | None = None
+        """The same of the HTTP port."""
         self._namesrv_tls: TlsContext | None = None
         self._peer_tls: PeerTls | None = None
         self._renewal = Renewal((), self._count_restart)
@@ -311,12 +313,13 @@ class Broker:
     def _read_certificates(self) -> None:
         try:
             self.tls = self.config.server_context()
+            self.http_tls = self.config.http_context()
             self._namesrv_tls = self.config.name_server_context()
             self._peer_tls = self.config.peer_contexts()
         except LogConfigError as error:
             raise ConfigError(str(error)) from error
         links = () if self._peer_tls is None else (self._peer_tls.server, self._peer_tls.client)
-        found = [context for context in (self.tls, self._namesrv_tls, *links) if context is not None]
+        found = [context for context in (self.tls, self.http_tls, self._namesrv_tls, *links) if context is not None]
         self._renewal = Renewal(found, self._count_restart)
 
     def _count_restart(self) -> None:

@@ -30,6 +30,7 @@ class ObservedServer(Protocol):
     """What the HTTP port shows of a `NameServer`."""
 
     tls: TlsContext | None
+    http_tls: TlsContext | None
     config: NameServerConfig
     counters: NameServerCounters
 
@@ -71,7 +72,7 @@ async def start_http(server: ObservedServer) -> web.AppRunner:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     routes = [web.get("/healthz", healthz), web.get("/metrics", metrics)]
-    return await serve_http(server.config.host, server.config.http_port, routes)
+    return await serve_http(server.config.host, server.config.http_port, routes, server.http_tls)
 
 
 class NameServerCollector(Collector):

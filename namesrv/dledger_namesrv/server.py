@@ -68,6 +68,7 @@ class NameServer:
         self._door: Door | None = None
         self.tls: TlsContext | None = None
         """What the port speaks TLS with, None if it does not."""
+        self.http_tls: TlsContext | None = None
         self._renewal = Renewal((), self.counters.count_restart)
         self._scanner: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -119,13 +120,15 @@ class NameServer:
             await first_address("host", self.config.host)
             self._access = NameServerAccess.of_file(self.config.access_key_file)
             self.tls = self.config.server_context()
+            self.http_tls = self.config.http_context()
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
         self.request_memory = self._make_request_memory()
         if self.tls is not None:
             self._door = self._make_door(self.tls)
-            self._renewal = Renewal([self.tls], self.counters.count_restart)
+        contexts = [context for context in (self.tls, self.http_tls) if context is not None]
+        self._renewal = Renewal(contexts, self.counters.count_restart)
         try:
             self._table = RouteTable(
                 first_version=time.time_ns() // 1_000_000,

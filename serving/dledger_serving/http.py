@@ -18,6 +18,7 @@ from aiohttp.typedefs import Handler
 
 from dledger.errors import ConfigError
 from dledger.net.eviction import oldest_of_busiest_host
+from dledger.net.tls import TlsContext
 
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 """How long a stop waits for answers in progress."""
@@ -31,8 +32,10 @@ MAX_RECEIVED_BYTES: Final = 32 << 10
 _MAX_BODY_BYTES: Final = 1024
 
 
-async def serve_http(host: str, http_port: int, routes: Iterable[web.AbstractRouteDef]) -> web.AppRunner:
-    """Serve until `cleanup()` of the returned runner, port 0 being a free one.
+async def serve_http(
+    host: str, http_port: int, routes: Iterable[web.AbstractRouteDef], tls: TlsContext | None = None
+) -> web.AppRunner:
+    """Serve until `cleanup()` of the returned runner, port 0 being a free one, over TLS with `tls`.
 
     Raises `ConfigError` if the port cannot be listened on.
     """
@@ -43,7 +46,7 @@ async def serve_http(host: str, http_port: int, routes: Iterable[web.AbstractRou
     await runner.setup()
     logging.getLogger("aiohttp.server").addFilter(_without_traceback)
     try:
-        await _Site(runner, host, http_port).start()
+        await _Site(runner, host, http_port, ssl_context=None if tls is None else tls.accepting).start()
     except OSError as error:
         await runner.cleanup()
         what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
@@ -90,7 +93,7 @@ class _Site(web.TCPSite):
         assert server is not None  # the runner was set up
         self._live: dict[_Connection, None] = {}
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(server(), self._live), self._host, self._port
+            lambda: _Connection(server(), self._live), self._host, self._port, ssl=self._ssl_context
         )
 
 

@@ -62,11 +62,18 @@ class TlsPorts:
         ),
     )
 
+    tls_http: bool = key(
+        False,
+        "whether the HTTP port speaks TLS alone, with the same certificate and asking for none",
+    )
+
     @property
     def missing_of_tls(self) -> str | None:
         """What other keys need and is not said, as text of an error."""
         if self.tls != "off" and self.tls_cert_file is None:
             return f"tls_cert_file is missing while tls = {self.tls!r}: name the certificate of this process"
+        if self.tls_http and self.tls_cert_file is None:
+            return "tls_cert_file is missing while tls_http = true: name the certificate of this process"
         if self.tls_client_certs != "none" and self.tls_client_ca_file is None:
             return (
                 f"tls_client_ca_file is missing while tls_client_certs = {self.tls_client_certs!r}: name the "
@@ -85,3 +92,9 @@ class TlsPorts:
             ("tls_cert_file", "tls_key_file", "tls_client_ca_file"),
         )
         return TlsContext.for_server(files, _CLIENTS[self.tls_client_certs])
+
+    def http_context(self) -> TlsContext | None:
+        """The context of the HTTP port, None while it speaks no TLS. Raises `dledger.errors.ConfigError`."""
+        if not self.tls_http:
+            return None
+        return TlsContext.for_server(TlsFiles(self.tls_cert_file, self.tls_key_file))

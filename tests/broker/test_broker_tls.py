@@ -94,6 +94,21 @@ async def test_limits_of_connections_hold_for_tls(tmp_path: Path) -> None:
         assert broker.counters()["max_connections"] == 1
 
 
+async def test_the_http_port_speaks_tls_alone_if_it_is_told_to(tmp_path: Path) -> None:
+    async with leading(tmp_path, tls_http=True, http_port=free_ports(1)[0]) as broker:
+        port = broker.config.http_port
+        context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.read()).endswith(b"ok")
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionError):
+            assert not (await reader.read()).startswith(b"HTTP")
+        writer.close()
+
+
 @pytest.mark.parametrize("has_secret", [True, False])
 async def test_nodes_speak_tls_to_each_other_with_the_secret_or_instead_of_it(tmp_path: Path, has_secret: bool) -> None:
     AUTHORITY.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
@@ -123,6 +138,8 @@ def test_a_node_needs_a_certificate_for_its_peers_or_a_secret(tmp_path: Path) ->
 def test_keys_of_tls_need_each_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tls_cert_file is missing while tls = 'permissive'"):
         node_config(tmp_path, tls="permissive")
+    with pytest.raises(ConfigError, match="tls_cert_file is missing while tls_http = true"):
+        node_config(tmp_path, tls_http=True)
     with pytest.raises(ConfigError, match="tls_client_ca_file is missing while tls_client_certs = 'required'"):
         node_config(tmp_path, tls_client_certs="required")
 

@@ -169,6 +169,7 @@ BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
     {"advertised_host": '"0.0.0.0"'},
     {"tls": '"permissive"'},
     {"tls_client_certs": '"required"'},
+    {"tls_http": "true"},
     {"tls_peer_ca_file": '"a"'},
     {"tls.server.mode": '"disabled"', "tls": '"enforcing"'},
     {"tls.server.certPath": '"a"', "tls_cert_file": '"b"'},

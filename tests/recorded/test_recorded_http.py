@@ -52,6 +52,7 @@ class Shown:
         self.group_secret: bytes | None = SECRET
         self.is_draining = False
         self.is_introduced = True
+        self.http_tls = None
         self.access_obstacle: str | None = None
         self.takes_over = True
 
@@ -150,7 +151,7 @@ class ObservedServer:
         self.connection_count = self.watch_count = self.watch_bytes = 0
         self.failure = ""
         self.door_counters = DoorCounters()
-        self.tls = None
+        self.tls = self.http_tls = None
 
 
 def families(text: str) -> dict[str, Metric]:

@@ -19,6 +19,7 @@ from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.route import decode_cluster_info
 from dledger_serving.tls_keys import ENFORCING
 
+from ..http_calls import ask
 from .layout import HOST, NamesrvPlace, NodePlace
 
 LEADER_BROKER_ID = 0
@@ -84,13 +85,8 @@ def fetch_obstacle(place: NodePlace, timeout_s: float = _TIMEOUT_S) -> str | Non
 
 
 def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(http_host(place), place.http_port, timeout=timeout_s)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+    answer = ask(http_host(place), place.http_port, "GET", path, {}, timeout_s)
+    return answer.status, answer.body
 
 
 def http_host(place: NodePlace) -> str:
@@ -118,10 +114,10 @@ def groups_clients_find(namesrv: NamesrvPlace, timeout_s: float = _TIMEOUT_S) ->
     """
     try:
         with _connected(namesrv, timeout_s) as connection:
-            ask = _Questions(connection)
-            info = decode_cluster_info(ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
+            call = _Questions(connection)
+            info = decode_cluster_info(call(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
             led = {name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs}
-            routes = {name: ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name}) for name in led}
+            routes = {name: call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name}) for name in led}
     except (OSError, RemotingError):
         return set()
     return {name for name, route in routes.items() if route.code == ResponseCode.SUCCESS}

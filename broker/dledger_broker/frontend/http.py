@@ -26,6 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 
 from dledger.errors import LogError
 from dledger.net.proof import Gatekeeper, ProofError
+from dledger.net.tls import TlsContext
 from dledger.replica.status import NodeStatus
 from dledger_broker.frontend.exporter import Figures, NodeCollector
 from dledger_broker.kernel.node_status import with_features
@@ -79,6 +80,10 @@ class HttpBroker(Figures, Protocol):
         """What the group's nodes share; None if this node was given nothing."""
 
     @property
+    def http_tls(self) -> TlsContext | None:
+        """What the port speaks TLS with, None if it does not."""
+
+    @property
     def is_introduced(self) -> bool:
         """Whether name servers list this node as the leader, with the topics that a broker has from the start."""
 
@@ -93,7 +98,7 @@ class HttpBroker(Figures, Protocol):
 
 async def start_http(broker: HttpBroker) -> web.AppRunner:
     """Serve until `cleanup()` of the returned runner; raises `ConfigError` if the port cannot be listened on."""
-    return await serve_http(broker.config.host, broker.config.http_port, _routes(broker))
+    return await serve_http(broker.config.host, broker.config.http_port, _routes(broker), broker.http_tls)
 
 
 def _routes(broker: HttpBroker) -> list[web.RouteDef]:

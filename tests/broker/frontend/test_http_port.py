@@ -87,6 +87,7 @@ class FakeBroker:
         self.config = Config()
         self.is_draining = False
         self.is_introduced = True
+        self.http_tls = None
         self.access_obstacle: str | None = None
         self.state = BrokerState(FEATURES)
         self.now = status
