@@ -62,6 +62,10 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
 
     def __getitem__(self, item: int | slice) -> Shown | list[Shown]:
         table = self.table
+        if item == -1:
+            return b"", table.last_index + OFFSET, table.last_term
+        if item == 0:
+            return b"", table.base_index + OFFSET, table.base_term
         if isinstance(item, slice):
             first = table.base_index + int(item.start)
             count = table.last_index + 1 - first
@@ -70,8 +74,7 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
             else:
                 count = min(count, int(item.stop) - int(item.start))
             return [self._shown(index) for index in range(first, first + count)]
-        index = table.last_index + 1 + item if item < 0 else table.base_index + item
-        return self._shown(index)
+        return self._shown(table.last_index + 1 + item if item < 0 else table.base_index + item)
 
     def _shown(self, index: int) -> Shown:
         term = self.table.term_at(index)

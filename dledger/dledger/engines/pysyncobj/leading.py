@@ -114,13 +114,16 @@ class Leading:
     def replicate(self, now: float) -> None:
         """Have `SyncObj` send what the windows allow, to each from where its window ends."""
         self._now = now
+        lacking = False
         for peer, progress in self.progress.items():
             if self._is_open(progress):
                 self._library.set_next(peer, progress.next_index)
                 self._library.connect(peer)
+                lacking = lacking or progress.mode is Mode.PROBE or progress.next_index <= self._table.last_index
             else:
                 self._library.disconnect(peer)
-        self._library.send_entries()
+        if lacking:
+            self._library.send_entries()
 
     def _is_open(self, progress: Progress) -> bool:
         if progress.mode is Mode.STREAM:

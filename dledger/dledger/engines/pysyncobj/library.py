@@ -97,8 +97,12 @@ class State(IntEnum):
 class _Peer(Node):  # type: ignore[misc] # PySyncObj has no types
     """A node whose place in a set is the same in every process."""
 
+    def __init__(self, replica: ReplicaId) -> None:
+        super().__init__(replica)
+        self._hash = crc32(f"{replica.node_id}#{replica.incarnation}".encode())
+
     def __hash__(self) -> int:
-        return crc32(str(self.id).encode())
+        return self._hash
 
 
 class _Links(Transport):  # type: ignore[misc]
@@ -248,9 +252,11 @@ class Library:
         self._object._SyncObj__raftElectionDeadline = self.now + by
 
     def campaign(self) -> None:
-        """Begin an election in the next term."""
+        """Begin an election in the next term; it needs a link to somebody, which who is alone has not."""
         self._object._SyncObj__raftElectionDeadline = float("-inf")
+        self.connect(_NOBODY)
         self.tick()
+        self.disconnect(_NOBODY)
 
     def _hear(self, sender: ReplicaId, **fields: object) -> list[Said]:
         """Have it take in a message; returns its answers."""
@@ -321,7 +327,7 @@ class Library:
             for peer in (voters | learners) - set(known):
                 known[peer] = begun
         library._SyncObj__otherNodes, library._SyncObj__readonlyNodes = voters, learners
-        for member in (*membership.members, *own):
+        for member in membership.members:
             if member != me:
                 self.connect(member)
 
