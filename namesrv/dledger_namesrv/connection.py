@@ -13,6 +13,7 @@ from dledger_remoting.errors import FrameError, RemotingError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.speakers import ENOUGH_BYTES, TLS_ALERT, tls_refusal
 from dledger_serving.request_memory import RequestMemory
+from dledger_serving.secured_writes import is_secured, write_secured
 
 from .config import NameServerConfig
 from .metrics import NameServerCounters
@@ -50,6 +51,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(owner.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
+        self._is_secured = False
+        self._is_over = False
+        """Nothing more is taken from it."""
         self._slow_timer: asyncio.TimerHandle | None = None
         self._first = b""
         self._takes_turns = False
@@ -63,17 +67,21 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer = f"{peer[0]}:{peer[1]}"
+        self._is_secured = is_secured(transport)
         self.last_active = self._loop.time()
         if not self._owner.admit(self):
             log.warning(
                 "event=connection_refused peer=%s max_connections=%d", self.peer, self._owner.config.max_connections
             )
+            self._is_over = True
             transport.abort()
             return
         transport.set_write_buffer_limits(high=self._owner.config.max_write_buffer_bytes)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the socket."""
+        if self._is_over:
+            return
         self.last_active = self._loop.time()
         self._decoder.receive_data(data)
         self._first = self._first or data[:ENOUGH_BYTES]
@@ -98,6 +106,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Drop what waits for this connection."""
+        self._is_over = True
         self._stop_slow_timer()
         self._give_up_partial()
         for task in self._waiting:
@@ -107,6 +116,7 @@ class Connection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close at once, and say why in the log."""
         log.warning("event=connection_closed peer=%s reason=%r", self.peer, reason)
+        self._is_over = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -114,6 +124,7 @@ class Connection(asyncio.Protocol):
         """Wait, for a limited time, until what is pending is answered; then close once it is written."""
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=grace_s)
+        self._is_over = True
         if self._transport is not None:
             self._transport.close()
 
@@ -159,9 +170,9 @@ class Connection(asyncio.Protocol):
         self.abort(f"left {config.max_write_buffer_bytes} bytes unread for {config.slow_reader_timeout_ms} ms")
 
     def _process(self) -> None:
-        """Handle complete requests while the client keeps reading."""
+        """Handle complete requests while the client keeps reading. It may have closed behind them: they count."""
         assert self._transport is not None
-        while self._slow_timer is None and not self._transport.is_closing():
+        while self._slow_timer is None and not self._is_over:
             try:
                 frame = self._decoder.next_frame()
                 if frame is None:
@@ -219,7 +230,10 @@ class Connection(asyncio.Protocol):
             frame = encode_command(answer)
         except FrameError as error:
             frame = encode_command(make_response(request, ResponseCode.SYSTEM_ERROR, f"the answer: {error.remark}"))
-        self._transport.write(frame)
+        if self._is_secured:
+            write_secured(self._transport, (frame,))
+        else:
+            self._transport.write(frame)
 
     def _stop_slow_timer(self) -> None:
         if self._slow_timer is not None:

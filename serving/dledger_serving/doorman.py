@@ -116,6 +116,7 @@ class Doorman(asyncio.Protocol):
         self._early: list[bytes] = []
         """What the client sent between the end of the handshake and the moment when it is handed over."""
         self._is_lost = False
+        self._is_in = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first byte."""
@@ -149,8 +150,17 @@ class Doorman(asyncio.Protocol):
             transport.write(TLS_ALERT)
             transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
-        """It is gone before it was in."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone before it was in, or was going when it was handed over: then the loss was on its way to us.
+
+        1. Behind the last bytes of a handshake comes a record that is none: the transport breaks, and has the loss told
+           to the protocol that it has now, in a later turn.
+        2. The handshake is finished, and the connection is handed over.
+        3. The loss comes here. The connection would stay open for ever if it were not told.
+        """
+        if self._is_in:
+            self._connection.connection_lost(exc)
+            return
         self._is_lost = True
         self._stop_timer()
         self._door.leave(self)
@@ -189,17 +199,20 @@ class Doorman(asyncio.Protocol):
         finally:
             starting.cancel()
         self._stop_timer()
-        door.counters.handshakes += 1
         if secured is not None and not self._is_lost:
+            door.counters.handshakes += 1
             self._hand_over(secured)
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         self._door.leave(self)
+        self._is_in = True
         connection = self._connection
+        # Who says one thing and closes may be gone by now: what it said counts, as it does without TLS.
+        is_ended = transport.is_closing()
         transport.set_protocol(connection)
         connection.connection_made(transport)
         for data in self._early:
-            if not transport.is_closing():
+            if is_ended or not transport.is_closing():
                 connection.data_received(data)
 
     def _too_slow(self) -> None:

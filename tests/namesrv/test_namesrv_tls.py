@@ -1,7 +1,9 @@
 """A name server's port speaks TLS if its configuration says so."""
 
 import asyncio
+import socket
 import ssl
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -11,6 +13,7 @@ from dledger_namesrv.config import ConfigError, NameServerConfig, build_config
 from dledger_namesrv.http import NameServerCollector
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_serving.issuing import Authority
 
 AUTHORITY = Authority("a test", timedelta(days=1))
@@ -71,3 +74,30 @@ async def test_a_certificate_that_cannot_be_used_ends_the_start(tmp_path):
 def test_a_certificate_is_asked_for():
     with pytest.raises(ConfigError, match="tls_cert_file is missing while tls = 'enforcing'"):
         build_config({"tls": "enforcing"})
+
+
+def say_and_leave(port, frame):
+    """Say one thing over TLS, and close at once."""
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1") as client:
+        client.sendall(frame)
+        client.setblocking(False)
+        with suppress(ssl.SSLError):
+            client.unwrap()
+
+
+async def test_requests_of_who_closes_at_once_are_handled(tmp_path, files, monkeypatch):
+    handled = []
+
+    def handle(request, _):
+        handled.append(request.opaque)
+        return make_response(request)
+
+    async with asyncio.timeout(60), serving(tmp_path / "data", tls="enforcing", **files) as server:
+        monkeypatch.setattr(server, "handle", handle)
+        for number in range(20):
+            frame = encode_command(RemotingCommand(206, opaque=number, flag=FLAG_ONEWAY))
+            await asyncio.to_thread(say_and_leave, server.port, frame)
+        while server.connection_count or len(server._door._waiting):  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0)
+        assert handled == list(range(20))

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 
 import pytest
 
@@ -34,10 +35,24 @@ async def until(holds):
         await asyncio.sleep(0)
 
 
-async def hello(certificates):
+async def shake_hands(port, certificates, version=ssl.TLSVersion.TLSv1_3):
+    """Do a handshake but for the client's last bytes, which whoever calls writes together with others."""
+    client, incoming, outgoing = await hello(certificates, version)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+    while True:
+        writer.write(outgoing.read())
+        incoming.write(await reader.read(1 << 16))
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+            return client, outgoing, writer
+
+
+async def hello(certificates, version=ssl.TLSVersion.TLSv1_3):
     """The bytes with which a client begins."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = certificates.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    context = certificates.client()
+    context.maximum_version = version
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     return client, incoming, outgoing
@@ -100,6 +115,32 @@ async def test_garbage_after_the_first_byte_is_a_failed_handshake(serving, caplo
         assert port.door.counters.failures == 1
         assert not port.open
     assert "its TLS handshake failed" in caplog.text
+
+
+async def test_a_connection_that_breaks_as_it_is_handed_over_is_not_open(serving, certificates):
+    """The transport has the loss told to the protocol that it had before."""
+    async with serving() as port:
+        _, outgoing, writer = await shake_hands(port, certificates)
+        writer.write(outgoing.read() + b"\x17\x03\x03\x00\x20" + bytes(32))
+        await port.lost.wait()
+        assert not port.open
+        writer.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_who_says_something_and_closes_at_once_is_heard(serving, certificates, version, is_told):
+    async with serving() as port:
+        client, outgoing, writer = await shake_hands(port, certificates, version)
+        client.write(b"all that it says")
+        if is_told:
+            with pytest.raises(ssl.SSLWantReadError):
+                client.unwrap()
+        writer.write(outgoing.read())
+        writer.close()
+        await port.lost.wait()
+        assert b"".join(port.received) == b"all that it says"
+        assert not port.open
 
 
 async def test_whoever_is_gone_in_the_middle_of_a_handshake_leaves_nothing(serving, certificates):

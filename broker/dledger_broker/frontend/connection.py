@@ -22,6 +22,7 @@ from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, spl
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.speakers import TLS_ALERT, tls_refusal
 from dledger_serving.request_memory import RequestMemory
+from dledger_serving.secured_writes import is_secured, write_secured
 
 _logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ class ClientConnection(asyncio.Protocol):
         self._counters = listener.counters
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
+        self._is_secured = False
+        self._is_over = False
+        """Nothing more is taken from it."""
         self._request_memory = listener.request_memory
         self._pieces = Pieces()
         self.arrived = self.missing = 0
@@ -106,8 +110,10 @@ class ClientConnection(asyncio.Protocol):
         self.born_host = pack_born_host(self.address)
         self.key = channel_key(self._listener.node_id)
         self.idle_since = self._listener.loop.time()
+        self._is_secured = is_secured(transport)
         transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
         if not self._listener.admit(self):
+            self._is_over = True
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
@@ -123,6 +129,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came: cut frames, and have the requests in them handled."""
+        if self._is_over:
+            return
         self.active = True
         if self.arrived:
             self._pieces.add(data)
@@ -247,11 +255,11 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         self.active = True
-        if len(parts) == 1:
-            size = len(parts[0])
-            transport.write(parts[0])
-        elif (size := sum(map(len, parts))) <= JOIN_BYTES:
+        size = sum(map(len, parts))
+        if size <= JOIN_BYTES:
             transport.write(b"".join(parts))
+        elif self._is_secured:
+            write_secured(transport, parts)
         else:
             transport.writelines(parts)
             # asyncio's writelines of Python 3.12 and 3.13 does not look whether that is too much; this does.
@@ -321,6 +329,7 @@ class ClientConnection(asyncio.Protocol):
         """Write what is queued, then close."""
         if self._out:
             self.flush()
+        self._is_over = True  # closing, a transport with TLS hands out what it has read already
         if self._transport is not None:
             self._transport.close()
 

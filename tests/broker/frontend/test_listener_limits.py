@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from dledger.net.tls import TlsContext, TlsFiles
 from dledger.testing.ports import free_ports
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
@@ -22,6 +25,9 @@ from dledger_broker.kernel.requests import Read, Request, read_request
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
+from dledger_serving.issuing import Authority
+
+AUTHORITY = Authority("a test", timedelta(days=1))
 
 
 class SettingsByHand:
@@ -39,7 +45,7 @@ class SettingsByHand:
 class Server:
     """A listener whose requests wait until `answer` is called, unless `auto` is set."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, tls: TlsContext | None = None, **limits: int) -> None:
         self.config = BrokerConfig(
             broker_group="b",
             node_id="n0",
@@ -51,7 +57,7 @@ class Server:
         self.settings = SettingsByHand()
         live = LiveConfig(self.config)
         live.follow(self.settings)
-        self.listener = Listener("n0", live, self.counters, set(), self.on_reads, self.on_lost)
+        self.listener = Listener("n0", live, self.counters, set(), self.on_reads, self.on_lost, tls)
         self.requests: list[Request] = []
         self.arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,8 +105,8 @@ MakeServer = Callable[..., Awaitable[Server]]
 async def make_server() -> AsyncIterator[MakeServer]:
     servers: list[Server] = []
 
-    async def make(**limits: int) -> Server:
-        server = Server(**limits)
+    async def make(tls: TlsContext | None = None, **limits: int) -> Server:
+        server = Server(tls, **limits)
         await server.listener.bind("127.0.0.1", 0)
         await server.listener.serve()
         servers.append(server)
@@ -388,17 +394,30 @@ async def test_answers_of_one_turn_are_written_once(make_server: MakeServer, mon
     assert flushes == [64]
 
 
-def small_window_client(server: Server) -> socket.socket:
+async def small_window_client(server: Server) -> socket.socket:
     """A client that never reads and whose kernel takes little for it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", server.listener.port))
-    return client
+    if server.listener.door is None:
+        return client
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    return await asyncio.to_thread(context.wrap_socket, client, server_hostname="127.0.0.1")
 
 
-async def test_a_client_that_reads_nothing_is_slowed_down_then_dropped(make_server: MakeServer) -> None:
-    server = await make_server(pause_outgoing_bytes=1024, slow_reader_timeout_ms=50)
-    client = small_window_client(server)
+@pytest.fixture(params=["plain", "tls"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> TlsContext | None:
+    if request.param == "plain":
+        return None
+    AUTHORITY.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    return TlsContext.for_server(TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem"))
+
+
+async def test_a_client_that_reads_nothing_is_slowed_down_then_dropped(
+    make_server: MakeServer, tls: TlsContext | None
+) -> None:
+    server = await make_server(tls, pause_outgoing_bytes=1024, slow_reader_timeout_ms=50)
+    client = await small_window_client(server)
     with client:
         client.sendall(frame())
         await server.wait_for(lambda: len(server.requests) == 1)
@@ -408,9 +427,9 @@ async def test_a_client_that_reads_nothing_is_slowed_down_then_dropped(make_serv
     assert server.counters.slow_reader_timeout == 1
 
 
-async def test_max_outgoing_bytes_drops_a_client_at_once(make_server: MakeServer) -> None:
-    server = await make_server(pause_outgoing_bytes=1024, max_outgoing_bytes=12 << 20)
-    client = small_window_client(server)
+async def test_max_outgoing_bytes_drops_a_client_at_once(make_server: MakeServer, tls: TlsContext | None) -> None:
+    server = await make_server(tls, pause_outgoing_bytes=1024, max_outgoing_bytes=12 << 20)
+    client = await small_window_client(server)
     with client:
         client.sendall(frame(1) + frame(2) + frame(3))
         await server.wait_for(lambda: len(server.requests) == 3)
