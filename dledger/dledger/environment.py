@@ -20,6 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from dledger import native_part
 from dledger.errors import BusyError
 from dledger.invariants import invariant
+from dledger.native_part import NativePart
 from dledger.sync_lane import NativeSyncs, Sync
 
 T = TypeVar("T")
@@ -74,6 +75,9 @@ class Environment(Protocol):
         Lanes `flush` and `hard_state` run one work at a time in the order given.  The others run up to
         `UNORDERED_THREADS` each at a time in any order; `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
         """
+
+    native: NativePart | None
+    """What does some things faster, to the byte as Python does; None where runs are to be repeatable on any machine."""
 
     def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
         """As `run_blocking(FLUSH, sync.run, done)`; one at a time.
@@ -143,6 +147,7 @@ class AsyncioEnvironment:
             FOREIGN: _WorkLane(loop, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
         }
         self._syncs: NativeSyncs | None = None
+        self.native = native_part.PART
 
     def now(self) -> float:
         """See `Environment.now`."""
@@ -167,9 +172,9 @@ class AsyncioEnvironment:
 
     def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
         """See `Environment.run_sync`; the native part does it where there is one."""
-        if native_part.PART is not None and (descriptors := sync.descriptors) is not None:
+        if self.native is not None and (descriptors := sync.descriptors) is not None:
             if self._syncs is None:
-                self._syncs = NativeSyncs(self._loop, native_part.PART.SyncThread())
+                self._syncs = NativeSyncs(self._loop, self.native.SyncThread())
             self._syncs.submit(sync, descriptors, done)
         else:
             self.run_blocking(FLUSH, sync.run, done)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -38,6 +38,39 @@ class SyncThread(Protocol):
         """Wait for what was submitted, and end the thread; the outcome can still be taken. Blocks."""
 
 
+class SendRun(Protocol):
+    """Ordinary sends of a turn, which go into the log as one unit; see `native/src/sends.rs`."""
+
+    count: int
+    size: int
+
+    def take(
+        self,
+        reads: Sequence[Any],
+        number: int,
+        place: int,
+        received: float,
+        known: Callable[[str], Any],
+        body_bytes: int,
+        unit_bytes: int,
+    ) -> tuple[int, int, bool]:
+        """Take sends from a frame on; where the first is that was not taken, and whether there is no room for it."""
+
+    def targets(self) -> list[tuple[Any, int, int]]:
+        """What `known` gave, each with how many messages, of how many bytes, go there."""
+
+    def requests(self) -> list[tuple[Any, int, int, int, bytes, bytes, float]]:
+        """Origin, code, opaque, flag, header, body and time of each send."""
+
+    def encode(
+        self, position: int, now_ms: int, store_host: bytes, id_prefix: bytes
+    ) -> tuple[bytes, list[tuple[Any, int, bytes]]]:
+        """The records, and for each queue its offset after the last and the units; staged offsets go on."""
+
+    def answers(self) -> tuple[list[tuple[Any, list[bytes]]], list[Any]]:
+        """The answers of each origin, and the origin of each send that wants none."""
+
+
 class NativePart(Protocol):
     """What `dledger_native` offers."""
 
@@ -49,6 +82,9 @@ class NativePart(Protocol):
 
     def scan_keys(self, data: bytes, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """The rows of `dledger_broker.views.keyscan.scan_keys`; None of records that are unusual or not sound."""
+
+    def SendRun(self) -> SendRun:  # noqa: N802 - a class of the module
+        """One without sends."""
 
     def SyncThread(self) -> SyncThread:  # noqa: N802 - a class of the module
         """Start a thread. OSError if there can be no more."""

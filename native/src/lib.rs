@@ -6,16 +6,19 @@
 use pyo3::prelude::*;
 
 mod records;
+mod send_header;
+mod sends;
 mod sync_thread;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule]
 fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<sync_thread::SyncThread>()?;
+    module.add_class::<sends::SendRun>()?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)
 }

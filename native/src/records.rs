@@ -166,10 +166,9 @@ pub fn scan_runs<'py>(
         Ok(bytes) => bytes.as_bytes(),
         Err(_) => {
             buffer = PyBuffer::<u8>::get(records)?;
-            let Some(cells) = buffer.as_slice(py) else { return Ok(None) };
-            // SAFETY: the lock is held to the end, and nothing below runs code of Python's that could write there; a
-            // `ReadOnlyCell<u8>` is laid out as a `u8`.
-            unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) }
+            let Some(bytes) = buffer.as_slice_ptr() else { return Ok(None) };
+            // SAFETY: the buffer is held to the end, and so is the lock: nobody writes there meanwhile.
+            unsafe { bytes.as_ref() }
         }
     };
     let Some(runs) = collect_runs(data, log_position) else { return Ok(None) };

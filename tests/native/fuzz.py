@@ -1,4 +1,4 @@
-"""`python -m tests.native.fuzz`: mutated records through the native part and its twins, as many as are asked for.
+"""`python -m tests.native.fuzz`: mutated records and frames of sends through the native part and its twins.
 
 What the native part takes, its twin must read alike; what it does not take is the twin's. A crash of the process, an
 exception, or a difference ends it, and the seed that is printed repeats it.
@@ -7,15 +7,24 @@ exception, or a difference ends it, and the seed that is printed repeats it.
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import time
 
 import click
 import numpy as np
 
+from dledger_broker.features.sending.tails import RecordTails
+from dledger_broker.features.sending.unit import PendingSend, SendUnit
+from dledger_broker.kernel.records import magic_of
+from dledger_broker.kernel.requests import Request
 from dledger_broker.views import keyscan, scan
+from dledger_remoting.errors import FrameError
+from dledger_remoting.frame import join_frame, split_frames
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.record import MessageRecord, encode_record
+from dledger_remoting.hotpath import decode_send_v2_json
+from dledger_remoting.ids import UniqueKeyGenerator
+from dledger_remoting.record import MessageRecord, encode_record, topic_field
 
 native = importlib.import_module("dledger_native")
 
@@ -93,11 +102,133 @@ def compare_records(data: bytes) -> int:
     return taken
 
 
+class Client:
+    """Where sends come from."""
+
+    forwards = in_flight = 0
+    alias = None
+    born_host = bytes(range(8))
+
+
+class Queue:
+    """A queue with an offset to hand out."""
+
+    def __init__(self) -> None:
+        self.staged_offset = 5
+
+
+class Topic:
+    """What sends to a topic need of it; see `SendTarget`."""
+
+    idempotent = may_be_idempotent = redirected = False
+    retry_group = None
+    queue_count = 2
+
+    def __init__(self, name: str) -> None:
+        self.topic = name
+        self.topic_field = topic_field(name.encode())
+        self.magic = magic_of(name.encode())
+        self.layouts: dict[int, object] = {}
+        self.by_id = [Queue(), Queue()]
+
+
+TAILS = RecordTails("DefaultCluster", "", UniqueKeyGenerator("10.0.0.1", 1, 1), lambda: 1)
+FORMS = ("UNIQ_KEY\x01%032X\x02WAIT\x01true\x02", "KEYS\x01a\x02UNIQ_KEY\x01%032X")
+TEXT_PIECES = (
+    b'"+1"',
+    b'"-0"',
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b"\\u0001",
+    b"\\u00e4",
+    b"0",
+    b"-",
+    b" ",
+    b'"e":"1",',
+    b"\xc3\xa4",
+    b"true",
+)
+
+
+def sound_sends(rng: random.Random) -> bytearray:
+    """Frames of a few sends."""
+    data = bytearray()
+    for number in range(rng.randint(1, 3)):
+        ext = {"a": "PG", "b": rng.choice(("T", "T", "U")), "c": "TBW102", "d": "4", "e": str(rng.randrange(3))}
+        ext |= {"f": rng.choice(("0", "0", "1", "256")), "g": "1700000000000", "h": rng.choice(("0", "-7"))}
+        ext |= {"i": rng.choice(FORMS) % rng.randrange(1000), "j": "0", "k": "false", "m": "false"}
+        if rng.randrange(8) == 0:
+            del ext[rng.choice(tuple(ext))]
+        command = {"code": 310, "extFields": ext, "flag": rng.choice((0, 0, 2)), "language": "JAVA", "opaque": number}
+        text = json.dumps(command, separators=(",", ":"), ensure_ascii=rng.random() < 0.8).encode()
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            at, piece = rng.randrange(len(text)), rng.choice(TEXT_PIECES)
+            text = text[:at] + piece + text[at + rng.choice((0, 1, len(piece))) :]
+        data += join_frame(0, text, bytes(rng.randrange(30)))
+    return data
+
+
+def compare_sends(data: bytes) -> int:
+    """How many sends the native part took; records, units and answers are those of the twin."""
+    try:
+        frames, _ = split_frames(data, len(data))
+    except FrameError:
+        return 0
+    found: list[tuple[object, ...]] = []
+    for part in (native, None):
+        client, topics = Client(), {name: Topic(name) for name in ("T", "U")}
+        for topic in topics.values():
+            for form in FORMS:
+                TAILS.complete((form % 7).encode(), topic)
+        if part is not None:
+            run = part.SendRun()
+            _, taken, full = run.take([(client, data, frames)], 0, 0, 1.0, topics.get, 1000, 100_000)
+            assert not full
+            taken = len(frames) if run.count == len(frames) else taken
+            assert taken == run.count
+            records, runs = run.encode(777, 9, b"storehos", b"0A000001")
+            answers, silent = run.answers()
+            replies = [frame for _, some in answers for frame in some]
+        else:
+            pending = [taken_by_twin(data, frames[place], topics, client) for place in range(taken)]
+            unit = SendUnit(pending, 0.0, print, print)
+            records = b"".join(unit.encode(777, 9, b"storehos", b"0A000001"))
+            runs, silent = unit.runs, unit._oneway
+            replies = [frame for _, some in unit._answers for frame in some]
+        queues = [(name, queue.staged_offset) for name, topic in topics.items() for queue in topic.by_id]
+        found.append((records, [(end, units) for _, end, units in runs], replies, len(silent), queues))
+    assert found[0] == found[1]
+    return taken
+
+
+def taken_by_twin(
+    data: bytes, frame: tuple[int, int, int, int], topics: dict[str, Topic], client: Client
+) -> PendingSend:
+    """As `SendRequests.take_run` does it."""
+    header_start, body_start, frame_end, serialize_type = frame
+    send = decode_send_v2_json(data[header_start:body_start])
+    assert send is not None
+    assert (send.code, send.flag & 1, serialize_type, send.ext.batch, send.ext.idempotent) == (310, 0, 0, False, False)
+    assert send.ext.write_alias is None
+    assert not send.ext.sys_flag & 0xCC
+    topic, body = topics[send.ext.topic], data[body_start:frame_end]
+    tail, key, tag_code, has_own_key = TAILS.complete(send.ext.properties.encode(), topic)
+    assert has_own_key
+    request = Request(client, send.code, send.opaque, send.flag, 0, data[header_start:body_start], body, 1.0)
+    queue = topic.by_id[send.ext.queue_id]
+    message = (body, tail, send.ext.user_flag, tag_code)
+    return request, send.ext, topic, queue, (message,), key, None, 88 + len(body) + len(tail), 0, send.ext.queue_id
+
+
 @click.command()
 @click.option("--cases", default=1_000_000, show_default=True, help="So many mutated inputs.")
 @click.option("--seed", default=1, show_default=True)
 def main(cases: int, seed: int) -> None:
-    """Feed mutated records to the native part, and compare what it takes with its twin."""
+    """Feed mutated records and sends to the native part, and compare what it takes with its twin."""
     taken, shown_at = 0, time.monotonic()
     for number in range(cases):
         rng = random.Random(f"{seed} {number}")
@@ -105,6 +236,10 @@ def main(cases: int, seed: int) -> None:
         mutate(rng, data)
         try:
             taken += compare_records(bytes(data))
+            data = sound_sends(rng)
+            if rng.random() < 0.3:
+                mutate(rng, data)
+            taken += compare_sends(bytes(data))
         except BaseException:
             click.echo(f"seed {seed}, case {number}: {bytes(data).hex()}", err=True)
             raise

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dledger.environment import FLUSH
 from dledger.loop_guard import as_worker
+from dledger.native_part import NativePart
 from dledger.sync_lane import Sync
 
 T = TypeVar("T")
@@ -34,6 +35,9 @@ class _Timer:
 
 class FakeEnvironment:
     """See `dledger.environment.Environment`.  Everything runs on the caller's thread, in the order given."""
+
+    native: NativePart | None = None
+    """A test may set it, here or for all."""
 
     def __init__(self, seed: int = 0) -> None:
         self.core_wait_s = 0.0

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dledger.environment import FLUSH, HARD_STATE
 from dledger.loop_guard import as_worker
+from dledger.native_part import NativePart
 from dledger.sync_lane import Sync
 from dledger_sim.log.event_loop import SimEventLoop
 from dledger_sim.log.scheduler import Scheduler, Timer
@@ -64,6 +65,7 @@ class SimEnvironment:
         self._threads = threads
         self._owner = owner
         self._clock = 0.0
+        self.native: NativePart | None = None
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
         self.alive = True

@@ -31,6 +31,7 @@ from dledger_broker.features.quotas.admission import SendAdmission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
+from dledger_broker.features.sending.native_sends import NativeSends
 from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_BYTES, UnitsOnTheirWay
 from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
@@ -131,6 +132,11 @@ class SendRequests(Part):
             env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix, self._add_at_once
         )
         self._halves: Halves | None = None
+        self._native: NativeSends | None = None
+        """What it holds came before what is pending."""
+        if env.native is not None:
+            args = env.native, machine, writer, live, counters, targets, quotas, self._on_their_way
+            self._native = NativeSends(*args, self._store_host, self._id_prefix)
 
     def attach_halves(self, halves: Halves) -> None:
         """Name what stores the messages of transactions; without it they are refused."""
@@ -186,6 +192,12 @@ class SendRequests(Part):
 
         The node leads and is ready.
         """
+        if self._native is not None and not self._pending:
+            full = True
+            while full:
+                number, place, full = self._native.take(reads, number, place, received)
+                if full:
+                    self.flush()
         known, complete = self._targets.known, self._tails.complete
         max_body_bytes = self._live.config.max_message_bytes
         pending, pending_bytes = self._pending, self._pending_bytes
@@ -343,7 +355,7 @@ class SendRequests(Part):
 
     def flush_later(self) -> None:
         """As `flush_gathered`, once all connections that have something to read were read."""
-        if self._pending and not self._flush_scheduled:
+        if self._waiting()[0] and not self._flush_scheduled:
             self._flush_scheduled = True
             self._env.call_soon(self._on_turn_end)
 
@@ -351,11 +363,18 @@ class SendRequests(Part):
         self._flush_scheduled = False
         self.flush_gathered()
 
+    def _waiting(self) -> tuple[int, int]:
+        """How many sends are not staged yet, and the bytes of their records."""
+        if self._native is None:
+            return len(self._pending), self._pending_bytes
+        return len(self._pending) + self._native.count, self._pending_bytes + self._native.size
+
     def flush_gathered(self) -> None:
         """Stage what was added, or let more gather while much is on its way."""
-        if not self._on_their_way.gather(len(self._pending), self._pending_bytes):
+        requests, size = self._waiting()
+        if not self._on_their_way.gather(requests, size):
             self.flush()
-        elif self._pending and self._gathering is None:
+        elif requests and self._gathering is None:
             self._gathering = self._env.call_later(MAX_GATHER_S, self.flush)
 
     def flush(self) -> None:
@@ -363,6 +382,8 @@ class SendRequests(Part):
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
+        if self._native is not None and (back := self._native.flush(self._on_applied, self._fail)):
+            self._take_back(back)
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -403,6 +424,17 @@ class SendRequests(Part):
         self._counters.bytes_in += size
         self._count_sizes(pending, targets, size)
         self._on_their_way.add(unit)
+
+    def _take_back(self, requests: Sequence[Request]) -> None:
+        """Take sends that the native part had, ahead of what is pending, which came after them."""
+        behind, self._pending, self._pending_bytes = self._pending, [], 0
+        for request in requests:
+            try:
+                self.handle(request)
+            except RemotingError as error:
+                self._fail(request, error)
+        self._pending += behind
+        self._pending_bytes = _bytes(self._pending)
 
     def _count_sizes(self, pending: Sequence[PendingSend], targets: Collection[SendTarget], size: int) -> None:
         """Count the bytes of a unit by topic; most have one."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
+from dledger_broker.features.sending.native_sends import NativeSendUnit
 from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_GATHERED_BYTES
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.unit import SendUnit
@@ -26,7 +27,7 @@ class Majority:
 
         def counted(*arguments: Any, context: object = None, **keywords: Any) -> int:
             position = stage(*arguments, context=context, **keywords)
-            if isinstance(context, SendUnit):
+            if isinstance(context, SendUnit | NativeSendUnit):
                 self.units.append(context.requests)
             return position
 

@@ -1,0 +1,168 @@
+"""The ordinary sends of a turn that the native part takes, and the unit of the log that it makes of them.
+
+It does for them what `send.SendRequests` and `unit.SendUnit` do for all, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dledger.errors import LogError, LogFullError
+from dledger.invariants import known
+from dledger.native_part import NativePart, SendRun
+from dledger_broker.features.quotas.admission import SendAdmission
+from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES, UnitsOnTheirWay
+from dledger_broker.features.sending.targets import SendTargets
+from dledger_broker.kernel.contexts import QueueRun
+from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.live_config import LiveConfig
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.requests import Read, Request
+from dledger_broker.kernel.writer import LogWriter
+from dledger_remoting.errors import OutcomeUnknown
+
+_JSON: Final = 0
+
+
+class NativeSends:
+    """Sends of this turn in the order in which they came; nothing is staged before `flush`."""
+
+    def __init__(
+        self,
+        native: NativePart,
+        machine: BrokerMachine,
+        writer: LogWriter,
+        live: LiveConfig,
+        counters: BrokerCounters,
+        targets: SendTargets,
+        quotas: SendAdmission,
+        on_their_way: UnitsOnTheirWay,
+        store_host: bytes,
+        id_prefix: bytes,
+    ) -> None:
+        self._native = native
+        self._machine = machine
+        self._writer = writer
+        self._live = live
+        self._counters = counters
+        self._targets = targets
+        self._quotas = quotas
+        self._on_their_way = on_their_way
+        self._store_host = store_host
+        self._id_prefix = id_prefix
+        self._run: SendRun | None = None
+
+    @property
+    def count(self) -> int:
+        """How many sends wait here."""
+        return 0 if self._run is None else self._run.count
+
+    @property
+    def size(self) -> int:
+        """The bytes of their records."""
+        return 0 if self._run is None else self._run.size
+
+    def take(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int, bool]:
+        """As `SendRequests.take_run`, up to the first send that the native part does not take; the last value says
+        that it does not because of the unit's size, and has to be offered again after `flush`.
+        """
+        if self._run is None:
+            self._run = self._native.SendRun()
+        run, before = self._run, self._run.count
+        known, max_body_bytes = self._targets.known, self._live.config.max_message_bytes
+        taken = run.take(reads, number, place, received, known, max_body_bytes, MAX_UNIT_BYTES)
+        self._counters.requests += run.count - before
+        return taken
+
+    def flush(
+        self, on_applied: Callable[[int, float], None], failed: Callable[[Request, Exception], None]
+    ) -> list[Request]:
+        """Stage what was taken, or hand it back: where a topic was deleted, or has a quota, sends are to be looked at
+        one by one, as if they came now.
+        """
+        run, self._run = self._run, None
+        if run is None or not run.count:
+            return []
+        targets, deleting = run.targets(), self._machine.proposals.topic_deleting
+        if any(target.dropped or deleting(target.topic) for target, _, _ in targets) or self._quotas.limits(
+            target.topic for target, _, _ in targets
+        ):
+            return _requests_of(run)
+        unit = NativeSendUnit(run, self._on_their_way.deadline(), on_applied, failed)
+
+        def fill(position: int, now_ms: int) -> list[bytes]:
+            return unit.encode(position, now_ms, self._store_host, self._id_prefix)
+
+        try:
+            self._writer.stage_unit(run.size, fill, context=unit)
+        except LogError as error:
+            unit.fail(error)
+            return []
+        self._counters.bytes_in += run.size
+        for target, count, size in targets:
+            self._counters.sizes.count(target.topic, size, count)
+        self._on_their_way.add(unit)
+        return []
+
+
+def _requests_of(run: SendRun) -> list[Request]:
+    return [
+        Request(origin, code, opaque, flag, _JSON, header, body, received)
+        for origin, code, opaque, flag, header, body, received in run.requests()
+    ]
+
+
+class NativeSendUnit:
+    """The context of a staged unit, see `unit.SendUnit`."""
+
+    __slots__ = ("_failed", "_on_applied", "_run", "deadline", "extent", "requests", "runs", "settled")
+
+    def __init__(
+        self,
+        run: SendRun,
+        deadline: float,
+        on_applied: Callable[[int, float], None],
+        failed: Callable[[Request, Exception], None],
+    ) -> None:
+        self._run: SendRun | None = run
+        self._on_applied = on_applied
+        self._failed = failed
+        self.requests = run.count
+        self.deadline = deadline
+        self.runs: Sequence[QueueRun] = ()
+        self.extent = (0, 0)
+        self.settled = False
+
+    def encode(self, position: int, now_ms: int, store_host: bytes, id_prefix: bytes) -> list[bytes]:
+        """The unit's records, of which the first byte will stand at `position`."""
+        run = known(self._run, "a unit is encoded before it is answered")
+        records, self.runs = run.encode(position, now_ms, store_host, id_prefix)
+        self.extent = (position, position + len(records))
+        return [records]
+
+    def applied(self) -> None:
+        """See `StagedContext`: answer every request of the unit."""
+        if self.settled:
+            return
+        run, self._run = known(self._run, "a unit has its sends until it is answered"), None
+        self.settled = True
+        answers, oneway = run.answers()
+        for origin, frames in answers:
+            origin.answer_frames(frames)
+        for origin in oneway:
+            origin.settle()
+        self._on_applied(self.requests, self.deadline)
+
+    def dropped(self, full: LogFullError | None) -> None:
+        """See `StagedContext`."""
+        unknown = "leadership was lost before a majority had the message: it may be stored"
+        self.fail(full or OutcomeUnknown(unknown))
+
+    def fail(self, error: Exception) -> None:
+        """Answer every request of the unit with an error, unless it was answered."""
+        if not self.settled:
+            run, self._run = known(self._run, "a unit has its sends until it is answered"), None
+            self.settled = True
+            for request in _requests_of(run):
+                self._failed(request, error)

@@ -1,0 +1,320 @@
+"""The native way of sends and the twin in Python: the same log, answers and counts, whatever producers send."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served_broker import NODE_ID, FakeClient, ServedBroker, make_served_broker, records, send_ext
+
+from dledger.errors import LogFullError
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.sending.native_sends import NativeSendUnit
+from dledger_broker.features.sending.send import SendRequests
+from dledger_broker.testing import BrokerInMemory
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.frame import join_frame, split_frames
+from dledger_remoting.record import iter_records
+from dledger_remoting.topics import TopicConfig
+
+native = pytest.importorskip("dledger_native", reason="the native part is not built (make native)")
+
+KEY = "7F0000010000{:020X}"
+USUAL_FORMS = [
+    "UNIQ_KEY\x01{key}\x02WAIT\x01true\x02",
+    "KEYS\x01a b\x02UNIQ_KEY\x01{key}\x02TAGS\x01T\x02",
+    "UNIQ_KEY\x01{key}",
+]
+FORMS = [
+    *USUAL_FORMS * 3,
+    "UNIQ_KEY\x01{key}\x02DELAY\x013\x02",
+    "UNIQ_KEY\x01{key}\x02REAL_TOPIC\x01x\x02",
+    "UNIQ_KEY\x01a-{key}\x02",
+    "UNIQ_KEY\x01ä{key}\x02",
+    'UNIQ_KEY\x01{key}\x02K\x01\\"/\n\t\x7f\x02',
+    "UNIQ_KEY\x01{key}\x02UNIQ_KEY\x01{key}\x02",
+]
+NUMBERS = ["0", "1", "2", "3", "4", "-1", "007", "+1", " 1", "1.0", "1e1", "-0", "", "x", "2147483647", "2147483648"]
+CHANGES: list[dict[str, str | None]] = [
+    *[{"e": number} for number in NUMBERS],
+    *[{letter: number} for letter in "dfhjl" for number in NUMBERS],
+    *[{"g": number} for number in (*NUMBERS, "9223372036854775807", "9223372036854775808", "-9223372036854775808")],
+    *[{letter: None} for letter in "abcdefghi"],
+    *[{letter: text} for letter in "km" for text in ("true", "false", "1", "True", "")],
+    *[{"n": text} for text in ("broker-a", "", "ä")],
+    *[{"b": topic} for topic in ("T2", "Ä", "", "T1 ", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "NONE")],
+    *[{name: "true"} for name in ("idempotent", "o", "ab")],
+    *[{"writeAlias": "1"}, {"a": 'P"G'}, {"a": "P\\G"}, {"i": "\x01\x02"}],
+]
+
+
+class Recorder(FakeClient):
+    """A client that notes its answers as they came."""
+
+    def __init__(self, broker: ServedBroker, key: str) -> None:
+        super().__init__(broker, key)
+        self.frames: list[bytes] = []
+        self.alias = None
+
+    def answer(self, parts: Any) -> None:
+        self.frames.append(b"".join(parts))
+        super().answer(parts)
+
+
+def make_broker(part: Any, **keys: object) -> ServedBroker:
+    memory = BrokerInMemory()
+    memory.env.native = part
+    config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"), **keys)
+    broker = make_served_broker(config, memory)
+    for topic in ("T1", "T2"):
+        broker.memory.create_topic(topic)
+    return broker
+
+
+def sending(ext: dict[str, str], opaque: int, flag: int = 0, code: int = 310, **more: object) -> dict[str, Any]:
+    return {"code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque, **more}
+
+
+def ext_of(number: int, form: str = USUAL_FORMS[0], **changed: str | None) -> dict[str, str]:
+    fields = send_ext("T1", number % 4, form.format(key=KEY.format(number))) | changed
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> bytes:
+    """The header of a send, most of them usual in most ways."""
+    number = draw(st.integers(0, 99))
+    changed = draw(st.sampled_from([{}] * 60 + CHANGES))
+    ext = ext_of(number, draw(st.sampled_from(FORMS)), **changed)
+    code = draw(st.sampled_from([310] * 12 + [320, 10, 325, 11, -1]))
+    flag = draw(st.sampled_from([0] * 12 + [2, 2, 3, 1, 6]))
+    more = draw(st.sampled_from([{}] * 6 + [{"version": 479, "serializeTypeCurrentRPC": "JSON"}, {"remark": "r"}]))
+    command = sending(ext, number, flag, code, **more)
+    if draw(st.integers(0, 9)) == 0:
+        command = dict(draw(st.permutations(list(command.items()))))
+    separators = draw(st.sampled_from([(",", ":")] * 9 + [(", ", ": ")]))
+    text = json.dumps(command, separators=separators, ensure_ascii=draw(st.booleans()))
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.sampled_from(["", '"', "\\", "{", "}", ",", "\\u00", "0", " "])) + text[at + 1 :]
+    return text.encode()
+
+
+FRAMES = st.tuples(headers(), st.sampled_from([b"", b"x", b"body" * 30]), st.sampled_from([0] * 15 + [1])).map(
+    lambda one: join_frame(one[2], one[0], one[1])
+)
+TURNS = st.lists(
+    st.lists(st.tuples(st.integers(0, 1), st.lists(FRAMES, min_size=1, max_size=4)), max_size=3), max_size=3
+)
+
+
+def play(broker: ServedBroker, turns: list[list[tuple[int, list[bytes]]]]) -> list[object]:
+    """What became of it."""
+    clients = [Recorder(broker, f"client/{number}") for number in range(2)]
+    usual = join_frame(0, json.dumps(sending(ext_of(1), 1), separators=(",", ":")).encode(), b"first")
+    for turn in [[(0, [usual])], *turns]:
+        reads = []
+        for number, frames in turn:
+            data = b"".join(frames)
+            reads.append((clients[number], data, split_frames(data, len(data))[0]))
+        try:
+            broker.service.requests.on_reads(reads)
+        except Exception as error:
+            return [type(error)]
+        broker.settle()
+    counters = broker.counters
+    return [
+        bytes(broker.memory.node.log.data),
+        [(client.frames, client.in_flight, client.settled) for client in clients],
+        (counters.requests, counters.messages_in, counters.bytes_in),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def repeatable_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that the broker chooses, and keys that it makes, are the same in both runs."""
+    monkeypatch.setattr("dledger_broker.features.sending.send.randrange", lambda count: count - 1)
+    monkeypatch.setattr("dledger_remoting.ids.UniqueKeyGenerator.next", lambda _self, now_ms: f"{now_ms:032X}")
+
+
+@given(TURNS)
+def test_producers_find_no_difference(turns: list[list[tuple[int, list[bytes]]]]) -> None:
+    assert play(make_broker(native), turns) == play(make_broker(None), turns)
+
+
+class Staged:
+    """A broker of which the first send has been stored; `units` are the contexts that were staged since."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = make_broker(native)
+        self.client = Recorder(self.broker, "client/0")
+        self.number = 0
+        self.send()
+        self.broker.settle()
+        self.units: list[object] = []
+        node = self.broker.memory.node
+        stage = node.stage
+
+        def noted(*arguments: Any, context: object = None, **keywords: Any) -> int:
+            self.units.append(context)
+            return stage(*arguments, context=context, **keywords)
+
+        monkeypatch.setattr(node, "stage", noted)
+
+    def frame(self, body: bytes = b"x", form: str = USUAL_FORMS[0], flag: int = 0, **changed: str) -> bytes:
+        self.number += 1
+        command = sending(ext_of(self.number, form, **({"e": "0"} | changed)), self.number, flag)
+        return join_frame(0, json.dumps(command, separators=(",", ":")).encode(), body)
+
+    def send(self, *frames: bytes) -> None:
+        self.client.feed(b"".join(frames or (self.frame(),)))
+
+    @property
+    def stored(self) -> list[bytes]:
+        """The bodies in the first queue, but for the first send's."""
+        return [record.body for record in records(self.broker.client("reader").pull("T1", maxMsgNums="64"))][1:]
+
+    @property
+    def codes(self) -> list[int]:
+        """The codes of all answers but the first send's."""
+        return [answer.code for answer in self.client.answers[1:]]
+
+
+def bodies_of(staged: Staged, unit: Any) -> list[bytes]:
+    begin, end = unit.extent
+    return [record.body for record in iter_records(bytes(staged.broker.memory.node.log.data[begin:end]))]
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
+    return Staged(monkeypatch)
+
+
+def test_ordinary_sends_of_a_turn_are_one_unit_of_the_native_part(staged: Staged) -> None:
+    staged.send(staged.frame(b"1"), staged.frame(b"2"))
+    staged.send(staged.frame(b"3", flag=2))
+    staged.broker.settle()
+    [unit] = staged.units
+    assert isinstance(unit, NativeSendUnit)
+    assert (unit.requests, unit.settled, staged.client.settled, staged.client.in_flight) == (3, True, 1, 0)
+    assert staged.codes == [0, 0]
+    assert staged.stored == [b"1", b"2", b"3"]
+
+
+def test_sends_stay_in_their_order_when_one_between_them_is_unusual(staged: Staged) -> None:
+    staged.send(staged.frame(b"1"), staged.frame(b"2", "UNIQ_KEY\x01k\x02NEW\x01form\x02"), staged.frame(b"3"))
+    staged.broker.settle()
+    assert [type(unit).__name__ for unit in staged.units] == ["NativeSendUnit", "SendUnit"]
+    staged.send(staged.frame(b"4"))
+    staged.broker.settle()
+    assert isinstance(staged.units[-1], NativeSendUnit)
+    assert staged.stored == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_unit_is_staged_before_it_becomes_too_large(staged: Staged) -> None:
+    bodies = [bytes([number]) * 200_000 for number in range(7)]
+    staged.send(*(staged.frame(body) for body in bodies))
+    staged.broker.settle()
+    assert [unit.requests for unit in staged.units if isinstance(unit, NativeSendUnit)] == [2, 2, 2, 1]
+    assert [body for unit in staged.units for body in bodies_of(staged, unit)] == bodies
+
+
+def test_sends_that_the_log_refuses_are_answered_each(staged: Staged) -> None:
+    staged.broker.memory.node.stage_error = LogFullError("the disk of this node is full")
+    staged.send(staged.frame(), staged.frame())
+    staged.broker.settle()
+    assert len(staged.codes) == 2
+    assert ResponseCode.SUCCESS not in staged.codes
+    assert staged.client.in_flight == 0
+
+
+def test_sends_whose_leader_was_deposed_are_told_that_they_may_be_stored(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged.broker.memory.node, "commit", lambda: None)
+    staged.send(staged.frame(), staged.frame())
+    staged.broker.settle()
+    [unit] = staged.units
+    assert isinstance(unit, NativeSendUnit)
+    unit.dropped(None)
+    unit.dropped(None)
+    unit.applied()
+    assert len(staged.codes) == 2
+    assert all("may be stored" in answer.remark for answer in staged.client.answers[1:])
+
+
+def test_a_send_overtaken_by_a_deletion_goes_to_the_next_topic_of_that_name(staged: Staged) -> None:
+    proposals, node = staged.broker.memory.machine.proposals, staged.broker.memory.node
+    staged.send(staged.frame(b"late"))
+    proposals.delete_topic("T1", lambda _: None)
+    proposals.put_topic(TopicConfig("T1", 4, 4), lambda _: None)
+    node.commit()
+    node.commit()
+    staged.broker.settle()
+    assert staged.codes == [ResponseCode.SUCCESS]
+    assert [record.body for record in records(staged.broker.client("reader").pull("T1"))] == [b"late"]
+
+
+def test_sends_to_a_topic_with_a_quota_are_looked_at_one_by_one(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission = "dledger_broker.features.quotas.admission.SendAdmission"
+    counted: list[tuple[str, int]] = []
+    monkeypatch.setattr(f"{admission}.limits", lambda _self, topics: "T1" in set(topics))
+    monkeypatch.setattr(
+        f"{admission}.takes", lambda _self, _request, topic, count, _size: counted.append((topic, count)) or True
+    )
+    staged.send(staged.frame(b"1"), staged.frame(b"2"))
+    staged.send(staged.frame(b"3", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
+    staged.broker.settle()
+    assert counted == [("T1", 1)] * 3
+    assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
+    assert staged.stored == [b"1", b"2", b"3"]
+    assert (staged.codes, staged.client.in_flight) == ([0, 0, 0], 0)
+
+
+def test_sends_gather_with_those_of_the_twin(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = staged.broker.memory.node.commit
+    monkeypatch.setattr(staged.broker.memory.node, "commit", lambda: None)
+    staged.send(*(staged.frame() for _ in range(8)))
+    staged.broker.settle()
+    for _ in range(3):
+        staged.send()
+        staged.broker.settle()
+    assert len(staged.units) == 1
+    staged.send(staged.frame(b"y", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
+    staged.broker.settle()
+    assert [unit.requests for unit in staged.units] == [8, 3, 1]
+    commit()
+    staged.broker.settle()
+    assert staged.codes == [0] * 12
+
+
+def test_sends_through_an_alias_or_behind_a_forwarded_request_are_left_to_the_twin(staged: Staged) -> None:
+    run = native.SendRun()
+    data = staged.frame()
+    frames = split_frames(data, len(data))[0]
+    for name, value in (("alias", 1), ("forwards", 1)):
+        other = Recorder(staged.broker, f"client/{name}")
+        setattr(other, name, value)
+        assert run.take([(other, data, frames)], 0, 0, 0.0, pytest.fail, 1000, 1000) == (0, 0, False)
+    assert run.count == 0
+
+
+def test_numbers_that_the_twin_does_not_read_are_left_to_it(staged: Staged) -> None:
+    for number in NUMBERS:
+        run, data = native.SendRun(), staged.frame(h=number)
+        target = staged.broker.service.parts[SendRequests]._targets.known
+        run.take([(staged.client, data, split_frames(data, len(data))[0])], 0, 0, 0.0, target, 1000, 1000)
+        assert run.count == (number in {"0", "1", "2", "3", "4", "-1", "2147483647"}), number
+
+
+def test_what_stands_behind_the_data_is_no_send(staged: Staged) -> None:
+    """Bounds that do not fit the bytes are never read."""
+    run, data = native.SendRun(), staged.frame()
+    for bounds in ((8, 9_999, 10_000, 0), (8, 4, 20, 0), (2**40, 2**41, 2**42, 0)):
+        assert run.take([(staged.client, data, [bounds])], 0, 0, 0.0, pytest.fail, 1000, 1000) == (0, 0, False)
