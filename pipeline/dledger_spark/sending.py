@@ -17,7 +17,7 @@ from .options import WriteOptions
 from .pacing import Pace
 from .plans import groups_by_ordinal
 from .schema import NAMES
-from .signing import client_credentials
+from .signing import client_credentials, client_tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,6 +127,7 @@ class RowSender:
             timeout=self._options.delivery_timeout_s,
             idempotent=self._identities is not None,
             credentials=client_credentials(),
+            tls=client_tls(),
         ) as producer:
             for batch in batches:
                 # Spark's iterator blocks: what is under way is waited for before the next batch is asked for.
@@ -178,6 +179,7 @@ class RowSender:
             list(self._options.namesrv),
             timeout=self._options.delivery_timeout_s,
             credentials=client_credentials(),
+            tls=client_tls(),
         ) as admin:
             try:
                 route = await admin.topic_route(topic)

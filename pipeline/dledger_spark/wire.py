@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from .errors import ClosingServerError, RefusedError, WireError, WrongServerError
-from .signing import account, signed
+from .signing import account, signed, tls_context
 
 MAX_FRAME_BYTES: Final = 16 << 20
 """No broker sends more in one frame."""
@@ -55,7 +55,8 @@ class Connection:
     takes longer has to come at `min_bytes_per_second`. Whatever goes wrong raises `WireError`, and the connection is
     then of no further use; `WrongServerError` if something else is there, such as, unless `is_known`, who says nothing
     for `FIRST_ANSWER_S`. Requests to a broker are signed if this machine names an account, see `signing`; those to a
-    name server, which serves everybody, never: it could use them as its own.
+    name server, which serves everybody, never: it could use them as its own. The connection is TLS if this machine
+    names authorities.
     """
 
     def __init__(
@@ -75,9 +76,14 @@ class Connection:
         self._min_bytes_per_second = min_bytes_per_second
         self._opaque = 0
         self._early: dict[int, Response] = {}
+        context = tls_context()
+        self._is_secured = context is not None
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
+                return
             # A receive with MSG_WAITALL that the kernel bounds: no poll per fragment, no second copy of a body.
             self._socket.settimeout(None)
             self._limit_receive(timeout_s if is_known else min(timeout_s, FIRST_ANSWER_S))
@@ -163,9 +169,10 @@ class Connection:
         if len(data) == size:
             return data
         parts, missing = [data], size - len(data)
-        while missing:  # the kernel has given up waiting for all of it
+        while missing:  # the kernel has given up waiting for all of it, or that was one record of TLS
             seconds = time.monotonic() - began
-            if size - missing < self._min_bytes_per_second * seconds:
+            is_early = self._is_secured and seconds < self._timeout_s
+            if not is_early and size - missing < self._min_bytes_per_second * seconds:
                 raise WireError(
                     f"{self.address}: {size - missing} bytes in {seconds:.1f} s,"
                     f" less than minBytesPerSecond={self._min_bytes_per_second}"
@@ -176,8 +183,8 @@ class Connection:
 
     def _receive(self, size: int) -> bytes:
         try:
-            data = self._socket.recv(size, socket.MSG_WAITALL)
-        except BlockingIOError as error:
+            data = self._socket.recv(size, 0 if self._is_secured else socket.MSG_WAITALL)
+        except (BlockingIOError, TimeoutError) as error:
             if not (self._is_known or self._first):
                 raise self._silence() from error
             raise WireError(f"{self.address}: silent for too long") from error
@@ -192,7 +199,10 @@ class Connection:
         return data
 
     def _limit_receive(self, seconds: float) -> None:
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(seconds))
+        if self._is_secured:  # OpenSSL would ask the kernel again
+            self._socket.settimeout(seconds)
+        else:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(seconds))
 
     def _silence(self) -> WireError:
         """Why nothing has come, which a server that waits for the end of a line tells when nothing more will come."""
@@ -215,7 +225,7 @@ class Connection:
 
     def _breach(self, what: str) -> WireError:
         """The error for what is no answer: who sent it, if that is told by the first bytes of the connection."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the latter: over TLS, where nobody else has answered
             self._first += self._socket.recv(_TELLING_BYTES, socket.MSG_DONTWAIT)
         try:
             from dledger_remoting.speakers import Speaker, speaker_of  # what it needs is not on every executor

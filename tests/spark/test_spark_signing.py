@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ from dledger_remoting.command import RemotingCommand, decode_command, encode_com
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.signatures import Credentials, is_signed_with
 from dledger_remoting.signatures import signed as as_clients_sign
-from dledger_spark.errors import RefusedError, SourceError
+from dledger_serving.issuing import Authority
+from dledger_spark.errors import RefusedError, SourceError, WireError
 from dledger_spark.nodes import NameServers
-from dledger_spark.signing import CREDENTIALS_VARIABLE, Account, account, signed
+from dledger_spark.signing import CREDENTIALS_VARIABLE, TLS_CA_VARIABLE, Account, account, signed, tls_context
 from dledger_spark.wire import Connection
 
 SECRET = "planted-secret"
@@ -26,13 +29,18 @@ NO_BROKER = b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 
 @contextmanager
-def server(code: int = 0) -> Iterator[tuple[str, list[RemotingCommand]]]:
+def server(code: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[RemotingCommand]]]:
     """Answers one connection, and keeps what came."""
     asked: list[RemotingCommand] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             peer, _ = listening.accept()
+            if tls is not None:
+                try:
+                    peer = tls.wrap_socket(peer, server_side=True)
+                except OSError:
+                    return
             with peer:
                 decoder = FrameDecoder()
                 while data := peer.recv(1 << 16):
@@ -100,3 +108,57 @@ def test_a_file_without_account_or_secret_is_refused_and_not_repeated(named: Pat
     named.unlink()
     with pytest.raises(SourceError, match="No such file"):
         account()
+
+
+@pytest.fixture
+def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The context of a server that this machine trusts."""
+    authority = Authority("a test", timedelta(days=1))
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    authority.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    monkeypatch.setenv(TLS_CA_VARIABLE, str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    return context
+
+
+def test_connections_are_tls_if_this_machine_names_authorities(secured: ssl.SSLContext) -> None:
+    body = bytes(range(256)) * 8192  # many records
+    with server(tls=secured) as (address, asked), Connection(address, 20.0) as connection:
+        assert connection.request(11, {"topic": "T"}, body).body == NO_BROKER
+        assert asked[0].body == body
+
+
+def test_what_is_larger_than_a_record_of_tls_arrives_whole(
+    secured: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "NO_BROKER", b"x" * (1 << 20))
+    with server(tls=secured) as (address, _), Connection(address, 20.0, 1 << 30) as connection:
+        assert connection.request(11, {}).body == b"x" * (1 << 20)
+
+
+def test_a_certificate_of_somebody_else_is_refused(
+    secured: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.pem").write_bytes(Authority("other", timedelta(days=1)).certificate)
+    monkeypatch.setenv(TLS_CA_VARIABLE, str(tmp_path / "other.pem"))
+    with server(tls=secured) as (address, _), pytest.raises(WireError, match="CERTIFICATE_VERIFY_FAILED"):
+        Connection(address, 20.0)
+
+
+def test_a_silent_server_is_given_up_over_tls_too(secured: ssl.SSLContext) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=lambda: secured.wrap_socket(listening.accept()[0], server_side=True).recv(1))
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with Connection(address, 20.0) as connection:
+            connection._limit_receive(0.01)
+            with pytest.raises(WireError, match="silent for too long"):
+                connection.receive(1)
+        thread.join()
+
+
+def test_authorities_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TLS_CA_VARIABLE, "/absent/ca.pem")
+    with pytest.raises(SourceError, match="DLEDGER_TLS_CA = /absent/ca"):
+        tls_context()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from dledger_client import ClientError, SyncAdmin
 from dledger_remoting.topics import is_system_group
 
-from ..signing import client_credentials
+from ..signing import client_credentials, client_tls
 from .errors import JobError
 from .inputs import OnPhase, silent, topic_list
 
@@ -98,7 +98,7 @@ def lag(
     for a named group that does not exist; a later one that fails is `missed`.
     """
     try:
-        with SyncAdmin(namesrv, credentials=client_credentials()) as admin:
+        with SyncAdmin(namesrv, credentials=client_credentials(), tls=client_tls()) as admin:
             return sample(admin, groups, topic_list(topics), samples, interval_s, on_phase=on_phase)
     except ClientError as error:
         raise JobError(str(error)) from error

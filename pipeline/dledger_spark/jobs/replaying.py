@@ -12,7 +12,7 @@ from dledger_client import ClientError, NoRouteError, SyncAdmin
 from dledger_remoting.properties import RESERVED_NAMES
 
 from .. import register
-from ..signing import client_credentials
+from ..signing import client_credentials, client_tls
 from .archives import read_archive
 from .errors import JobError
 from .inputs import OnPhase, load, pinned, silent, source_options, stored_between, topic_list
@@ -98,7 +98,7 @@ def replay(
 
 def _require_topic(namesrv: str, topic: str) -> None:
     try:
-        with SyncAdmin(namesrv, credentials=client_credentials()) as admin:
+        with SyncAdmin(namesrv, credentials=client_credentials(), tls=client_tls()) as admin:
             admin.topic_route(topic)
     except NoRouteError as error:
         raise JobError(
