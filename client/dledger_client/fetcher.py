@@ -1,7 +1,7 @@
 """Reading one queue: long polls, one after the other, into a buffer that the consumer empties.
 
-Any node of the broker group may be asked: followers serve what is committed. The leader is preferred; a node that fails
-is avoided in the next attempt.
+Any node of the broker group may be asked: followers serve what is committed. The node that the last answer names is
+preferred, or the leader; a node that fails is avoided in the next attempt, which goes to the leader.
 
 | answer | what follows |
 |---|---|
@@ -44,6 +44,7 @@ from dledger_remoting.record import iter_records
 from .core import ClientCore
 from .errors import ClientError
 from .flow import FlowControl, FlowReason
+from .leaders import LEADER_ID
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
 from .namespaces import Namespace
 from .progress import QueueProgress
@@ -85,7 +86,8 @@ class PullResult(msgspec.Struct, frozen=True):
     """What a pull brought: the answer's code, matching messages in order, where the next pull begins, and whether the
     queue ends there.
 
-    `is_reset`: the group goes on there, and what was read before counts no more.
+    `is_reset`: the group goes on there, and what was read before counts no more. `next_broker_id` is that of the node
+    to pull from then.
     """
 
     code: int
@@ -93,6 +95,7 @@ class PullResult(msgspec.Struct, frozen=True):
     next_offset: int
     is_end: bool
     is_reset: bool = False
+    next_broker_id: int = LEADER_ID
 
 
 _PULL_CODES: Final = frozenset(
@@ -152,9 +155,9 @@ def _pull_result(
     offset the answer names to go on with.
     """
     header = decode_ext(PullResponseHeader, response.ext)
-    next_offset = header.next_begin_offset
+    next_offset, next_id = header.next_begin_offset, header.suggest_which_broker_id
     if response.code == ResponseCode.PULL_OFFSET_MOVED and response.remark == _RESET:
-        return PullResult(response.code, [], next_offset, is_end=False, is_reset=True)
+        return PullResult(response.code, [], next_offset, is_end=False, is_reset=True, next_broker_id=next_id)
     if response.code == ResponseCode.PULL_OFFSET_MOVED and offset > header.max_offset:
         next_offset = header.min_offset
     messages: list[ReceivedMessage] = []
@@ -166,10 +169,11 @@ def _pull_result(
         except BodyError as error:
             if record.queue_offset == offset:
                 raise BodyError(f"the message at offset {offset} of {queue}: {error.remark}") from error
-            return PullResult(response.code, messages, record.queue_offset, is_end=False)
+            return PullResult(response.code, messages, record.queue_offset, is_end=False, next_broker_id=next_id)
         if tags.matches_tag(message.tags):
             messages.append(message)
-    return PullResult(response.code, messages, next_offset, is_end=next_offset >= header.max_offset)
+    is_end = next_offset >= header.max_offset
+    return PullResult(response.code, messages, next_offset, is_end=is_end, next_broker_id=next_id)
 
 
 class MovedCallback(Protocol):
@@ -232,6 +236,8 @@ class QueueFetcher:
         self._settled = asyncio.Event()
         self._address: str | None = None
         self._avoid: str | None = None
+        self._broker_id = LEADER_ID
+        """Where the last answer came with word to pull next."""
         self._failures = 0
         self._refusals = 0
         self._pull: asyncio.Task[PullResult] | None = None
@@ -289,9 +295,12 @@ class QueueFetcher:
             self._settled.set()
 
     def on_leader(self) -> None:
-        """The group has found a leader: a pull that hangs at another node is repeated there at once."""
+        """The group has found a leader: a pull that hangs at another node is repeated there at once, unless an answer
+        led to that one.
+        """
         group = self._core.routes.group(self.queue.broker_group)
-        if self._pull is not None and self._address != group.leader:
+        is_led = self._broker_id != LEADER_ID and self._avoid is None
+        if self._pull is not None and self._address != group.leader and not is_led:
             self._pull.cancel()
 
     def revoke(self) -> None:
@@ -382,7 +391,7 @@ class QueueFetcher:
     async def _pull_once(self, offset: int) -> PullResult | None:
         """One pull, None after a failure that has been dealt with."""
         group = self._core.routes.group(self.queue.broker_group)
-        address = self._address = group.any_address(self._avoid)
+        address = self._address = group.any_address(self._avoid, self._broker_id)
         if address is None:
             self._core.routes.refresh_soon(self.queue.topic)
             await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
@@ -418,6 +427,7 @@ class QueueFetcher:
             self._pull = None
         self._failures = self._refusals = 0
         self._avoid = None
+        self._broker_id = result.next_broker_id
         return result
 
     def _suspend_seconds(self) -> float:

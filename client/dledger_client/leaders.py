@@ -28,6 +28,7 @@ class BrokerGroup:
         self.name = name
         self.cluster = ""
         self.addresses: tuple[str, ...] = ()
+        self._by_id: Mapping[int, str] = {}
         self.leader: str | None = None
         self.term = -1
         self._on_leader = on_leader
@@ -50,6 +51,7 @@ class BrokerGroup:
         self.cluster = cluster
         if not addresses:
             return
+        self._by_id = dict(addresses)
         self.addresses = tuple(dict.fromkeys(addresses[broker_id] for broker_id in sorted(addresses)))
         listed = addresses.get(LEADER_ID)
         if listed is None or any(listed == address for broker_id, address in addresses.items() if broker_id):
@@ -102,8 +104,13 @@ class BrokerGroup:
                 await waiter
         return self.leader
 
-    def any_address(self, avoid: str | None = None) -> str | None:
-        """The leader, or else one of the nodes in turn; not `avoid` if there is another. None if none is known."""
+    def any_address(self, avoid: str | None = None, wanted_id: int = LEADER_ID) -> str | None:
+        """The node with a broker id, as the route lists it, if that is no leader's; else the leader, or else one of the
+        nodes in turn; not `avoid` if there is another. None if none is known.
+        """
+        wanted = None if wanted_id == LEADER_ID else self._by_id.get(wanted_id)
+        if wanted is not None and wanted != avoid:
+            return wanted
         if self.leader is not None and self.leader != avoid:
             return self.leader
         choices = [address for address in self.addresses if address != avoid] or list(self.addresses)

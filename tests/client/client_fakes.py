@@ -231,6 +231,8 @@ class FakeGroup:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, asyncio.StreamWriter]] = defaultdict(dict)
         self.retry_max_times = 16
+        self.readers_go_to = 0
+        """The broker id at which answers to pulls tell clients to pull next."""
         self.arrived = asyncio.Event()
         name_server.groups.append(self)
 
@@ -432,7 +434,7 @@ class FakeNode(FakeServer):
             end = first if header.queue_offset < first else len(records)
             code, next_offset, found = ResponseCode.PULL_OFFSET_MOVED, end, []
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self.group.readers_go_to),
             "nextBeginOffset": str(next_offset),
             "minOffset": str(first),
             "maxOffset": str(len(records)),

@@ -1,0 +1,76 @@
+"""Consumers that pull where the last answer says."""
+
+from __future__ import annotations
+
+from client_fakes import fake_cluster, until
+from consuming import fill, is_pull_of, take
+
+from dledger_client import PushConsumer
+from dledger_remoting.codes import RequestCode
+
+FOLLOWER_ID = 2
+
+
+def pulls_at(node):
+    return sum(command.code == RequestCode.PULL_MESSAGE and command.ext["topic"] == "T" for command in node.received)
+
+
+async def test_a_consumer_goes_on_at_the_follower_that_an_answer_names():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader, follower, other = cluster.group.nodes
+        cluster.group.offsets["CG", "T", 0] = 0
+        cluster.group.readers_go_to = FOLLOWER_ID
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}) as consumer:
+            assert len(await take(consumer, 1)) == 1
+            await until(lambda: pulls_at(follower) == 1)
+            fill(cluster, 1)
+            assert len(await take(consumer, 1)) == 1
+            await until(lambda: pulls_at(follower) == 2)
+        assert (pulls_at(leader), pulls_at(other)) == (1, 0)
+
+
+async def test_a_consumer_whose_follower_dies_goes_on_at_the_leader():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader, follower, _ = cluster.group.nodes
+        cluster.group.offsets["CG", "T", 0] = 0
+        cluster.group.readers_go_to = FOLLOWER_ID
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}) as consumer:
+            await take(consumer, 1)
+            await until(lambda: pulls_at(follower) == 1)
+            cluster.group.readers_go_to = 0
+            await follower.kill()
+            fill(cluster, 1)
+            assert len(await take(consumer, 1)) == 1
+        assert pulls_at(leader) >= 2
+
+
+async def test_a_consumer_that_was_sent_to_a_follower_stays_there_when_another_node_leads():
+    """It waits there for messages, which come to it from whoever leads."""
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader, follower, other = cluster.group.nodes
+        cluster.group.offsets["CG", "T", 0] = 0
+        cluster.group.readers_go_to = FOLLOWER_ID
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}) as consumer:
+            await take(consumer, 1)
+            await until(lambda: pulls_at(follower) == 1)
+            await cluster.group.elect(other)
+            await until(lambda: consumer._running.core.routes.group("broker-a").leader == other.address)
+            fill(cluster, 1)
+            assert len(await take(consumer, 1)) == 1
+            await until(lambda: any(is_pull_of(command, 2) for command in follower.received))
+        assert [pulls_at(node) for node in (leader, follower, other)] == [1, 2, 0]
+
+
+async def test_an_id_that_the_route_does_not_list_leads_to_the_leader():
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader, *followers = cluster.group.nodes
+        cluster.group.offsets["CG", "T", 0] = 0
+        cluster.group.readers_go_to = 77
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}) as consumer:
+            await take(consumer, 1)
+            await until(lambda: pulls_at(leader) == 2)
+        assert [pulls_at(node) for node in followers] == [0, 0]
