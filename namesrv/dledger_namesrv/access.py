@@ -1,8 +1,7 @@
 """Access control of a name server: what changes anything is taken of who has the key file alone.
 
 These are brokers of the cluster, which sign what they register by an account that may do nothing else, and
-administrators. What is only read is open: clients
-of RocketMQ do not sign when they ask for a route.
+administrators. What is only read is open: clients of RocketMQ do not sign when they ask for a route.
 """
 
 from __future__ import annotations

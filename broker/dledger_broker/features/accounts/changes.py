@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Final, TypeAlias
 
 from dledger.errors import LogError
 from dledger_broker.features.accounts.sealing import KeyFile
 from dledger_broker.features.accounts.table import ACCOUNTS, AccountTable, PutAccount
+from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.overlay import ChangesInFlight
 from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.rights import Action
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, NoPermission, RemotingError
 from dledger_remoting.root_account import NODE, ROOT
 
@@ -20,6 +25,9 @@ MAX_ACCOUNTS: Final = 10_000
 MAX_NAME_CHARS: Final = 128
 MAX_SECRET_CHARS: Final = 1_024
 
+Handler: TypeAlias = Callable[[Request], None]
+
+_READING: Final = (rights.cluster(Action.GET, Action.LIST),)
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -37,9 +45,22 @@ class AccountChanges:
         """All accounts, as this node has applied them."""
         return self._machine.state.table(ACCOUNTS)
 
-    def with_keys(self, handle: Callable[[Request], None]) -> Callable[[Request], None]:
-        """A handler that refuses where access control is off."""
+    def routes(self, changes: Mapping[RequestCode, Handler], reads: Mapping[RequestCode, Handler]) -> dict[int, Route]:
+        """Routes of what changes accounts and of what reads them, all refused where access control is off.
 
+        What changes accounts is for administrators: it makes administrators.
+        """
+        return {
+            **{code: Route(self._with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
+            **{
+                code: Route(self._with_keys(handle), Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READING)
+                for code, handle in reads.items()
+            },
+        }
+
+    def _with_keys(self, handle: Handler) -> Handler:
+
+        @wraps(handle)
         def handled(request: Request) -> None:
             if self.keys is None:
                 raise NoPermission("access control is off on this node: set access_key_file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,11 +10,9 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.accounts.changes import AccountChanges
 from dledger_broker.features.accounts.plain import changed_by, patterns_of, plain_account
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList
-from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.rights import Action
-from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
+from dledger_broker.kernel.routes import Route
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.headers import decode_ext, encode_ext
@@ -42,24 +40,16 @@ class PlainAccountRequests:
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
-        with_keys = self._changes.with_keys
-        changes: Mapping[int, Callable[[Request], None]] = {
+        changes = {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
             RequestCode.DELETE_ACL_CONFIG: self.delete,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.put_white_list,
         }
-        reads: Mapping[int, Callable[[Request], None]] = {
+        reads = {
             RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
             RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.all,
         }
-        reading = (rights.cluster(Action.GET, Action.LIST),)
-        return {
-            **{code: Route(with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
-            **{
-                code: Route(with_keys(handle), Needs.CONFIRMED_LEADER, NO_EFFECT, rights=reading)
-                for code, handle in reads.items()
-            },
-        }
+        return self._changes.routes(changes, reads)
 
     def put(self, request: Request) -> None:
         """50: make an account, or change what is said of it."""

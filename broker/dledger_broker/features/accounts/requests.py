@@ -19,12 +19,10 @@ from dledger_broker.features.accounts.policies import (
     without_rules,
 )
 from dledger_broker.features.accounts.table import AccountTable, DeleteAccount, PutAccount
-from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.rights import Action
-from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
+from dledger_broker.kernel.routes import Route
 from dledger_remoting.accounts import (
     AclInfo,
     RuleFilterHeader,
@@ -42,7 +40,6 @@ _SUPER: Final = "Super"
 _NORMAL: Final = "Normal"
 _ENABLE: Final = "enable"
 _DISABLE: Final = "disable"
-_READS: Final = (rights.cluster(Action.GET, Action.LIST),)
 
 
 class AccountRequests(Part):
@@ -58,8 +55,8 @@ class AccountRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`. What changes accounts is for administrators: it makes administrators."""
-        changes: Mapping[int, Callable[[Request], None]] = {
+        """See `Part.routes`."""
+        changes = {
             RequestCode.AUTH_CREATE_USER: self.create_user,
             RequestCode.AUTH_UPDATE_USER: self.update_user,
             RequestCode.AUTH_DELETE_USER: self.delete_user,
@@ -67,21 +64,13 @@ class AccountRequests(Part):
             RequestCode.AUTH_UPDATE_ACL: self.put_rules,
             RequestCode.AUTH_DELETE_ACL: self.delete_rules,
         }
-        reads: Mapping[int, Callable[[Request], None]] = {
+        reads = {
             RequestCode.AUTH_GET_USER: self.user,
             RequestCode.AUTH_LIST_USER: self.users,
             RequestCode.AUTH_GET_ACL: self.rules,
             RequestCode.AUTH_LIST_ACL: self.all_rules,
         }
-        with_keys = self.changes.with_keys
-        return {
-            **self._plain.routes,
-            **{code: Route(with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
-            **{
-                code: Route(with_keys(handle), Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READS)
-                for code, handle in reads.items()
-            },
-        }
+        return {**self._plain.routes, **self.changes.routes(changes, reads)}
 
     @property
     def gauges(self) -> Sequence[Gauge]:

@@ -81,19 +81,17 @@ class SettingRequests(Part):
             with_live_values(self._live.own, {key: text for key, text in asked.items() if text})
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
-        self._machine.stage_command(PutSettings(asked), partial(self._put, request))
+        self._machine.stage_command(PutSettings(asked), partial(self._applied, request))
 
-    def _put(self, request: Request, error: LogError | None) -> None:
-        if error is not None:
-            self._requests.fail(request, error)
-        elif self._live.config.auto_create_topic:
+    def _applied(self, request: Request, error: LogError | None) -> None:
+        if error is None and self._live.config.auto_create_topic:
             # Clients look for the route of this topic before they send to one that is not there.
             topic = auto_create_example(self._live.config)
-            self._machine.proposals.ensure_topic(topic, partial(self._finish, request))
+            self._machine.proposals.ensure_topic(topic, partial(self._answer, request))
         else:
-            request.respond()
+            self._answer(request, error)
 
-    def _finish(self, request: Request, error: LogError | None) -> None:
+    def _answer(self, request: Request, error: LogError | None) -> None:
         if error is None:
             request.respond()
         else:
