@@ -33,6 +33,7 @@ FRESH = {
     "assignments": range(500, 506),
     "resets": range(500, 508),
     "classes": range(500, 502),
+    "quotas": range(500, 503),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -163,6 +164,7 @@ HAPPENINGS = {
     ),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
+    "quotas": ("quota set", "quotas told", "send held by a quota", "send refused by a quota"),
     "classes": ("judged by a class", "class filter died", "message popped", "popped message acknowledged"),
 }
 """What a short campaign of a scenario reaches."""

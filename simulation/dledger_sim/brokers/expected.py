@@ -16,6 +16,7 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.pins.table import PINS, Pin
+from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaOwner
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -109,6 +110,7 @@ class Expected:
             lambda: History(None)
         )
         self.modes: Final[defaultdict[ModeKey, History[Mode | None]]] = defaultdict(lambda: History(None))
+        self.quotas: Final[defaultdict[QuotaOwner, History[PutQuota | None]]] = defaultdict(lambda: History(None))
         self.offsets: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
         self.committers: Final[defaultdict[OffsetKey, History[_Commit | None]]] = defaultdict(lambda: History(None))
         self.trims: Final[History[int]] = History(0)
@@ -133,6 +135,12 @@ class Expected:
         for key, history in self.modes.items():
             if history.last is not None and (key.topic == topic or key.group == group):
                 history.put(index, moment, None)
+
+    def see_quota(self, put: PutQuota, index: int, moment: float) -> None:
+        """A quota is set, or taken back."""
+        self.see(("quota", put))
+        kept = put if put.messages or put.size else None
+        self.quotas[QuotaOwner(put.kind, put.name)].put(index, moment, kept)
 
     def see_committers(self, command: CommitOffsets, index: int, moment: float, void: Container[OffsetKey]) -> None:
         """Who commits, as every replica is to remember it for a while; what has no effect in `void` is left out."""
@@ -176,6 +184,8 @@ class Expected:
         self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.table(PINS)})
         modes = {key: mode for key, history in self.modes.items() if (mode := history.last) is not None}
         self._same(node, index, "request modes", modes, dict(state.table(REQUEST_MODES)))
+        quotas = [put for _, history in sorted(self.quotas.items()) if (put := history.last) is not None]
+        self._same(node, index, "quotas", quotas, state.table(QUOTAS).rows())
         self._same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 

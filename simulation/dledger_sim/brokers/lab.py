@@ -26,6 +26,7 @@ _BROKERS: Final = (
     BrokerScenario("assignments", assignments=True),
     BrokerScenario("resets", resets=True),
     BrokerScenario("classes", classes=True),
+    BrokerScenario("quotas", quotas=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -40,6 +40,7 @@ CLIENTS: Final = (
     "requesters",
     "repliers",
     "mode_setters",
+    "quota_setters",
     "reset_members",
     "resetters",
 )
@@ -54,7 +55,8 @@ class BrokerScenario:
     a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with `pops`
     consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
     administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
-    `classes` consumers for which a class filter chooses, whose process dies now and then. With `swarm` each seed has
+    `classes` consumers for which a class filter chooses, whose process dies now and then, with `quotas` producers that
+    send more than administrators let them. With `swarm` each seed has
     some of all other kinds of clients besides, and some obstacles.
     """
 
@@ -75,6 +77,7 @@ class BrokerScenario:
         assignments: bool = False,
         resets: bool = False,
         classes: bool = False,
+        quotas: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -90,6 +93,7 @@ class BrokerScenario:
         self._assignments = assignments
         self._resets = resets
         self._classes = classes
+        self._quotas = quotas
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -145,6 +149,10 @@ class BrokerScenario:
             )
         if self._classes:
             settings = replace(settings, producers=2, poppers=random.choice((1, 3, 6)), waiters=random.choice((2, 5)))
+        if self._quotas:
+            settings = replace(
+                settings, producers=random.choice((3, 6)), quota_setters=random.choice((1, 2)), think_s=0.05
+            )
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(

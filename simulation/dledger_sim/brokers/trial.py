@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -27,6 +28,7 @@ from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers, share_in
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.poppers import GROUPS as POP_GROUPS
 from dledger_sim.brokers.poppers import Popper, check_come_again
+from dledger_sim.brokers.quotas import QuotaSetter
 from dledger_sim.brokers.races import Racer
 from dledger_sim.brokers.repeats import Repeater
 from dledger_sim.brokers.replies import Replier, Requester, check_replied
@@ -98,6 +100,9 @@ class BrokerTrial:
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
         self.counts["repetition held"] += counters.idempotent_waits
+        meters = broker.service.parts[QuotaRequests].admission.meters().values()
+        self.counts["send held by a quota"] += sum(meter.held for meter in meters)
+        self.counts["send refused by a quota"] += sum(meter.refused for meter in meters)
         remembered = broker.broker.state.table(REMEMBERED)
         self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
 
@@ -127,6 +132,7 @@ class BrokerTrial:
             *[Requester] * settings.requesters,
             *[Replier] * settings.repliers,
             *[ModeSetter] * settings.mode_setters,
+            *[QuotaSetter] * settings.quota_setters,
             *[ResetMember] * settings.reset_members,
             *[Resetter] * settings.resetters,
         ]

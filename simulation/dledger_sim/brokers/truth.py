@@ -28,6 +28,7 @@ from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
 from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, SeeReset
 from dledger_broker.features.sending.dedup.remembered import (
     REMEMBER_SENDS,
@@ -282,6 +283,8 @@ class Truth:
         match command:
             case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup() | PutRequestMode():
                 self._see_change(command, entry)
+            case PutQuota():
+                self.expected.see_quota(command, entry.index, self._moment)
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
                     if self.pops.governs((group, topic, queue_id)):

@@ -66,6 +66,7 @@ class ClientSettings:
     requesters: int = 0
     repliers: int = 0
     mode_setters: int = 0
+    quota_setters: int = 0
     reset_members: int = 0
     resetters: int = 0
     think_s: float = 0.1
