@@ -6,12 +6,13 @@ then of another topic, account or leader perhaps, and its quotas are then used o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Final
 
 from dledger.environment import Environment
 from dledger_broker.features.quotas.meters import HeldSend, Meter
-from dledger_broker.features.quotas.table import QUOTAS, QuotaKind, QuotaOwner, QuotaTable
+from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner, QuotaTable
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
@@ -38,6 +39,9 @@ class SendAdmission:
         self._group = group
         self._requests = requests
         self._meters: dict[QuotaOwner, Meter] = {}
+        """Those of quotas that were taken back stay for as long as sends wait there."""
+        self._numbers = count()
+        self._asks_first: list[Callable[[], None]] = []
         self._of_accounts = False
         self._changes = -1
         self._ticking = False
@@ -49,9 +53,17 @@ class SendAdmission:
         self._table: QuotaTable = state.table(QUOTAS)
         self._changes = -1
 
+    def ask_first(self, hand_over: Callable[[], None]) -> None:
+        """Have `hand_over` called before sends that waited go on.
+
+        Sends that came since, and gather until they are staged, ask `takes` then. Otherwise they would find nobody
+        waiting, and be stored before those that came first.
+        """
+        self._asks_first.append(hand_over)
+
     def limits(self, topics: Iterable[str]) -> bool:
         """Whether sends to these topics may be limited; asked once for many sends."""
-        meters = self.meters()
+        meters = self._present()
         return bool(meters) and (
             self._of_accounts or any(QuotaOwner(QuotaKind.TOPIC, topic) in meters for topic in topics)
         )
@@ -72,19 +84,23 @@ class SendAdmission:
             self._refuse(blocked, request, now)
         else:
             blocked.held += 1
-            blocked.wait(HeldSend(request, topic, messages, size, now + HOLD_S))
+            blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, now + HOLD_S))
             self._tick_later()
         return False
 
     def release(self) -> None:
         """Nothing waits any more, and nothing will: this node stops, or leaves its group's route."""
+        self._ask_those_that_came()
         self._holds = False
         self._handle_again()
 
     # ---------------------------------------------------------------- meters
 
-    def meters(self) -> dict[QuotaOwner, Meter]:
+    def meters(self) -> Mapping[QuotaOwner, Meter]:
         """The meters of all quotas."""
+        return {owner: meter for owner, meter in self._present().items() if not meter.is_taken_back}
+
+    def _present(self) -> dict[QuotaOwner, Meter]:
         table = self._table
         if table.changes != self._changes:
             self._changes = table.changes
@@ -92,7 +108,9 @@ class SendAdmission:
         return self._meters
 
     def _follow(self, table: QuotaTable) -> None:
-        """Quotas were set, or taken back: what waits for one that is none any more goes on."""
+        """Quotas were set, or taken back: where sends wait for one that is none any more, later ones wait behind them
+        until all have gone on.
+        """
         now, old, meters = self._env.now(), self._meters, dict[QuotaOwner, Meter]()
         for quota in table.rows():
             owner = QuotaOwner(quota.kind, quota.name)
@@ -100,17 +118,22 @@ class SendAdmission:
             if meter.quota != quota:
                 meter.change(quota, now)
             meters[owner] = meter
+        for owner, meter in old.items():
+            if meter.waiting:
+                meter.change(PutQuota(owner.kind, owner.name), now)
+                meters[owner] = meter
+                self._env.call_soon(self._let_all_go)
         self._meters = meters
         self._of_accounts = any(owner.kind == QuotaKind.ACCOUNT for owner in meters)
-        released = [send.request for meter in old.values() for send in meter.all()]
-        if released:
-            self._env.call_soon(lambda: self._run(released))
 
     def _meters_of(self, account: str, topic: str) -> list[Meter]:
         owners = (QuotaOwner(QuotaKind.ACCOUNT, account), QuotaOwner(QuotaKind.TOPIC, topic))
-        return [meter for owner in owners if (meter := self.meters().get(owner)) is not None]
+        return [meter for owner in owners if (meter := self._present().get(owner)) is not None]
 
     def _is_full(self, meter: Meter) -> bool:
+        """Whether one more may not wait. For a quota that was taken back, none waits longer than this turn."""
+        if meter.is_taken_back:
+            return False
         return (
             not self._holds
             or len(meter.waiting) >= MAX_HELD
@@ -127,13 +150,23 @@ class SendAdmission:
 
     def _tick(self) -> None:
         self._ticking = False
+        self._let_all_go()
+        if any(meter.waiting for meter in self._meters.values()):
+            self._tick_later()
+
+    def _let_all_go(self) -> None:
+        """Let go what may, and refuse what has waited long enough."""
+        self._ask_those_that_came()
         now = self._env.now()
-        for meter in list(self.meters().values()):
+        for meter in list(self._present().values()):
             self._let_go(meter, now)
             for send in meter.overdue(now):
                 self._refuse(meter, send.request, now)
-        if any(meter.waiting for meter in self._meters.values()):
-            self._tick_later()
+        self._forget_taken_back()
+
+    def _ask_those_that_came(self) -> None:
+        for hand_over in self._asks_first:
+            hand_over()
 
     def _let_go(self, meter: Meter, now: float) -> None:
         """Let sends go on for as long as there is something left, those that have waited longest first."""
@@ -144,9 +177,14 @@ class SendAdmission:
             if other is None:
                 _use(send.request, meters, send.messages, send.size)
                 self._requests.run(send.request)
+            elif self._is_full(other):
+                self._refuse(other, send.request, now)
             else:
-                other.held += 1
                 other.wait(send)
+
+    def _forget_taken_back(self) -> None:
+        for owner in [owner for owner, meter in self._meters.items() if meter.is_taken_back and not meter.waiting]:
+            del self._meters[owner]
 
     def _refuse(self, meter: Meter, request: Request, now: float) -> None:
         meter.refused += 1
@@ -161,11 +199,10 @@ class SendAdmission:
                 meter.fill(now)
 
     def _handle_again(self) -> None:
-        self._run([send.request for meter in self._meters.values() for send in meter.all()])
-
-    def _run(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._requests.run(request)
+        sends = sorted(send for meter in self._meters.values() for send in meter.all())
+        self._forget_taken_back()
+        for send in sends:
+            self._requests.run(send.request)
 
 
 def _blocked(meters: Iterable[Meter], now: float) -> Meter | None:

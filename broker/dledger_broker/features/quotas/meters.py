@@ -7,10 +7,11 @@ a batch larger than a second's worth is not refused for ever; what it took in ad
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from typing import Final, NamedTuple
 
-from dledger_broker.features.quotas.table import PutQuota, QuotaOwner
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.kernel.requests import Request
 
 BURST_S: Final = 1.0
@@ -21,8 +22,9 @@ _WHOLE: Final = 1 - 1e-6
 
 
 class HeldSend(NamedTuple):
-    """A send that waits; `size` in bytes, `deadline` by the clock of the event loop."""
+    """A send that waits; `size` in bytes, `deadline` by the clock of the event loop. `number` grows as sends come."""
 
+    number: int
     request: Request
     topic: str
     messages: int
@@ -76,9 +78,9 @@ class Meter:
         self._bytes = _Bucket(self.quota.size, now)
 
     @property
-    def owner(self) -> QuotaOwner:
-        """Whose quota it is."""
-        return QuotaOwner(self.quota.kind, self.quota.name)
+    def is_taken_back(self) -> bool:
+        """Whether it limits nothing any more."""
+        return not self.quota.messages and not self.quota.size
 
     def change(self, quota: PutQuota, now: float) -> None:
         """The quota is another one; what was used of the old one is used of this."""
@@ -96,8 +98,8 @@ class Meter:
         self._bytes.take(size)
 
     def wait(self, send: HeldSend) -> None:
-        """One more send waits."""
-        self.waiting.append(send)
+        """One more send waits, behind those that came before it: it may have waited for another quota."""
+        insort(self.waiting, send)
         self.waiting_bytes += send.size
 
     def next(self) -> HeldSend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -34,6 +35,7 @@ class QuotaRequests(Part):
         self.admission = admission
         self._machine = machine
         self._requests = requests
+        self._on_their_way: Counter[QuotaOwner] = Counter()
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -78,17 +80,36 @@ class QuotaRequests(Part):
         asked = decode_body(Quota, request.body, "quota")
         put = PutQuota(asked.kind, asked.name, asked.messages_per_second, asked.bytes_per_second)
         _check(put)
-        table = self._machine.state.table(QUOTAS)
-        if len(table) >= MAX_QUOTAS and table.get(QuotaOwner(put.kind, put.name)) is None:
-            raise InvalidParameter(f"there are {len(table)} quotas, the limit is {MAX_QUOTAS}: delete some")
+        owner = QuotaOwner(put.kind, put.name)
+        sets = bool(put.messages or put.size)
+        if sets:
+            self._check_room(owner)
 
         def done(error: LogError | None) -> None:
+            if sets:
+                self._arrived(owner)
             if error is None:
                 request.respond()
             else:
                 self._requests.fail(request, error)
 
+        if sets:
+            self._on_their_way[owner] += 1
         self._machine.stage_command(put, done)
+
+    def _arrived(self, owner: QuotaOwner) -> None:
+        self._on_their_way[owner] -= 1
+        if not self._on_their_way[owner]:
+            del self._on_their_way[owner]
+
+    def _check_room(self, owner: QuotaOwner) -> None:
+        """Raises `InvalidParameter`. Those that are not applied yet count: many may come at once."""
+        table, on_their_way = self._machine.state.table(QUOTAS), self._on_their_way
+        if len(table) + len(on_their_way) < MAX_QUOTAS or owner in on_their_way or table.get(owner) is not None:
+            return
+        there = len(table) + sum(table.get(other) is None for other in on_their_way)
+        if there >= MAX_QUOTAS:
+            raise InvalidParameter(f"there are {there} quotas, the limit is {MAX_QUOTAS}: delete some")
 
     def tell(self, request: Request) -> None:
         """20018: all quotas."""

@@ -113,6 +113,7 @@ class SendRequests(Part):
         self._machine = machine
         self._idempotent = idempotent
         self._quotas = quotas
+        quotas.ask_first(self.flush)
         self._writer = writer
         self._env = env
         self._live = live

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
+from served_broker import FakeClient, MakeBroker, send_ext
 
 from dledger_broker.features import FEATURES
 from dledger_broker.features.quotas.admission import HOLD_S, MAX_HELD, MAX_HELD_BYTES, TICK_S
+from dledger_broker.features.quotas.requests import MAX_QUOTAS
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.snapshot import decode_state, encode_state
@@ -17,37 +18,8 @@ from dledger_remoting.record import SYS_TRANSACTION_PREPARED
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.accounts.guarded_broker import ROOT_CREDENTIALS, allow, guarded_broker, make_account
 from tests.broker.features.accounts.guarded_broker import call as call_as
+from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, put, send_many, stored, told
 from tests.broker.kernel.applied_commands import apply
-
-PUT, LIST = 20017, 20018
-BUSY = 2
-
-
-def put(client: FakeClient, kind: str, name: str, messages: int = 0, size: int = 0) -> int:
-    body = {"kind": kind, "name": name, "messagesPerSecond": messages, "bytesPerSecond": size}
-    return client.call(PUT, body=json.dumps(body).encode()).code
-
-
-def told(client: FakeClient) -> dict[str, tuple[int, int]]:
-    """How many sends each quota has held and refused."""
-    rows = json.loads(client.call(LIST).body)["quotas"]
-    return {f"{row['kind']} {row['name']}": (row.get("held", 0), row.get("refused", 0)) for row in rows}
-
-
-def stored(broker: ServedBroker, topic: str = "T1") -> int:
-    found = broker.memory.machine.topic(topic)
-    assert found is not None
-    return sum(queue.next_offset for queue in found.queues.values())
-
-
-def send_many(client: FakeClient, count: int, topic: str = "T1", body: bytes = b"x", **letters: str) -> list[int]:
-    opaques = [client.send(310, send_ext(topic, **letters), body) for _ in range(count)]
-    client.broker.settle()
-    return opaques
-
-
-def codes(client: FakeClient, opaques: list[int]) -> list[int]:
-    return [client.answered(opaque).code for opaque in opaques if client.has_answer(opaque)]
 
 
 def test_what_is_beyond_a_quota_goes_on_as_it_fills_and_is_refused_after_a_second(client: FakeClient) -> None:
@@ -209,6 +181,21 @@ def test_a_send_waits_for_both_its_quotas() -> None:
     assert stored(broker, "T1") == 1  # the account might send again, but not to this topic
     broker.advance(0.6)
     assert stored(broker, "T1") == 2
+
+
+def test_a_thousand_quotas_are_all_however_many_are_set_at_once(client: FakeClient) -> None:
+    opaques = []
+    for number in range(MAX_QUOTAS + 5):
+        body = json.dumps({"kind": "topic", "name": f"T{number % (MAX_QUOTAS + 2)}", "messagesPerSecond": 1}).encode()
+        opaques.append(client.send(PUT, body=body))
+    client.broker.settle()
+    # The last three are set already.
+    assert codes(client, opaques) == [0] * MAX_QUOTAS + [client.answered(opaques[MAX_QUOTAS]).code] * 2 + [0] * 3
+    assert client.answered(opaques[MAX_QUOTAS]).remark == "there are 1000 quotas, the limit is 1000: delete some"
+    assert len(client.broker.memory.machine.state.table(QUOTAS)) == MAX_QUOTAS
+    assert put(client, "topic", "absent") == 0
+    assert put(client, "topic", "T0") == 0
+    assert put(client, "topic", "another", messages=1) == 0
 
 
 @pytest.mark.parametrize(
