@@ -112,12 +112,14 @@ class Node(Log):
         if self._environment is not None:
             self._environment.close()
             self._environment = None
-        if self._replica is not None:
-            close_replica(self.config, self._replica)
-            self._replica = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        replica, self._replica = self._replica, None
+        try:
+            if replica is not None:
+                close_replica(self.config, replica)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     async def __aenter__(self) -> Self:
         await self.start()

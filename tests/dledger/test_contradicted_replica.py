@@ -1,12 +1,13 @@
 """A replica whose log is not its leader's sets it aside, and comes back from the others with theirs."""
 
+import errno
 from pathlib import Path
 from shutil import copytree, rmtree
 
 import pytest
 from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
 
-from dledger import Node, NodeConfig
+from dledger import Node, NodeConfig, reopening
 from dledger.core.messages import Append, InstallSnapshot, Message
 from dledger.errors import ContradictionError
 from dledger.format import HEADER_BYTES, seal
@@ -47,6 +48,25 @@ async def test_an_entry_of_the_same_index_and_term_with_other_bytes_is_no_match(
         failure = node.replica.failure
     assert isinstance(failure, ContradictionError)
     assert f"up to index {last.index} of term {last.term}" in str(failure)
+
+
+async def test_on_a_full_disk_its_node_ends_all_the_same_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
+    node = Node(config, Journal())
+    await node.start()
+    await until(lambda: node.is_ready)
+    node.replica.failure = ContradictionError("its log is another one")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reopening, "set_aside", full)
+        with pytest.raises(OSError, match="No space left"):
+            await node.stop()
+    await node.stop()
+    async with Node(config, Journal()) as again:
+        await until(lambda: again.is_ready)
 
 
 async def test_a_snapshot_of_the_same_index_and_term_with_other_bytes_below_is_no_match(tmp_path: Path):

@@ -16,14 +16,13 @@ from dledger.errors import (
     ContradictionError,
     CorruptionError,
     LogError,
-    LogFullError,
     LostDirectoryError,
     StateDivergedError,
     StorageError,
 )
 from dledger.loop_guard import excepted
 from dledger.replica.boot import accept_loss
-from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory, set_aside
+from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory
 from dledger.replica.replica import Replica
 from dledger.store.identity import Identity, write_identity
 from dledger.store.recovered import Recovered
@@ -34,7 +33,7 @@ from dledger.types import Membership, ReplicaId, SnapshotMeta
 from dledger_sim.log.cores import core_of
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.invariants import Violation, Witness, require
-from dledger_sim.log.life import Life, SimNode
+from dledger_sim.log.life import DISK_ERRORS, Life, SimNode
 from dledger_sim.log.network import Network, SimTransport
 from dledger_sim.log.platter import Platter
 from dledger_sim.log.scheduler import Scheduler
@@ -45,8 +44,6 @@ __all__ = ["DISK_ERRORS", "KEEPS", "GroupSettings", "Life", "SimGroup", "SimNode
 
 CLUSTER = "sim"
 GROUP = "group"
-DISK_ERRORS = (StorageError, LogFullError, OSError)
-"""What an injected error of a disk may come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +257,8 @@ class SimGroup:
             self.say(f"{node.name} waits for a leader: {lost}")
             return False
         self.say(f"{node.name} comes back as another incarnation: {lost}")
-        try:
-            set_aside(node.disk, identity_to_leave(node.disk, node.config, self._mint, self._engine.name), self._mint)
-        except DISK_ERRORS as error:
-            require(node.disk.is_full or node.failing_disk, "a node comes back", node=node.name, error=error)
-            self.say(f"{node.name} cannot come back yet: {error}")
+        leaves = partial(identity_to_leave, node.disk, node.config, self._mint, self._engine.name)
+        if not node.set_aside(leaves, self._mint):
             return False
         node.rotten = False
         return self.start(node.name)
@@ -385,8 +379,7 @@ class SimGroup:
         if isinstance(error, ContradictionError | StateDivergedError):
             # A loss of power in the middle of this leaves half of each incarnation: the node waits for a leader then.
             node.lost_files = True
-            with excepted("its process has ended"):
-                set_aside(node.disk, life.replica.identity, self._mint)
+            node.set_aside(lambda: life.replica.identity, self._mint)
 
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False

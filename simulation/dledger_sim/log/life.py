@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dledger.config import ReplicaConfig
-from dledger.errors import IdentityError
+from dledger.errors import IdentityError, LogFullError, StorageError
+from dledger.loop_guard import excepted
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
+from dledger.replica.opening import set_aside
 from dledger.replica.replica import Replica
 from dledger.statemachine import StateMachine
 from dledger.store.identity import Identity, read_identity
@@ -19,7 +22,11 @@ from dledger_sim.log.hearing import Hearing
 from dledger_sim.log.network import SimTransport
 from dledger_sim.log.platter import Platter
 from dledger_sim.log.service import Service
+from dledger_sim.log.violation import require
 from dledger_sim.log.waiting import Waiting
+
+DISK_ERRORS: Final = (StorageError, LogFullError, OSError)
+"""What an injected error of a disk may come to."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,18 @@ class SimNode:
             and replica.applied_index == head.store.last_index
             and replica.store.durable == head.store.last_index
         )
+
+    def set_aside(self, identity: Callable[[], Identity], mint: Callable[[], str]) -> bool:
+        """Put what it held as this identity out of the way, and become another incarnation; False if its disk does not
+        take that now.
+        """
+        try:
+            with excepted("its process has ended"):
+                set_aside(self.disk, identity(), mint)
+        except DISK_ERRORS as error:
+            require(self.disk.is_full or self.failing_disk, "a log is set aside", node=self.name, error=error)
+            return False
+        return True
 
     def wall_wrong_by(self, now: float) -> int:
         """By how many ms its wall clock is wrong at a moment."""
