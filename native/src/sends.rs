@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 use std::io::Write;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use pyo3::intern;
 
 use crate::send_header::{parse, SendHeader, ONEWAY};
 
@@ -160,8 +160,7 @@ impl SendRun {
         while number < total {
             let read = reads.get_item(number)?;
             let (origin, data, frames): (Bound<'_, PyAny>, Bound<'_, PyBytes>, Bound<'_, PyList>) = read.extract()?;
-            if origin.getattr(intern!(py, "forwards"))?.is_truthy()?
-                || !origin.getattr(intern!(py, "alias"))?.is_none()
+            if origin.getattr(intern!(py, "forwards"))?.is_truthy()? || !origin.getattr(intern!(py, "alias"))?.is_none()
             {
                 break;
             }
@@ -169,7 +168,8 @@ impl SendRun {
             self.reads.push(Read { origin: origin.clone().unbind(), data: data.clone().unbind(), received });
             let (mut awaited, mut outcome) = (0, Taken::Yes);
             while place < frames.len() {
-                let (header, body, end, serialize_type): (usize, usize, usize, u8) = frames.get_item(place)?.extract()?;
+                let (header, body, end, serialize_type): (usize, usize, usize, u8) =
+                    frames.get_item(place)?.extract()?;
                 if serialize_type != 0 {
                     outcome = Taken::Unusual;
                     break;
@@ -259,7 +259,8 @@ impl SendRun {
                 }
             };
             let (_, queue_offset, units) = &mut slots[slot];
-            let stored = Stored { position: at, queue_offset: *queue_offset, born_host: born_host.1, now_ms, store_host };
+            let stored =
+                Stored { position: at, queue_offset: *queue_offset, born_host: born_host.1, now_ms, store_host };
             self.add_record(&mut records, message, read.data.bind(py).as_bytes(), &stored);
             units.extend_from_slice(&at.to_be_bytes());
             units.extend_from_slice(&(message.size as u32).to_be_bytes());
@@ -284,7 +285,10 @@ impl SendRun {
 
     /// After `encode`: each origin's answers in one list, in the order of the sends, and the origin of each send that wants
     /// none.
-    fn answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>, Vec<Bound<'py, PyAny>>)> {
+    fn answers<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>, Vec<Bound<'py, PyAny>>)> {
         let mut told: Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)> = Vec::new();
         let (mut silent, mut begin, mut last) = (Vec::new(), 0, usize::MAX);
         for (message, end) in self.messages.iter().zip(&self.answer_ends) {
