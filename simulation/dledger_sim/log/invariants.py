@@ -266,6 +266,9 @@ class Witness:
     def _check_commit(self, life: Life, index: int) -> None:
         store = life.replica.store
         if index < store.first_index:
+            # Its log begins behind that entry, which may be one of those that were lost meanwhile.
+            base = store.snapshots.at_or_below(store.first_position) if self.losses.are_possible else None
+            life.astray = base is not None and self.losses.is_void(base.last_index, base.chain_crc)
             return
         meta = _entry(life, index)
         if meta is None:
