@@ -21,11 +21,16 @@ from dledger.net.eviction import oldest_of_busiest_host
 from dledger.net.tls import TlsContext
 from dledger_remoting.speakers import TLS_ALERT
 
+from .handshakes import Handshake, Turns, bound_read_buffers
+
 HANDSHAKE: Final = 22
 """The type of the TLS record with which a client begins."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 2.0
 """How long a connection that is closed waits for the other side to say that it has seen it."""
+HELD_BYTES: Final = 32 << 10
+"""From how many encrypted bytes on a connection with TLS that its protocol has paused is not read either: more than one
+record has, so that part of one never pauses it. What is read at once may come on top."""
 COMPLAINT_INTERVAL_S: Final = 10.0
 
 _logger = logging.getLogger(__name__)
@@ -63,10 +68,12 @@ class Door:
         self.takes_plain = takes_plain
         self.idle_timeout_s = idle_timeout_s
         self.counters = DoorCounters()
+        self.turns: Final = Turns()
         self._max_connections = max_connections
         self._open_connections = open_connections
         self._waiting: dict[Doorman, None] = {}
         self._complain_at = 0.0
+        bound_read_buffers()
 
     def doorman(self, connection: asyncio.Protocol) -> asyncio.Protocol:
         """The protocol for a new connection, which becomes `connection` once it has come in."""
@@ -182,14 +189,21 @@ class Doorman(asyncio.Protocol):
     async def _secure(self, transport: asyncio.Transport, first: bytes) -> None:
         """Do the handshake, of which `first` has been read, and hand over."""
         door, loop = self._door, asyncio.get_running_loop()
+        await door.turns.next()
         starting = loop.create_task(
             loop.start_tls(transport, self, door.tls.context, server_side=True, ssl_shutdown_timeout=GOODBYE_TIMEOUT_S)
         )
         try:
             # `start_tls` puts its own protocol in our place in its first step, and has it read in the turn after that.
-            # In between it is given what has been read already.
             await asyncio.sleep(0)
-            _feed(cast("asyncio.BufferedProtocol", transport.get_protocol()), first)
+            handshake = Handshake(transport, first)
+            starting.add_done_callback(lambda _: handshake.may_go_on.set())
+            while not starting.done():
+                handshake.step()
+                await handshake.may_go_on.wait()
+                if not starting.done():
+                    await door.turns.next()
+            handshake.leave()
             secured = await starting
         except OSError as error:
             door.counters.failures += 1
@@ -199,9 +213,15 @@ class Doorman(asyncio.Protocol):
         finally:
             starting.cancel()
         self._stop_timer()
-        if secured is not None and not self._is_lost:
-            door.counters.handshakes += 1
-            self._hand_over(secured)
+        if secured is None:
+            door.counters.failures += 1
+            return
+        door.counters.handshakes += 1
+        if not secured.is_closing():
+            secured.set_read_buffer_limits(high=HELD_BYTES)  # type: ignore[attr-defined]  # with TLS both loops have it
+        self._hand_over(secured)
+        if self._is_lost:
+            self._connection.connection_lost(None)
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         self._door.leave(self)
@@ -224,17 +244,6 @@ class Doorman(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
-    """Give a protocol bytes as if they had just been read."""
-    left = memoryview(data)
-    while left:
-        buffer = memoryview(protocol.get_buffer(len(left)))
-        size = min(len(left), len(buffer))
-        buffer[:size] = left[:size]
-        protocol.buffer_updated(size)
-        left = left[size:]
 
 
 def _why(error: Exception) -> str:

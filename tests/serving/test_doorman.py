@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from dledger.net.tls import TlsContext
 from dledger_remoting.speakers import TLS_ALERT
 from dledger_serving import doorman
+from dledger_serving.doorman import HELD_BYTES
+from dledger_serving.handshakes import STEPS_PER_TURN, Handshake
 
 DEADLINE_S = 30.0
 
@@ -112,7 +115,7 @@ async def test_garbage_after_the_first_byte_is_a_failed_handshake(serving, caplo
         writer.write(b"\x16\x03\x01" + b"garbage" * 20)
         await reader.read()
         writer.close()
-        assert port.door.counters.failures == 1
+        await until(lambda: port.door.counters.failures == 1)
         assert not port.open
     assert "its TLS handshake failed" in caplog.text
 
@@ -141,6 +144,84 @@ async def test_who_says_something_and_closes_at_once_is_heard(serving, certifica
         await port.lost.wait()
         assert b"".join(port.received) == b"all that it says"
         assert not port.open
+
+
+class Steps:
+    """How many first messages of handshakes were taken in each turn of the event loop."""
+
+    def __init__(self, context: TlsContext) -> None:
+        self.taken = [0]
+        context.context.sni_callback = self._take
+        self._timer = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _take(self, *_):
+        self.taken[-1] += 1
+
+    def _turn(self):
+        self.taken.append(0)
+        self._timer = asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self):
+        self._timer.cancel()
+
+
+@pytest.mark.parametrize("held_back", [0, 1])
+async def test_many_handshakes_at_once_leave_turns_for_others(serving, certificates, held_back):
+    """Also of clients that hold back the last byte and send it all at the same time."""
+    count = 40
+    async with serving(context=(context := TlsContext.for_server(certificates.files))) as port:
+        _, _, outgoing = await hello(certificates)
+        message = outgoing.read()
+        clients = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(count)]
+        for client in clients:
+            client.sendall(message[: len(message) - held_back])
+        steps = Steps(context)
+        if held_back:
+            await until(
+                lambda: sum(isinstance(d._transport.get_protocol(), Handshake) for d in port.door._waiting) == count
+            )
+            assert not sum(steps.taken)
+            for client in clients:
+                client.sendall(message[-held_back:])
+        await until(lambda: sum(steps.taken) == count)
+        steps.stop()
+        assert max(steps.taken) <= STEPS_PER_TURN
+        for client in clients:
+            client.close()
+
+
+async def test_what_a_paused_connection_holds_is_bounded(serving, certificates):
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=certificates.client())
+        writer.write(b"first")
+        await reader.readexactly(5)
+        (served,) = port.open
+        served.transport.pause_reading()
+        writer.write(bytes(8 << 20))
+        held = served.transport.get_read_buffer_size
+        await until(lambda: held() >= HELD_BYTES)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert held() < HELD_BYTES + (256 << 10)  # one read of uvloop
+        writer.transport.abort()
+
+
+async def test_an_idle_connection_keeps_little_memory(serving, certificates):
+    count = 20
+    is_uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+    untouched = 256 << 10 if is_uvloop else 0  # allocated, but no memory before something is read
+    async with serving() as port:
+        tracemalloc.start()
+        try:
+            clients = [await shake_hands(port, certificates) for _ in range(count)]
+            for _, outgoing, writer in clients:
+                writer.write(outgoing.read())
+            await until(lambda: len(port.open) == count)
+            assert tracemalloc.get_traced_memory()[0] < count * (untouched + (128 << 10))
+        finally:
+            tracemalloc.stop()
+        for _, _, writer in clients:
+            writer.transport.abort()
 
 
 async def test_whoever_is_gone_in_the_middle_of_a_handshake_leaves_nothing(serving, certificates):
