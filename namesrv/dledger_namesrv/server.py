@@ -63,6 +63,7 @@ class NameServer:
         self._connections: set[Connection] = set()
         self.request_memory: RequestMemory
         self._next_number = 0
+        self._is_stopping = False
         self._processors: Processors | None = None
         self._server: asyncio.Server | None = None
         self._door: Door | None = None
@@ -170,6 +171,7 @@ class NameServer:
 
     async def stop(self) -> None:
         """Answer pending watches, close the port and all connections, give the data directory back."""
+        self._is_stopping = True
         if self._server is not None:
             self._server.close()
         if self._door is not None:
@@ -195,7 +197,9 @@ class NameServer:
         await self._release()
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection; False if there are too many."""
+        """Count a new connection; False if there are too many, or if the server stops."""
+        if self._is_stopping:
+            return False
         if len(self._connections) >= self.config.max_connections:
             self.counters.limits["max_connections"] += 1
             return False

@@ -69,7 +69,7 @@ class TlsPorts:
 
     @property
     def missing_of_tls(self) -> str | None:
-        """What other keys need and is not said, as text of an error."""
+        """What other keys need and is not said, or keeps nobody out, as text of an error."""
         if self.tls != "off" and self.tls_cert_file is None:
             return f"tls_cert_file is missing while tls = {self.tls!r}: name the certificate of this process"
         if self.tls_http and self.tls_cert_file is None:
@@ -78,6 +78,11 @@ class TlsPorts:
             return (
                 f"tls_client_ca_file is missing while tls_client_certs = {self.tls_client_certs!r}: name the "
                 "authorities whose certificates clients show"
+            )
+        if self.tls == "permissive" and self.tls_client_certs == "required":
+            return (
+                "tls_client_certs = 'required' keeps nobody out while tls = 'permissive': a client without TLS shows "
+                "none; say tls = 'enforcing', or tls_client_certs = 'optional' until then"
             )
         return None
 

@@ -167,3 +167,10 @@ async def test_a_certificate_that_cannot_be_used_ends_the_start(tmp_path: Path) 
     (tmp_path / "bad.pem").chmod(0o600)
     with pytest.raises(ConfigError, match=r"tls_cert_file .*bad\.pem .* cannot be used"):
         await Broker(node_config(tmp_path, tls="enforcing", tls_cert_file=str(tmp_path / "bad.pem"))).start()
+
+
+def test_certificates_of_clients_are_not_required_where_plain_ones_come_in(tmp_path: Path) -> None:
+    keys = {"tls": "permissive", "tls_cert_file": "cert.pem", "tls_client_ca_file": "ca.pem"}
+    with pytest.raises(ConfigError, match="'required' keeps nobody out while tls = 'permissive'"):
+        node_config(tmp_path, **keys, tls_client_certs="required")
+    assert node_config(tmp_path, **keys, tls_client_certs="optional").tls_client_certs == "optional"

@@ -10,6 +10,7 @@ import pytest
 from served_names import Client, serving
 
 from dledger_namesrv.config import ConfigError, NameServerConfig, build_config
+from dledger_namesrv.connection import Connection
 from dledger_namesrv.http import NameServerCollector
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.codes import RequestCode
@@ -101,3 +102,10 @@ async def test_requests_of_who_closes_at_once_are_handled(tmp_path, files, monke
         while server.connection_count or len(server._door._waiting):  # noqa: ASYNC110 -- nothing tells of it
             await asyncio.sleep(0)
         assert handled == list(range(20))
+
+
+async def test_a_name_server_that_stops_takes_nobody_in(tmp_path, files):
+    async with serving(tmp_path / "data", tls="enforcing", **files) as server:
+        pass
+    assert not server.admit(Connection(server, 1))
+    assert server.connection_count == 0
