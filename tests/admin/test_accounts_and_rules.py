@@ -22,8 +22,8 @@ class FakeAccountAdmin:
 
     calls: ClassVar[list[tuple]] = []
 
-    def __init__(self, namesrv: str, credentials: Credentials) -> None:
-        assert credentials == root_credentials(KEY_FILE)
+    def __init__(self, namesrv: str, credentials: Credentials, *, tls: object = None) -> None:
+        assert (credentials, tls) == (root_credentials(KEY_FILE), None)
 
     async def __aenter__(self):
         return self

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
+import msgspec
 import pytest
-from guarded_broker import KEYS, make_account
+from guarded_broker import KEYS, ROOT_CREDENTIALS, call, make_account
 from guarded_broker import guarded_broker as guarded
 from hypothesis import given
 from hypothesis import strategies as st
+from served_broker import send_ext
 
 from dledger_broker.errors import ConfigError
 from dledger_broker.features.accounts.sealing import KeyFile, SealError, new_key, read_key_file
+from dledger_broker.kernel.node_status import with_features
+from dledger_remoting.signatures import Credentials, signed
 
 SEALED = KEYS.seal("secret", "app")
 """Sealed once, for what Hypothesis chooses depends on it."""
@@ -88,3 +94,40 @@ def test_no_secret_stands_in_the_log_or_a_snapshot() -> None:
     for held in (stored, bytes(broker.memory.log.data)):
         assert b"app" in held
         assert b"secret-of-app" not in held
+
+
+def test_a_secret_is_in_nothing_that_anybody_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """Logs, answers and refusals, errors of what carries it, metrics, status, snapshots and ranges of the log."""
+    caplog.set_level(logging.DEBUG)
+    broker = guarded()
+    who, client = make_account(broker, "app"), broker.client()
+    secret, machine = who.secret, broker.memory.machine
+    user = {"username": "app", "password": secret}
+    asked: list[tuple[Credentials | None, int, dict[str, str], object]] = [
+        (who, 310, send_ext("T1"), None),
+        (Credentials("app", "wrong"), 310, send_ext("T1"), None),
+        (Credentials(secret, secret), 310, send_ext("T1"), None),
+        (ROOT_CREDENTIALS, 3001, {"username": "app"}, user),
+        (ROOT_CREDENTIALS, 3001, {"username": "x" * 200}, user),
+        (ROOT_CREDENTIALS, 3002, {"username": "app"}, {**user, "userType": "Nobody"}),
+        (ROOT_CREDENTIALS, 3002, {"username": "app"}, [secret]),
+        (ROOT_CREDENTIALS, 50, {"accessKey": "app", "secretKey": secret, "topicPerms": "T1=ALL"}, None),
+        (ROOT_CREDENTIALS, 50, {"accessKey": "app", "secretKey": secret * 200}, None),
+        *((ROOT_CREDENTIALS, code, {"username": "app", "subject": "User:app", "filter": ""}, None)
+          for code in (26, 54, 3004, 3005, 3009, 3010)),
+    ]  # fmt: skip
+    shown = []
+    for account, code, ext, body in asked:
+        answer = call(client, account, code, ext, b"" if body is None else json.dumps(body).encode())
+        told = f"{answer.code} {answer.remark} {answer.ext} {answer.body!r}"
+        # An account is named as who asks has named it, which here is by a secret.
+        shown.append(told.replace(f"User:{secret} is not found", ""))
+    logged = caplog.text.replace(f"User:{secret} is not found", "")
+    end = str(broker.memory.log.end)
+    ranged = client.call_from_disk(20_011, signed({"roles": "leader", "start": "0", "end": end}, b"", ROOT_CREDENTIALS))
+    numbers = [(gauge.name, gauge.read()) for part in broker.service.parts for gauge in part.gauges]
+    status = msgspec.json.encode(with_features(broker.memory.node.status(), machine.state)).decode()
+    snapshot = b"".join(bytes(part) for part in machine.snapshot())
+    assert (ranged.code, b"app" in ranged.body, b"app" in snapshot) == (0, True, True)
+    for where in (*shown, logged, repr(numbers), status, repr(ranged.body), repr(snapshot), repr(machine.state)):
+        assert secret not in where
