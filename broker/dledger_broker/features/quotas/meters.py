@@ -132,6 +132,6 @@ class Meter:
         else:
             what = f"{quota.messages} messages/s" if quota.messages else f"{quota.size} bytes/s"
         return (
-            f"the quota of {quota.kind} {quota.name}, {what}, is used up: nothing was stored, send again later, and "
-            "more slowly"
+            f"the quota of {quota.kind} {quota.name}, {what}, is used up: this request stored nothing, send again "
+            "later, and more slowly"
         )

@@ -397,6 +397,9 @@ class SendRequests(Part):
             size = _bytes(pending)
         if self._quotas.limits(target.topic for target in targets):
             takes = self._quotas.takes
+            if opted_in:
+                # Who repeats what is stored would hear that nothing was, if a quota refused that.
+                pending = self._idempotent.without_repetitions(pending)
             pending = [entry for entry in pending if takes(entry[0], entry[2].topic, len(entry[4]), entry[7])]
             size = _bytes(pending)
         rows = NO_ROWS

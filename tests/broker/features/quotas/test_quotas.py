@@ -33,7 +33,8 @@ def test_what_is_beyond_a_quota_goes_on_as_it_fills_and_is_refused_after_a_secon
     assert [answer.code for answer in answers] == [0] * 20 + [BUSY] * 5
     assert stored(client.broker) == 20
     assert answers[-1].remark == (
-        "the quota of topic T1, 10 messages/s, is used up: nothing was stored, send again later, and more slowly"
+        "the quota of topic T1, 10 messages/s, is used up: this request stored nothing, send again later, and more"
+        " slowly"
     )
     assert told(client) == {"topic T1": (15, 5)}
 

@@ -12,7 +12,7 @@ is known to this leader only: a repetition waits for its outcome, and is looked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, compress
 from operator import itemgetter
@@ -157,6 +157,25 @@ class IdempotentSends:
             return sends, rows
         return self._admit_each(sends, identities_of(keys, seeds))
 
+    def without_repetitions(self, sends: list[PendingSend]) -> list[PendingSend]:
+        """Those of some sends that repeat nothing which is stored or in flight; the others are or will be answered.
+
+        Those that are left are remembered once `admit` has them.
+        """
+        if not self._table.window_ms:
+            return sends
+        seeds = list(map(_SEED, sends))
+        if not self._is_indexed and not self._index_some():
+            return self._hold_opted_in(sends, seeds)
+        self._index_applied()
+        in_flight = self._in_flight()
+        identities = identities_of(list(map(_UNIQUE_KEY, sends)), seeds)
+        return [
+            send
+            for send, identity in zip(sends, identities, strict=True)
+            if not self._is_repetition(send, identity, in_flight)
+        ]
+
     def _are_new(self, rows: UnitRows, table: RememberedSends) -> bool:
         """True if none of these sends was seen before, nor is there twice; they are seen now."""
         seen = self._seen
@@ -183,18 +202,8 @@ class IdempotentSends:
         in_flight = self._in_flight()
         room = self._room
         for send, identity in zip(sends, identities, strict=True):
-            family, member = identity >> MEMBER_BITS, identity & MEMBERS
-            if in_flight.get(family, 0) & member:
-                self._hold(send[0])
+            if self._is_repetition(send, identity, in_flight):
                 continue
-            if identity:
-                found = [row for row in self._table.find(family) if row.members & member]
-                try:
-                    if found and self._is_stored(found, send):
-                        continue
-                except (LogError, OSError) as error:  # what may be the first one cannot be read here at present
-                    self._fail(send[0], error)
-                    continue
             kept.append(send)
             if identity and room <= 0:
                 self._counters.idempotent_overflow += 1
@@ -203,7 +212,8 @@ class IdempotentSends:
                 remembered.append(identity)
                 if identity:
                     room -= 1  # or it joins a row: then there is some more
-                    in_flight[family] = in_flight.get(family, 0) | member
+                    family = identity >> MEMBER_BITS
+                    in_flight[family] = in_flight.get(family, 0) | identity & MEMBERS
         if not kept:
             return kept, NO_ROWS
         rows = rows_of(remembered, _offsets(kept))
@@ -211,6 +221,19 @@ class IdempotentSends:
         _add(self._seen, rows)
         self._room -= len(rows.families)
         return kept, rows
+
+    def _is_repetition(self, send: PendingSend, identity: int, in_flight: Mapping[int, int]) -> bool:
+        """Whether a send repeats another one, or may: it is or will be answered then."""
+        family, member = identity >> MEMBER_BITS, identity & MEMBERS
+        if in_flight.get(family, 0) & member:
+            self._hold(send[0])
+            return True
+        found = [row for row in self._table.find(family) if row.members & member] if identity else []
+        try:
+            return bool(found) and self._is_stored(found, send)
+        except (LogError, OSError) as error:  # what may be the first one cannot be read here at present
+            self._fail(send[0], error)
+            return True
 
     def _in_flight(self) -> dict[int, int]:
         """The members of families that were proposed and are not applied."""
