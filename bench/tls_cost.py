@@ -1,0 +1,121 @@
+"""What TLS costs in processor time: `python -m bench.tls_cost [--rounds 5] [--messages 3000]`.
+
+Four clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
+nodes; both. In each turn the Python client sends messages of 1 KiB, 64 at a time, and then opens connections one
+after the other. What is counted is the processor time of the nodes, which other work on the machine disturbs less than
+it does throughput: it is the median over the rounds, with the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+from dledger_client import Admin, Producer, Tls
+from dledger_client.testing import LocalCluster
+from dledger_serving.issuing import Authority
+
+BODY = b"x" * 1024
+AT_A_TIME = 64
+TOPIC = "cost"
+
+
+def configurations(folder: Path) -> dict[str, str]:
+    """The TOML of each kind."""
+    certificate = f'tls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
+    clients = f'tls = "enforcing"\n{certificate}'
+    peers = f'tls_peer_ca_file = "{folder}/ca.pem"\n'
+    return {
+        "plain": "",
+        "clients": f'{clients}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
+        "nodes": certificate + peers,
+        "both": f'{clients}{peers}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
+    }
+
+
+def processor_seconds(cluster: LocalCluster) -> float:
+    """What all threads of all nodes have used so far, as the scheduler counts it."""
+    total_ns = 0
+    for node_id in cluster.node_ids:
+        for thread in Path(f"/proc/{cluster.pid(node_id)}/task").iterdir():
+            total_ns += int((thread / "schedstat").read_text(encoding="ascii").split()[0])
+    return total_ns / 1e9
+
+
+async def send(producer: Producer, messages: int) -> None:
+    """Send so many, some at a time."""
+    left = iter(range(messages))
+
+    async def worker() -> None:
+        for _ in left:
+            await producer.send(TOPIC, BODY)
+
+    await asyncio.gather(*(worker() for _ in range(AT_A_TIME)))
+
+
+async def connect(address: str, tls: Tls | None, times: int) -> None:
+    """Open and close connections."""
+    host, _, port = address.rpartition(":")
+    context = None if tls is None else tls.context().context
+    for _ in range(times):
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"\0\0\1\0")
+        await writer.drain()
+        writer.close()
+
+
+async def measure(rounds: int, messages: int, connections: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Microseconds of the nodes for a message and for a connection, by kind and round."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        authority = Authority("bench", timedelta(days=1))
+        (folder / "ca.pem").write_bytes(authority.certificate)
+        authority.issue("127.0.0.1", ["127.0.0.1"]).write(folder / "node.pem", folder / "node-key.pem")
+        running: dict[str, tuple[LocalCluster, Producer, Tls | None]] = {}
+        for kind, config in configurations(folder).items():
+            cluster = await stack.enter_async_context(LocalCluster(config=config))
+            tls = Tls(folder / "ca.pem") if kind in ("clients", "both") else None
+            async with Admin(cluster.namesrv, tls=tls) as admin:
+                await admin.create_topic(TOPIC)
+            producer = await stack.enter_async_context(Producer(cluster.namesrv, tls=tls))
+            running[kind] = (cluster, producer, tls)
+        for _ in range(rounds + 1):
+            for kind, (cluster, producer, tls) in running.items():
+                began = processor_seconds(cluster)
+                await send(producer, messages)
+                sent = processor_seconds(cluster)
+                await connect(cluster.client_address(await asyncio.to_thread(cluster.leader)), tls, connections)
+                ended = processor_seconds(cluster)
+                of_messages, of_connections = found.setdefault(kind, ([], []))
+                of_messages.append((sent - began) / messages * 1e6)
+                of_connections.append((ended - sent) / connections * 1e6)
+    return found
+
+
+def shown(values: list[float]) -> str:
+    """Median, lowest and highest; the first round warms up."""
+    counted = values[1:]
+    return f"{statistics.median(counted):.0f} ({min(counted):.0f} to {max(counted):.0f})"
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=3000)
+    parser.add_argument("--connections", type=int, default=200)
+    options = parser.parse_args()
+    print("| TLS | µs of all nodes for a message of 1 KiB | µs for a connection |\n|---|---|---|")
+    found = asyncio.run(measure(options.rounds, options.messages, options.connections))
+    for kind, (of_messages, of_connections) in found.items():
+        print(f"| {kind} | {shown(of_messages)} | {shown(of_connections)} |")
+
+
+if __name__ == "__main__":
+    main()
