@@ -99,6 +99,11 @@ class Pair:
             for number in (one.memory.machine.digest(), one.memory.log.end)
         )
 
+    async def close(self) -> None:
+        """End what waits for a disk that nobody reads from any more."""
+        for broker in (self.leader, self.follower):
+            await broker.service.requests.close()
+
     def settle(self) -> None:
         for broker in (self.leader, self.follower):
             broker.settle()
@@ -121,6 +126,7 @@ class Fuzz:
         try:
             for number in range(requests):
                 if number % RENEWED_AFTER == RENEWED_AFTER - 1:
+                    await self._pair.close()
                     self._pair = Pair()
                 what = await self._one()
                 assert not loud.lines, (what, loud.lines)
