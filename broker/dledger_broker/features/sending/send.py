@@ -301,17 +301,26 @@ class SendRequests(Part):
             check_properties(properties)
             if self._halves is None:
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
-            if self._quotas.takes(request, target.topic, 1, _size(request, properties)):
+            if self._goes_on(request, target.topic, properties):
                 self._halves.take(request, fields, properties, target, queue_id)
             return
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         of_retry = target.retry_group is not None
         asked = None if is_batch or target.redirected else asked_delay(properties, of_retry=of_retry)
         if asked is not None:
-            if self._quotas.takes(request, target.topic, 1, _size(request, properties)):
+            if self._goes_on(request, target.topic, properties):
                 self._delayed.take(request, fields, target, queue_id, asked)
             return
         self._collect(request, fields, properties, target, queue_id, self._tails.complete)
+
+    def _goes_on(self, request: Request, topic: str, properties: bytes) -> bool:
+        """Whether quotas let a send go on that is no part of the unit of this turn.
+
+        What is in that unit asks first: this one may join it behind them, if its time has come.
+        """
+        if self._quotas.limits((topic,)):
+            self.flush()
+        return self._quotas.takes(request, topic, 1, _size(request, properties))
 
     def _add_at_once(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
         """Take a message that was to be delivered at a time which has come."""

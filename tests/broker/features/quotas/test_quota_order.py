@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 import pytest
 from served_broker import FakeClient, ServedBroker, send_ext
 
-from dledger_broker.features.quotas.admission import MAX_HELD, TICK_S
+from dledger_broker.features.quotas.admission import HOLD_S, MAX_HELD, TICK_S
 from dledger_broker.features.sending.on_their_way import MAX_GATHER_S
 from dledger_broker.kernel.rights import Action
 from dledger_remoting.signatures import Credentials, signed
 from tests.broker.features.accounts.guarded_broker import ROOT_CREDENTIALS, allow, call, guarded_broker, make_account
 from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, put, send_many
+
+DUE: Final = "TIMER_DELIVER_MS\x011\x02"
+"""Properties of a delayed message whose time has come."""
 
 
 class SlowMajority:
@@ -68,6 +72,14 @@ def test_a_send_that_comes_when_a_quota_was_taken_back_goes_behind_those_that_wa
     sends += send_many(client, 2)
     assert offsets(client, sends) == list(range(MAX_HELD + 3))
     assert codes(client, send_many(client, 3)) == [0] * 3
+
+
+def test_a_delayed_message_that_is_due_goes_behind_what_came_before_it(client: FakeClient) -> None:
+    put(client, "topic", "T1", messages=2)
+    send_many(client, 1)
+    sends = [client.send(310, send_ext("T1", properties=properties), b"x") for properties in ("", "", DUE)]
+    client.broker.advance(HOLD_S + 2 * TICK_S)
+    assert offsets(client, sends) == [1, 2, 3]
 
 
 def _limit(client: FakeClient, kind: str, name: str, messages: int) -> None:
