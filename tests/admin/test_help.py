@@ -12,7 +12,21 @@ from command_tree import commands
 
 from dledger_admin.cli import main
 
-NOUNS = ["cluster", "node", "topic", "group", "message", "dlq", "pin", "account", "acl", "log", "config", "spark"]
+NOUNS = [
+    "cluster",
+    "node",
+    "topic",
+    "group",
+    "message",
+    "dlq",
+    "pin",
+    "quota",
+    "account",
+    "acl",
+    "log",
+    "config",
+    "spark",
+]
 VERBS = ["up", "down", "status", "produce", "consume", "demo", "chaos"]
 
 _WITHOUT_EXTRAS = """
