@@ -57,8 +57,8 @@ def objection(argument: str) -> str | None:
     unknown = {extra for extra in listed.removesuffix("]").split(",") if extra} - {*EXTRAS}
     if unknown:
         return f"there is no extra {unknown}"
-    # the checkout, make wheel, the image's own wheel, the native part's
-    if place in {".", WHEEL, "/opt/wheel/*.whl", "native/dist/*.whl"}:
+    # the checkout, make wheel, the image's own wheel, the native part and its wheel
+    if place in {".", WHEEL, "/opt/wheel/*.whl", "./native", "native/dist/*.whl"}:
         return None
     name = re.split(r"[<>=!~; ]", argument)[0]
     return None if canonicalize_name(name) in DECLARED else f"no index has {argument!r}, or nothing here needs it"
