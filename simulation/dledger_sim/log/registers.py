@@ -89,7 +89,8 @@ class RegisterTrial:
         workload = self.workload
         deadline = group.scheduler.now + SPACE_NOTICED_S
         outcomes = _outcomes(group, lambda life, done: workload.write(life, 0, 10, done))
-        while outcomes == ["fail"] and group.scheduler.now < deadline:
+        # Of unknown outcome is what a leader was asked that hands over just then, as one does whose disk was slow.
+        while outcomes in (["fail"], ["info"]) and group.scheduler.now < deadline:
             outcomes = _outcomes(group, lambda life, done: workload.write(life, 0, 10, done))
         require(outcomes == ["ok"], "a whole group takes a write", outcomes=outcomes)
         outcomes = _outcomes(group, lambda life, done: workload.read(life, 0, done))
