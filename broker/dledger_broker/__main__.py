@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from dledger import native_part
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import IdentityError, LogError
 from dledger.invariants import InvariantError
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tune_memory()
     try:
+        native_part.require_obeyed()
         config = load_config(options.config)
         logs = Logs(config)
         room = room_for_connections(config.max_connections)

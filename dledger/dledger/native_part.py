@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
+from dledger.errors import ConfigError
+
 VARIABLE: Final = "DLEDGER_NATIVE"
 INTERFACE: Final = 3
 """Number of what is called here; the native part tells the one that it offers."""
@@ -93,29 +95,43 @@ class NativePart(Protocol):
 def load(wanted: str | None) -> NativePart | None:
     """The native part, if `wanted`, the value of `DLEDGER_NATIVE`, and what is installed allow that.
 
-    Raises ImportError where `1` demands it in vain, ValueError for another value than 0 and 1.
+    Raises `ConfigError` where `1` demands it in vain, and for another value than 0 and 1.
     """
     if wanted not in {None, "", "0", "1"}:
-        raise ValueError(f"{VARIABLE}={wanted}: expected 0 (Python alone), 1 (not without the native part) or nothing")
+        raise ConfigError(f"{VARIABLE}={wanted}: expected 0 (Python alone), 1 (not without the native part) or nothing")
     if wanted == "0":
         return None
     try:
         part = cast(NativePart, importlib.import_module("dledger_native"))
     except ImportError as error:
         if wanted == "1":
-            raise ImportError(f"{VARIABLE}=1, and the native part cannot be loaded ({error}): make native") from error
+            raise ConfigError(f"{VARIABLE}=1, and the native part cannot be loaded ({error}): make native") from error
         return None
     if part.INTERFACE != INTERFACE:
         if wanted == "1":
-            raise ImportError(
+            raise ConfigError(
                 f"{VARIABLE}=1, and the native part {part.__version__} is of another version: make native"
             )
         return None
     return part
 
 
-PART: Final = load(os.environ.get(VARIABLE))
+def _load_or_not() -> tuple[NativePart | None, ConfigError | None]:
+    try:
+        return load(os.environ.get(VARIABLE)), None
+    except ConfigError as error:
+        return None, error
+
+
+_LOADED: Final = _load_or_not()
+PART: Final = _LOADED[0]
 """The native part, None where Python does everything."""
+
+
+def require_obeyed() -> None:
+    """Raise `ConfigError` where `DLEDGER_NATIVE` cannot be obeyed: a node does not start then, others do."""
+    if _LOADED[1] is not None:
+        raise _LOADED[1]
 
 
 def version() -> str:

@@ -1,11 +1,14 @@
 """What `DLEDGER_NATIVE` says is used, or nothing starts."""
 
+import os
+import subprocess
 import sys
 import types
 
 import pytest
 
 from dledger import native_part
+from dledger.errors import ConfigError
 
 
 @pytest.fixture
@@ -27,21 +30,21 @@ def test_0_forces_python(installed):
 
 @pytest.mark.parametrize("wanted", ["2", "yes", "no"])
 def test_another_value_is_an_error(installed, wanted):
-    with pytest.raises(ValueError, match=f"DLEDGER_NATIVE={wanted}: expected 0"):
+    with pytest.raises(ConfigError, match=f"DLEDGER_NATIVE={wanted}: expected 0"):
         native_part.load(wanted)
 
 
 def test_a_native_part_of_another_version_is_not_used(installed):
     installed.INTERFACE += 1
     assert native_part.load(None) is None
-    with pytest.raises(ImportError, match=r"native part 1\.2\.3 is of another version"):
+    with pytest.raises(ConfigError, match=r"native part 1\.2\.3 is of another version"):
         native_part.load("1")
 
 
 def test_without_a_native_part_python_does_everything_unless_told_otherwise(monkeypatch):
     monkeypatch.setitem(sys.modules, "dledger_native", None)  # as if it were not installed
     assert native_part.load(None) is None
-    with pytest.raises(ImportError, match="DLEDGER_NATIVE=1, and the native part cannot be loaded"):
+    with pytest.raises(ConfigError, match="DLEDGER_NATIVE=1, and the native part cannot be loaded"):
         native_part.load("1")
 
 
@@ -50,3 +53,20 @@ def test_the_version_tells_what_is_used(installed, monkeypatch):
     assert native_part.version() == "1.2.3"
     monkeypatch.setattr(native_part, "PART", None)
     assert native_part.version() == "none"
+
+
+def test_what_cannot_be_obeyed_keeps_a_node_from_starting_and_nobody_else(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *arguments]
+        environment = {**os.environ, "DLEDGER_NATIVE": "yes"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    config = tmp_path / "broker.toml"
+    config.touch()
+    node = run("dledger_broker", "--config", str(config))
+    assert (node.returncode, node.stderr.splitlines()) == (
+        2,
+        ["broker: DLEDGER_NATIVE=yes: expected 0 (Python alone), 1 (not without the native part) or nothing"],
+    )
+    command = run("dledger_admin", "--version")
+    assert (command.returncode, command.stderr) == (0, "")
