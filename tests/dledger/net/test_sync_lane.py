@@ -101,8 +101,8 @@ async def test_a_sync_that_is_more_than_descriptors_runs_on_the_flush_lane(envir
     assert (ticket.happened, thread.submitted) == (["run"], [])
 
 
-async def test_without_the_native_part_every_sync_runs_on_the_flush_lane(environment, thread, monkeypatch):
-    monkeypatch.setattr(native_part, "PART", None)
+async def test_without_the_native_part_every_sync_runs_on_the_flush_lane(environment, thread):
+    environment.native = None
     ticket, told = Ticket(), asyncio.get_running_loop().create_future()
     environment.run_sync(ticket, told.set_result)
     assert await told is None
