@@ -78,7 +78,7 @@ class PySyncObjEngine:
         """Whether the election that begins was asked for by the leader."""
         self._state = State.FOLLOWER
         self._told: tuple[Role, int, ReplicaId | None] = (Role.FOLLOWER, self._journal.term, None)
-        self._known_membership = table.membership_index
+        self._known_membership = table.membership_index, table.membership
         self._heard_at = float("-inf")
         self._last_tick = self._ticked = self._last_now = now = start.now
         self._library = Library(
@@ -180,7 +180,6 @@ class PySyncObjEngine:
             self._leading.tick(now, late)
         elif self._library.election_is_due:
             self._put_off_election()
-            self._granted.clear()
             self.leader = None
             if self._may_campaign:
                 self._ask(now)
@@ -463,12 +462,15 @@ class PySyncObjEngine:
                 self._tell_role(now)
 
     def _note_membership(self, now: float) -> None:
-        if self.table.membership_index != self._known_membership:
-            self._known_membership = self.table.membership_index
+        known = self.table.membership_index, self.table.membership
+        if (
+            known != self._known_membership
+        ):  # another one may stand at the same index, in the place of a deposed leader's
+            self._known_membership = known
             self._library.set_members(self.me, self.table.membership)
             if self._leading is not None:
                 self._leading.members_changed(now)
-            self._outbox.put(MembershipChanged(self.table.membership, self._known_membership))
+            self._outbox.put(MembershipChanged(self.table.membership, self.table.membership_index))
 
     def _tell_role(self, now: float) -> None:
         if self._leading is not None:

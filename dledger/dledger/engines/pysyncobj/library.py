@@ -184,14 +184,16 @@ class Library:
             createPoller=lambda _kind: _NoPoller(),
             Serializer=_NoDumps,
         )
+        # It wants a longest time above the shortest one, and three beats within that; the settings here may be closer.
+        longest = max(settings.election_max_s, settings.election_min_s * 1.01)
         conf = SyncObjConf(
             autoTick=False,
             journalFile=str(me),
             raftMinTimeout=settings.election_min_s,
-            raftMaxTimeout=settings.election_max_s,
-            appendEntriesPeriod=settings.heartbeat_s,
+            raftMaxTimeout=longest,
+            appendEntriesPeriod=min(settings.heartbeat_s, settings.election_min_s / 4),
             leaderFallbackTimeout=settings.election_max_s,
-            connectionTimeout=settings.election_max_s,
+            connectionTimeout=longest,
             appendEntriesBatchSizeBytes=_BATCH_BYTES,
             commandsQueueSize=0,
             dynamicMembershipChange=False,
@@ -269,8 +271,9 @@ class Library:
         self._hear(voter, type="response_vote", term=self.term)
 
     def own_vote_saved(self) -> None:
-        """Its own vote is durable."""
-        self.count_vote(_DISK)
+        """Its own vote is durable; one that is no voter has no disk that counts, and no vote."""
+        if self._node(_DISK) in self._object._SyncObj__otherNodes:
+            self.count_vote(_DISK)
 
     def vote(self, candidate: ReplicaId, term: int, last_index: int, last_term: int) -> bool:
         """Have it decide whether to vote for a candidate."""

@@ -9,7 +9,17 @@ from dledger.consensus.engine import EngineKind, EngineStart, KnownLog
 from dledger.consensus.settings import RaftSettings
 from dledger.invariants import invariant
 from dledger.testing.engine_group import STEP_S, replica
-from dledger.testing.engine_suite.groups import LONG_S, Promise, brings_entries, engines, group_of, leaders, led_by_a
+from dledger.testing.engine_suite.groups import (
+    LONG_S,
+    Promise,
+    ask_for_votes,
+    brings_entries,
+    engines,
+    group_of,
+    leaders,
+    led_by_a,
+    let_through,
+)
 from dledger.types import HardState, Membership, Role
 
 
@@ -181,6 +191,19 @@ def who_cannot_read_the_members_does_not_lead(kind: EngineKind) -> None:
     invariant({"b", "c"} & set(leaders(group)), "who knows the members again leads", leaders=group.leaders)
 
 
+def a_vote_that_comes_again_behind_a_time_out_counts_once(kind: EngineKind) -> None:
+    """A network may bring a message twice, and a candidate that waits too long stays in its term for a while."""
+    group = group_of(kind, "a", "b", "c", "d", "e")
+    ask_for_votes(group, "a", "ab", "ac", "ad", "ae")
+    let_through(group, "ab")
+    (vote,) = let_through(group, "ab")
+    invariant(not group["a"].is_leader, "two of five votes elect nobody")
+    while group["a"].role is Role.CANDIDATE:
+        group.tick("a", STEP_S)
+    group.deliver(vote)
+    invariant(not group["a"].is_leader, "the same two do not, either")
+
+
 PROMISES: Final[tuple[Promise, ...]] = (
     a_group_elects_one_leader_whom_all_know,
     a_group_of_one_leads_itself,
@@ -196,4 +219,5 @@ PROMISES: Final[tuple[Promise, ...]] = (
     to_hear_a_leader_makes_nothing_good,
     strangers_neither_vote_nor_lead,
     who_cannot_read_the_members_does_not_lead,
+    a_vote_that_comes_again_behind_a_time_out_counts_once,
 )

@@ -68,3 +68,26 @@ def require_equal_logs(group: Group, *names: str) -> None:
     invariant(all(log == logs[0] for log in logs), "all logs are equal", lengths=[len(log) for log in logs])
     commits = [member.engine.commit_index for member in members]
     invariant(len(set(commits)) == 1, "all have committed the same", commits=commits)
+
+
+def let_through(group: Group, *pairs: str) -> list[Envelope]:
+    """Deliver what is held and goes between two members, such as `"ab"`, in either direction; the rest is lost.
+
+    Returns what was delivered. What is said to it is held.
+    """
+    held, group.held = group.held, []
+    delivered = [envelope for envelope in held if {envelope.sender, envelope.to} in map(set, pairs)]
+    for envelope in delivered:
+        group.deliver(envelope)
+    return delivered
+
+
+def ask_for_votes(group: Group, name: str, *pairs: str) -> None:
+    """Have a member campaign, and ask with success whether it would be elected; its requests for votes are held."""
+    group.wire.clear()
+    group.held.clear()
+    group.hold(lambda _: True)
+    group.campaign(name)
+    let_through(group, *pairs)
+    let_through(group, *pairs)
+    invariant(bool(group.held), "who would be elected asks for votes", name=name)

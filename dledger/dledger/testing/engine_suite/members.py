@@ -10,9 +10,11 @@ from dledger.testing.engine_group import replica
 from dledger.testing.engine_suite.groups import (
     LONG_S,
     Promise,
+    ask_for_votes,
     brings_entries,
     group_of,
     led_by_a,
+    let_through,
     require_equal_logs,
 )
 from dledger.types import Membership
@@ -119,6 +121,41 @@ def a_leader_that_leaves_leads_until_that_is_committed(kind: EngineKind) -> None
     invariant(len(leads) == 1, "another one leads", leaders=group.leaders)
 
 
+def who_is_no_voter_is_elected_by_a_majority_of_those_who_are(kind: EngineKind) -> None:
+    """It may be, where nobody else has the entry that takes it out: its own vote is none of theirs."""
+    group = led_by_a(kind, "a", "b", "c", "d")
+    group.hold(lambda envelope: envelope.to == "a")
+    group.propose("a", membership=_members("bcd"))
+    group.settle()
+    group["a"].resign(group.now)
+    group.run("a")
+    ask_for_votes(group, "a", "ab", "ac", "ad")
+    let_through(group, "ab")
+    let_through(group, "ab")
+    invariant(not group["a"].is_leader, "one of three voters elects nobody", role=group["a"].role)
+
+
+def a_membership_at_the_index_of_another_acts(kind: EngineKind) -> None:
+    """A deposed leader's entry is replaced, in one message, by one that stands where it stood."""
+    group = group_of(kind, "a", "b", "c", "d", strangers=["e"])
+    group.elect("a")
+    group.pass_time(0.3)
+    group.isolate("a")
+    group.propose("a")
+    replaced = group.propose("a", membership=_members("abc"))
+    group.elect("b")
+    group.pass_time(0.3, "b", "c", "d")
+    invariant(group.propose("b", membership=_members("abcde")) == replaced, "both stand at the same index")
+    group.settle()
+    group.heal()
+    group.pass_time(1.0)
+    invariant(group["a"].membership == _members("abcde"), "it has the later one", members=group["a"].membership)
+    ask_for_votes(group, "a", "ab", "ac", "ad", "ae")
+    let_through(group, "ac")
+    let_through(group, "ac")
+    invariant(not group["a"].is_leader, "two of five voters elect nobody", role=group["a"].role)
+
+
 PROMISES: Final[tuple[Promise, ...]] = (
     learners_get_the_log_and_count_for_nothing,
     a_membership_acts_from_when_it_is_appended,
@@ -126,4 +163,6 @@ PROMISES: Final[tuple[Promise, ...]] = (
     a_membership_that_is_replaced_is_not_in_force,
     nothing_changes_before_the_no_op_is_committed,
     a_leader_that_leaves_leads_until_that_is_committed,
+    who_is_no_voter_is_elected_by_a_majority_of_those_who_are,
+    a_membership_at_the_index_of_another_acts,
 )
