@@ -46,6 +46,25 @@ async def test_a_consumer_whose_follower_dies_goes_on_at_the_leader():
         assert pulls_at(leader) >= 2
 
 
+async def test_a_follower_that_cannot_be_reached_is_not_gone_back_to_at_every_word_of_the_leader():
+    """The leader reaches it, and goes on naming it."""
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        leader, follower, _ = cluster.group.nodes
+        cluster.group.offsets["CG", "T", 0] = 0
+        cluster.group.readers_go_to = FOLLOWER_ID
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}) as consumer:
+            await take(consumer, 1)
+            await until(lambda: pulls_at(follower) == 1)
+            await follower.kill()
+            for _ in range(3):
+                fill(cluster, 1)
+                await take(consumer, 1)
+            (fetcher,) = (one for one in consumer._running.assignments.fetchers() if one.queue.topic == "T")
+            assert fetcher._shunned[0] == FOLLOWER_ID
+            assert fetcher._address == leader.address
+
+
 async def test_a_consumer_that_was_sent_to_a_follower_stays_there_when_another_node_leads():
     """It waits there for messages, which come to it from whoever leads."""
     async with fake_cluster(topics={"T": 1}) as cluster:

@@ -10,8 +10,9 @@ For `CHANGE_S` after a change of leadership nobody is sent to id 0:
 1. The leader dies, and a follower leads now.  2. A reader pulls from that one by the id that it had as a follower, and
 is told to go to 0.  3. By its old route that is the dead node, where it stands until it asks for the route again.
 
-So a new leader is no home of its own at first, and followers keep who is there.  One that has heard no leader for so
-long sends its readers away: it may be cut off.
+So a new leader is no home of its own at first, and keeps whom it has no other home for under the id that it had;
+followers keep who is there, but those that leave.  One that has heard no leader for so long sends its readers away: it
+may be cut off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Final
 from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.clients.gossip import READS_AS, Gossip
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_remoting.route import MASTER_ID
@@ -42,12 +44,15 @@ LOOK_S: Final = 0.5
 class Placement:
     """One node's part in it."""
 
-    def __init__(self, env: Environment, log: Log, group: Group, live: LiveConfig, gossip: Gossip) -> None:
+    def __init__(
+        self, env: Environment, log: Log, group: Group, live: LiveConfig, gossip: Gossip, access: Access
+    ) -> None:
         self._env = env
         self._log = log
         self._group = group
         self._live = live
         self._gossip = gossip
+        self._access = access
         self._own_id = live.own.broker_id_when_follower
         self._leader: tuple[int, str | None] = (0, None)
         self._changed_at = env.now()
@@ -61,10 +66,15 @@ class Placement:
         """Where a reader of a queue pulls next; what it reads lies `behind_bytes` before the end of the log, None if
         nothing that it looked for tells.
         """
-        config = self._live.config
-        if config.follower_reads == "off":
+        if self._live.config.follower_reads == "off":
             return MASTER_ID
-        leads = self._group.ready
+        if self._group.is_leaving and not self._group.ready:
+            return MASTER_ID
+        chosen = self._choose(topic, queue_id, behind_bytes)
+        return self._own_id if chosen == MASTER_ID and self._is_changing else chosen
+
+    def _choose(self, topic: str, queue_id: int, behind_bytes: int | None) -> int:
+        config, leads = self._live.config, self._group.ready
         if not leads and self._is_changing:
             return self._own_id
         if config.follower_reads == "lagging":
@@ -111,8 +121,9 @@ class Placement:
         return self._env.now() - self._changed_at < CHANGE_S
 
     def _reads_as(self) -> int | None:
-        serves = self._live.config.follower_reads != "off" and not self._group.is_leaving
-        return self._own_id if serves else None
+        """The id at which this node serves readers; None if it does not, as where it has to refuse every request."""
+        wanted = self._live.config.follower_reads != "off" and not self._group.is_leaving
+        return self._own_id if wanted and self._access.obstacle is None else None
 
     def _on_leadership(self) -> None:
         leader = (self._group.term, self._group.leader_id)

@@ -115,7 +115,7 @@ class PullRequests(Part):
         access: Access,
     ) -> None:
         self._access = access
-        self._placement = Placement(env, log, group, live, gossip)
+        self._placement = Placement(env, log, group, live, gossip, access)
         self._machine = machine
         machine.on_state(self._keep_table)
         self._log = log

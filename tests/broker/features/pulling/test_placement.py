@@ -20,6 +20,7 @@ from dledger_broker.clients.gossip import Gossip, Hello, Placed, Table, _decode,
 from dledger_broker.clients.tables import ClientRow
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pulling.placement import CHANGE_S, TOLD_S, Placement
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import FakeEnvironment
@@ -48,7 +49,9 @@ class PlacingNode:
             follower_reads=mode,
             follower_reads_behind_bytes=LIMIT,
         )
-        self.placement = Placement(world.env, cast(Log, self), self.group, LiveConfig(config), self.gossip)
+        self.obstacle: str | None = None
+        live, access = LiveConfig(config), cast(Access, self)
+        self.placement = Placement(world.env, cast(Log, self), self.group, live, self.gossip, access)
 
     def status(self) -> SimpleNamespace:
         now = self.world.env.now()
@@ -197,6 +200,37 @@ def test_a_new_leader_sends_nobody_to_id_0_which_is_the_dead_one_by_the_clients_
     assert set(spread.nodes["n2"].next_ids()) == {MASTER_ID, 3}
 
 
+def test_a_new_leader_keeps_readers_until_it_knows_who_else_serves_them(spread: World) -> None:
+    """1. It leads, and has heard no table yet. 2. A pull that was held is answered: not with 0, the dead node."""
+    spread.kill("n0")
+    spread.kill("n2")
+    spread.lead("n1", 2)
+    assert set(spread.nodes["n1"].next_ids()) == {2}
+    spread.env.advance(CHANGE_S)
+    assert set(spread.nodes["n1"].next_ids()) == {MASTER_ID}
+
+
+def test_who_is_near_the_end_is_kept_by_a_new_leader_as_well(lagging: World) -> None:
+    lagging.kill("n0")
+    lagging.lead("n1", 2)
+    assert set(lagging.nodes["n1"].next_ids(0)) == {2}
+    lagging.env.advance(CHANGE_S)
+    assert set(lagging.nodes["n1"].next_ids(0)) == {MASTER_ID}
+
+
+def test_a_follower_that_leaves_keeps_nobody_though_the_leader_has_changed(spread: World) -> None:
+    spread.lead("n1", 2)
+    assert set(spread.nodes["n2"].next_ids()) == {3}
+    spread.nodes["n2"].group.is_leaving = True
+    assert set(spread.nodes["n2"].next_ids()) == {MASTER_ID}
+
+
+def test_a_node_that_has_to_refuse_all_is_no_home(spread: World) -> None:
+    spread.nodes["n1"].obstacle = "there are accounts, and this node has no key file"
+    spread.env.advance(6)
+    assert set(spread.nodes["n0"].next_ids()) == {MASTER_ID, 3}
+
+
 def test_followers_without_a_leader_keep_their_readers_for_a_while(lagging: World) -> None:
     lagging.kill("n0")
     lagging.lead(None, 2)
@@ -240,6 +274,8 @@ def test_answers_carry_what_the_leader_has_chosen(make_broker: MakeBroker, monke
     status = msgspec.structs.replace(broker.memory.node.status(), peers=peers)
     monkeypatch.setattr(broker.memory.node, "status", lambda: status)
     table = Table("10.0.0.2:1", True, (), (), False, facts={"reads_as": 7})
+    broker.service.gossip.on_request(ReplicaId("n1", "i"), _encode(table), lambda _: None)
+    broker.memory.env.advance(CHANGE_S)
     broker.service.gossip.on_request(ReplicaId("n1", "i"), _encode(table), lambda _: None)
     client = broker.client()
     for number in range(3):
