@@ -211,6 +211,7 @@ def test_the_accounts_of_a_plain_acl_file_are_made_with_their_permissions(tmp_pa
         ("accounts:\n  - accessKey: app\n      secretKey: planted\n", "line 3"),
         ("accounts:\n\t- accessKey: planted\n", "tab"),
         ("accounts:\n  - accessKey: app\n    accessKey: planted\n", "line 3"),
+        ("accounts:\n" + 2 * "  - accessKey: app\n    secretKey: planted\n", "more than one account app"),
         ("accounts: planted\n", "no list"),
         ("planted: 1\n", "keys beside"),
         ("planted\n", "line 1"),

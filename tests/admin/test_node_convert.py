@@ -77,7 +77,7 @@ def test_every_node_is_converted_and_back(layout):
             assert f"{node_id} has engine {engine}, which was {was}" in output
             remaining = ", ".join(NODES[place + 1 :])
             assert (f"still to be converted: {remaining}" if remaining else "all nodes have it") in output
-            assert configured(layout, node_id) == engine
+            assert {configured(layout, other) for other in NODES} == {engine}, "no node starts by what it was"
         assert {identity.engine for identity in identities(layout)} == {engine}
         assert up(layout).manifest.engine == up(layout, engine).manifest.engine == engine
     assert identities(layout) == before

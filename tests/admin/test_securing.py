@@ -9,6 +9,7 @@ from dledger_admin.cluster.bootstrap import founding_manifest
 from dledger_admin.cluster.config_files import Overrides, broker_table, namesrv_table
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.securing import how_to_connect, is_secured, make_secure, secure_folder
+from dledger_admin.errors import AdminError
 from dledger_broker.config import build_config as build_broker_config
 from dledger_client import Tls
 from dledger_namesrv.config import build_config as build_namesrv_config
@@ -30,6 +31,14 @@ def test_what_is_secret_can_be_read_by_its_owner_alone(layout):
     public = {"ca.pem", "node.pem"}
     assert {name for name, mode in modes.items() if mode != 0o600} == public
     assert secure_folder(layout).stat().st_mode & 0o777 == 0o700
+    assert layout.data_dir.stat().st_mode & 0o777 == 0o700, "messages lie there as they are"
+
+
+def test_a_key_file_that_others_may_read_is_told_in_one_line(layout):
+    make_secure(layout)
+    (secure_folder(layout) / "access.keys").chmod(0o644)
+    with pytest.raises(AdminError, match="chmod"):
+        make_secure(layout)
 
 
 def test_a_second_time_changes_nothing(layout):

@@ -25,6 +25,7 @@ from typing import Final
 from dledger_remoting.root_account import KEY_BYTES, root_credentials
 from dledger_serving.tls_keys import ENFORCING
 
+from ..errors import AdminError
 from .files import being_written, make_directory, write_durably
 from .layout import HOST, ClusterLayout
 from .toml_text import TomlTable
@@ -44,17 +45,23 @@ def is_secured(layout: ClusterLayout) -> bool:
 
 
 def make_secure(layout: ClusterLayout) -> None:
-    """Write what is not there yet. Raises `AdminError` if the disk is full, or `OSError`."""
+    """Write what is not there yet, and let nobody else read the messages. Raises `AdminError` if the disk is full or
+    the key file cannot be used, or `OSError`.
+    """
     from dledger_serving.issuing import Authority  # needs the extra `broker`, as every process that is started does
 
     folder = secure_folder(layout)
     make_directory(folder)
     with being_written(folder):
+        layout.data_dir.chmod(0o700)
         folder.chmod(0o700)
     keys = folder / "access.keys"
     if not keys.exists():
         write_durably(keys, b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n", _PRIVATE)
-    account = root_credentials(keys)
+    try:
+        account = root_credentials(keys)
+    except ValueError as error:
+        raise AdminError(str(error)) from None
     for name, text in (
         ("credentials", f"{account.access_key}\n{account.secret}\n"),
         ("tools.yml", f"accessKey: {account.access_key}\nsecretKey: {account.secret}\n"),

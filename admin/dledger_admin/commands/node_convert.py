@@ -15,7 +15,7 @@ import msgspec
 
 from dledger.types import ENGINES
 
-from ..cluster.config_files import stored_overrides, write_broker_config
+from ..cluster.config_files import stored_overrides, write_config_files
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import require_engine, services
 from ..cluster.manifest import require_manifest, write_manifest
@@ -77,7 +77,8 @@ def convert(data: Path, node_id: str, engine: str, output: str) -> None:
         changed = msgspec.structs.replace(manifest, engine=engine)
         if changed != manifest:
             write_manifest(data, changed)
-        write_broker_config(layout, changed, place, stored_overrides(layout))
+        # Of all nodes: one that is not converted yet must not start by its old configuration beside those that are.
+        write_config_files(layout, changed, stored_overrides(layout))
         if identity.engine != engine:
             write_identity(disk, msgspec.structs.replace(identity, engine=engine))
     finally:

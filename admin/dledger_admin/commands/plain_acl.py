@@ -7,6 +7,7 @@ repeated.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger_remoting.plain_accounts import PlainAccountHeader
@@ -50,6 +51,9 @@ def read_plain_acl(text: str) -> PlainAcl:
     if not isinstance(accounts, list):
         raise PlainAclError(f"{_ACCOUNTS} is no list")
     found = [_account(number, one) for number, one in enumerate(accounts, 1)]
+    twice = [name for name, count in Counter(one.access_key for one in found).items() if count > 1]
+    if twice:
+        raise PlainAclError(f"there is more than one account {twice[0]}: RocketMQ takes the first, leave one")
     return PlainAcl(found, _texts(_WHITE_LIST, root[_WHITE_LIST]) if _WHITE_LIST in root else None)
 
 

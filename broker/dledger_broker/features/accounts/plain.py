@@ -20,7 +20,9 @@ from dledger_broker.kernel.rights import Action, ResourceKind
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.plain_accounts import PlainAccount, PlainAccountHeader
 
-_WORDS: Final = {"PUB": (Action.PUB,), "SUB": (Action.SUB,), "DENY": (), "ANY": (Action.PUB, Action.SUB)}
+_BOTH: Final = (Action.PUB, Action.SUB)
+_WORDS: Final = {"PUB": (Action.PUB,), "SUB": (Action.SUB,), "PUB|SUB": _BOTH, "SUB|PUB": _BOTH, "DENY": ()}
+"""To the letter: RocketMQ takes every other word for DENY, and must not find more granted here."""
 _BETWEEN_PATTERNS: Final = re.compile(r",(?![^{]*\})")
 """A comma that is not within `{1,7}`."""
 MAX_PATTERNS: Final = 256
@@ -86,10 +88,9 @@ def _rules_of_perms(kind: ResourceKind, perms: str) -> list[Rule]:
 
 def _actions(words: str) -> tuple[Action, ...]:
     try:
-        found = {action for word in words.split("|") for action in _WORDS[word.strip().upper()]}
+        return _WORDS[words.strip()]
     except KeyError:
         raise InvalidParameter(f"permission {words[:64]!r}: expected PUB, SUB, PUB|SUB or DENY") from None
-    return tuple(action for action in (Action.PUB, Action.SUB) if action in found)
 
 
 def _of_other_kinds(rules: Iterable[Rule], kind: ResourceKind) -> tuple[Rule, ...]:
