@@ -14,9 +14,10 @@ from stock_pysyncobj import Stock
 from dledger.consensus.effects import AppendEntries, SaveHardState, Truncate
 from dledger.consensus.peers import Mode
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply
+from dledger.engines.pysyncobj.journal import LogJournal
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.testing.engine_group import Envelope, entries, replica
-from dledger.testing.engine_suite.groups import group_of, led_by_a
+from dledger.testing.engine_suite.groups import brings_entries, group_of, led_by_a
 from dledger.types import EntryMeta, Membership, Role
 
 
@@ -195,3 +196,37 @@ def test_effects_come_in_the_order_in_which_they_are_to_be_done() -> None:
     kinds = [type(effect) for effect in engine.take().effects]
     positions = [kinds.index(kind) for kind in (SaveHardState, Truncate, AppendEntries)]
     assert positions == sorted(positions)
+
+
+def test_here_a_new_leader_does_not_look_at_all_that_is_uncommitted_with_every_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`SyncObj` would: none of it commits before an entry of its own term does."""
+    group = led_by_a(PYSYNCOBJ)
+    group.hold(lambda envelope: envelope.to == "a")
+    uncommitted = 300
+    last = group.propose("a", uncommitted)
+    group.settle()
+    group.isolate("a")
+    looks = 0
+    look = LogJournal.__getitem__
+
+    def counted(journal: LogJournal, item: int | slice) -> object:
+        nonlocal looks
+        looks += isinstance(item, slice)
+        return look(journal, item)
+
+    group.hold(lambda envelope: brings_entries(envelope) and envelope.sender == "b")
+    group.campaign("b")
+    group.settle()
+    assert group["b"].is_leader
+    group.propose("b")
+    monkeypatch.setattr(LogJournal, "__getitem__", counted)
+    group.pass_time(0.3)
+    assert group["b"].progress[replica("c")].match_index == last
+    assert group["b"].commit_index == last - uncommitted
+    assert looks < uncommitted
+    group.hold(lambda _envelope: False)
+    group.release()
+    group.pass_time(0.3)
+    assert group["b"].commit_index == group.members["b"].last_index > last

@@ -41,6 +41,7 @@ class Leading:
         self._journal = journal
         self._table = journal.table
         self._library = library
+        library.counts_from = self.term_start
         self._outbox = outbox
         self._settings = settings
         self._round = 0

@@ -170,6 +170,8 @@ class Library:
     ) -> None:
         """`said` takes what it asks others and sends them, `state_changed` what it has become, both during calls."""
         self.now = now
+        self.counts_from = 0
+        """The first entry that commits by being counted: one of the leader's own term."""
         self._journal = journal
         self._said = said
         self._answers: list[Said] = []
@@ -245,7 +247,7 @@ class Library:
         """Let it count acknowledgements, campaign if it is due, and see whether a majority is heard."""
         library, disk = self._object, self._node(_DISK)
         if disk in library._SyncObj__otherNodes:
-            library._SyncObj__raftMatchIndex[disk] = self._journal.durable_index + OFFSET
+            self.set_match(_DISK, self._journal.durable_index)
             library._SyncObj__lastResponseTime[disk] = self.now
         self._object.doTick(0.0)
 
@@ -351,8 +353,12 @@ class Library:
         self._object._SyncObj__raftNextIndex[self._node(peer)] = index + OFFSET
 
     def set_match(self, peer: ReplicaId, index: int) -> None:
-        """Count a peer for the entries up to `index`."""
-        self._object._SyncObj__raftMatchIndex[self._node(peer)] = index + OFFSET
+        """Count a peer for the entries up to `index`.
+
+        One that lacks the leader's own term counts for nothing: no entry commits by it, and `SyncObj` would look at
+        every uncommitted one of earlier terms whenever it counts.  After a start that may be all since a snapshot.
+        """
+        self._object._SyncObj__raftMatchIndex[self._node(peer)] = index + OFFSET if index >= self.counts_from else 0
 
     def heard_of(self, peer: ReplicaId) -> None:
         """A peer has answered: it counts among those who are heard."""
