@@ -6,6 +6,7 @@
 #   RECORD=yes make golden        write what is to be compared, instead of comparing
 #   EXPLORE="--terms 1 --duplicates 1" make explore
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
+#   PEERS="--peers nats --rows sync-1x64" make bench-peers
 #   REQUESTS=50000 make fuzz-access   so many requests
 #   CASES=5000000 make fuzz-native   so many mutated inputs
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
@@ -19,6 +20,7 @@ ENGINE  ?= native
 RECORD ?=
 INPUT  ?=
 BENCH  ?=
+PEERS  ?=
 MINUTES ?= 3
 RUNS ?= 20
 CHAOS  ?=
@@ -35,7 +37,7 @@ PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench scale chaos proof-chaos wheel lock clean
+.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench bench-peers scale chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -135,6 +137,10 @@ explore: $(DEV) ## take real cores through every interleaving of a small world (
 bench: $(DEV) ## measure speed and memory beside this machine's own limits (OTHER=path: compare with another checkout)
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 	$(BIN)/python -m bench.$(if $(OTHER),compare $(OTHER),run) $(BENCH)
+
+bench-peers: $(DEV) ## measure other message services beside this one, in turns, three nodes each (PEERS="--peers nats --runs 1")
+	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+	$(BIN)/python -m bench.peers.run $(PEERS)
 
 scale: $(DEV) ## thousands of queues, groups and connections; a backlog read from disk beside sends (MESSAGES=n; long)
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'

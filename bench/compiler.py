@@ -1,4 +1,4 @@
-"""Compiles the load generator, with the system's C compiler or with PyPI's `ziglang`."""
+"""Compiles the load generators, with the system's C compiler or with PyPI's `ziglang`."""
 
 import hashlib
 import importlib.util
@@ -10,6 +10,8 @@ from pathlib import Path
 from dledger.extras import install_command
 
 SOURCE = Path(__file__).with_name("gen.c")
+TAIL_SOURCE = Path(__file__).with_name("tail.c")
+SHARED = Path(__file__).with_name("shared.h")
 BUILD_DIR = Path(__file__).with_name("build")
 _FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
@@ -28,18 +30,18 @@ def find_compiler() -> list[str]:
     raise NoCompilerError(f"no C compiler found (looked for cc, gcc, clang, ziglang): {install_command('cc')}")
 
 
-def build_generator(build_dir: Path = BUILD_DIR) -> Path:
-    """Return the compiled generator, built anew only when its source, compiler or flags have changed.
+def build_generator(build_dir: Path = BUILD_DIR, source: Path = SOURCE) -> Path:
+    """Return a compiled generator, built anew only when its sources, compiler or flags have changed.
 
     Linux only, because the generator waits with epoll. Raises `NoCompilerError`, or `subprocess.CalledProcessError`
     when the compiler refuses.
     """
     compiler = find_compiler()
-    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join([*compiler, *_FLAGS]).encode()).hexdigest()[:16]
-    program = build_dir / f"gen-{key}"
+    parts = (source.read_bytes(), SHARED.read_bytes(), "\0".join([*compiler, *_FLAGS]).encode())
+    program = build_dir / f"{source.stem}-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
     if not program.exists():
         build_dir.mkdir(parents=True, exist_ok=True)
         unfinished = program.with_suffix(".new")
-        subprocess.run([*compiler, *_FLAGS, "-o", str(unfinished), str(SOURCE)], check=True)
+        subprocess.run([*compiler, *_FLAGS, "-o", str(unfinished), str(source)], check=True)
         unfinished.rename(program)
     return program

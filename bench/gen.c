@@ -42,6 +42,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared.h"
+
 enum {
     CODE_PULL = 11,
     CODE_SEND_V2 = 310,
@@ -56,7 +58,6 @@ enum {
     ERROR_KINDS,
     OPAQUE_BASE = 1000000000,
     OPAQUE_RANGE = 1000000000,
-    FRAME_MAX = 16777216,
     RECORD_FIXED = 91,
     MESSAGE_MAX = 4 << 20,
     SLOTS_MAX = 4096,
@@ -64,9 +65,6 @@ enum {
     QUEUES_MAX = 65536,
     TURN_NS = 100000000,
     TURNS_MAX = 36100, /* an hour's, and those while it ends */
-    SUB_BUCKET_BITS = 6,
-    SUB_BUCKETS = 1 << SUB_BUCKET_BITS,
-    BUCKETS = (64 - SUB_BUCKET_BITS + 1) * SUB_BUCKETS,
     IOV_BATCH = 64,
 };
 static const uint32_t RECORD_MAGIC_V1 = 0xDAA320A7u, RECORD_MAGIC_V2 = 0xDAA320ABu;
@@ -114,9 +112,9 @@ static struct {
 };
 
 static struct {
-    uint64_t begin_ns, requests, messages, bytes_in, bytes_out, max_ns;
+    uint64_t begin_ns, requests, messages, bytes_in, bytes_out;
     uint64_t messages_of_turn[TURNS_MAX];
-    uint64_t histogram[BUCKETS];
+    Latencies latencies;
 } measured;
 static uint64_t errors[ERROR_KINDS];
 static uint64_t acknowledged_total, issued_total;
@@ -124,71 +122,7 @@ static uint32_t key_counter;
 static bool pulling, measuring;
 static int epoll_fd;
 
-static void fail(int status, const char *what) {
-    if (errno) perror(what);
-    else fprintf(stderr, "%s\n", what);
-    exit(status);
-}
-
-static void *allocate(size_t count, size_t size) {
-    void *memory = calloc(count, size);
-    if (!memory) fail(1, "out of memory");
-    return memory;
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void put_u16(char *p, uint16_t v) { v = htons(v); memcpy(p, &v, 2); }
-static void put_u32(char *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
-static uint32_t get_u32(const char *p) { uint32_t v; memcpy(&v, p, 4); return ntohl(v); }
-static int64_t get_i64(const char *p) { return (int64_t)((uint64_t)get_u32(p) << 32 | get_u32(p + 4)); }
-
-/* --- latency histogram: SUB_BUCKETS per power of two, so a bucket is at most 1/64 wide ------------------------------ */
-
-static int bucket_of(uint64_t ns) {
-    if (ns < SUB_BUCKETS) return (int)ns;
-    int exponent = 63 - __builtin_clzll(ns) - SUB_BUCKET_BITS;
-    return ((exponent + 1) << SUB_BUCKET_BITS) + (int)((ns >> exponent) & (SUB_BUCKETS - 1));
-}
-
-static uint64_t bucket_top_ns(int bucket) {
-    if (bucket < SUB_BUCKETS) return (uint64_t)bucket;
-    int exponent = (bucket >> SUB_BUCKET_BITS) - 1;
-    return ((uint64_t)(SUB_BUCKETS + (bucket & (SUB_BUCKETS - 1))) << exponent) + ((1ull << exponent) - 1);
-}
-
-static double quantile_us(double q) {
-    uint64_t rank = (uint64_t)(q * (double)measured.requests), seen = 0;
-    for (int b = 0; b < BUCKETS; b++) {
-        seen += measured.histogram[b];
-        if (seen > rank) {
-            uint64_t top = bucket_top_ns(b);
-            return (double)(top < measured.max_ns ? top : measured.max_ns) / 1000.0;
-        }
-    }
-    return (double)measured.max_ns / 1000.0;
-}
-
 /* --- frames ---------------------------------------------------------------------------------------------------------- */
-
-/* Writes length, header length and header; returns the frame's bytes. Room for the body must follow the header. */
-static size_t finish_frame(char *frame, int header_bytes, size_t body_bytes) {
-    put_u32(frame, (uint32_t)(4 + (size_t)header_bytes + body_bytes));
-    put_u32(frame + 4, (uint32_t)header_bytes); /* high byte 0: JSON */
-    return 8 + (size_t)header_bytes + body_bytes;
-}
-
-static void fill_body(char *p, int bytes) {
-    static uint32_t state = 2463534242u;
-    for (int i = 0; i < bytes; i++) {
-        state ^= state << 13, state ^= state >> 17, state ^= state << 5;
-        p[i] = (char)(' ' + state % 95);
-    }
-}
 
 static void make_send_frame(Form *form, const char *topic, int queue, const char *key_prefix) {
     struct timespec wall;
@@ -311,18 +245,6 @@ static void flush_frames(Connection *c) {
 
 /* --- receiving ------------------------------------------------------------------------------------------------------- */
 
-/* The number after `name` (which ends in a colon), with or without quotes; `missing` if it is not there. */
-static int64_t header_number(const char *header, size_t bytes, const char *name, int64_t missing) {
-    const char *at = memmem(header, bytes, name, strlen(name)), *end = header + bytes;
-    if (!at) return missing;
-    at += strlen(name);
-    if (at < end && *at == '"') at++;
-    bool negative = at < end && *at == '-';
-    int64_t value = 0;
-    for (at += negative; at < end && *at >= '0' && *at <= '9'; at++) value = value * 10 + (*at - '0');
-    return negative ? -value : value;
-}
-
 /* Counts the records of a pull's body and checks that they continue the queue; -1 if one is malformed. */
 static int count_records(const char *body, size_t bytes, int64_t next_offset) {
     int count = 0;
@@ -380,12 +302,10 @@ static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint6
                                  header_bytes, header + header_bytes, frame_bytes - 8 - header_bytes);
     acknowledged_total += (uint64_t)messages;
     if (measuring && messages) {
-        uint64_t took = now - slot->sent_ns;
         measured.requests++;
         measured.messages += (uint64_t)messages;
         if (slot->sent_ns >= measured.begin_ns) measured.messages_of_turn[turn_at(slot->sent_ns)] += (uint64_t)messages;
-        measured.histogram[bucket_of(took)]++;
-        if (took > measured.max_ns) measured.max_ns = took;
+        add_latency(&measured.latencies, now - slot->sent_ns);
     }
     issue(c, (int)slot_index);
 }
@@ -446,25 +366,13 @@ static void open_connection(Connection *c, int index, const char *key_prefix) {
     watch(c, EPOLL_CTL_ADD, false);
 }
 
-static double cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-}
-
-static void announce(const char *event) {
-    printf("{\"event\":\"%s\"}\n", event);
-    fflush(stdout);
-}
-
 static void report(double seconds, double cpu) {
     printf("{\"seconds\":%.4f,\"requests\":%" PRIu64 ",\"messages\":%" PRIu64 ",\"messages_per_s\":%.1f,"
            "\"acknowledged_total\":%" PRIu64 ",\"received_mb_per_s\":%.2f,\"sent_mb_per_s\":%.2f,\"p50_us\":%.1f,"
            "\"p99_us\":%.1f,\"p999_us\":%.1f,\"max_us\":%.1f,\"generator_cpu_s\":%.4f,\"errors\":{",
            seconds, measured.requests, measured.messages, (double)measured.messages / seconds, acknowledged_total,
-           (double)measured.bytes_in / seconds / 1e6, (double)measured.bytes_out / seconds / 1e6, quantile_us(0.50),
-           quantile_us(0.99), quantile_us(0.999), (double)measured.max_ns / 1000.0, cpu);
+           (double)measured.bytes_in / seconds / 1e6, (double)measured.bytes_out / seconds / 1e6, quantile_us(&measured.latencies, 0.50),
+           quantile_us(&measured.latencies, 0.99), quantile_us(&measured.latencies, 0.999), (double)measured.latencies.max_ns / 1000.0, cpu);
     const char *comma = "";
     for (int kind = 0; kind < ERROR_KINDS; kind++) {
         if (!errors[kind]) continue;
@@ -514,16 +422,6 @@ static int run(Connection *connections) {
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) on_readable(c);
         }
     }
-}
-
-static double number(const char *name, const char *text, double least, double most) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || value < least || value > most) {
-        fprintf(stderr, "--%s %s: a number from %g to %g expected\n", name, text, least, most);
-        exit(2);
-    }
-    return value;
 }
 
 static void parse_options(int argc, char **argv) {

@@ -1,7 +1,8 @@
 """Runs the load generator and reads what it reports."""
 
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -99,18 +100,46 @@ def run_load(
     if other_topic is not None:
         arguments["other-topic"] = other_topic
     command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]
+    return run_generator(command, on_start=on_start, on_end=on_end)
+
+
+def run_generator(
+    command: Sequence[str],
+    *,
+    on_start: Callable[[], None] | None = None,
+    on_end: Callable[[], None] | None = None,
+    timeout_s: float | None = None,
+) -> LoadResult:
+    """Run any program that reports as `gen.c` does, and return its result.
+
+    A program that ends well without a result has measured nothing: all figures are 0. Raises `GeneratorError` when it
+    fails, or has not ended after `timeout_s`.
+    """
     last_line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        for line in process.stdout:
-            if not line.startswith('{"event"'):
-                last_line = line
-            elif msgspec.json.decode(line, type=_Event).event == "start":
-                on_start()
-            else:
-                on_end()
-        complaint = process.stderr.read().strip()
+        timer = threading.Timer(timeout_s or 0.0, process.kill)
+        if timeout_s is not None:
+            timer.start()
+        try:
+            for line in process.stdout:
+                if not line.startswith('{"event"'):
+                    last_line = line
+                elif msgspec.json.decode(line, type=_Event).event == "start":
+                    if on_start is not None:
+                        on_start()
+                elif on_end is not None:
+                    on_end()
+            complaint = process.stderr.read().strip()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
     if process.returncode != 0:
         raise GeneratorError(f"load generator: exit status {process.returncode}: {complaint or last_line.strip()}")
-    return msgspec.json.decode(last_line, type=LoadResult)
+    return msgspec.json.decode(last_line or _NOTHING, type=LoadResult)
+
+
+_NOTHING = msgspec.json.encode(dict.fromkeys(LoadResult.__struct_fields__, 0) | {"errors": {}, "messages_of_turn": []})

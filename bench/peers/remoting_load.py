@@ -1,0 +1,75 @@
+"""Loads of the generators in C, on a service that speaks RocketMQ's protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.compiler import TAIL_SOURCE, NoCompilerError, build_generator
+from bench.generator import Load, LoadResult, run_load
+from bench.peers.rows import BODY_BYTES, QUEUES, RATE_PER_S, TOPIC, Row
+from bench.peers.service import CannotRunError, Edges, Timing
+from bench.tailing import Tail, run_tail
+
+PER_PULL = 32
+_FILL = Load(connections=QUEUES, window=8, batch=32, body_bytes=BODY_BYTES, queues=QUEUES)
+_FILL_S = 300.0
+_READY = Load(window=1, body_bytes=BODY_BYTES, queues=QUEUES)
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingLoad:
+    """The compiled generators, and the port of the broker that takes sends."""
+
+    generator: Path
+    tail: Path
+    port: int
+
+    def send_one(self, seconds: float = 1.0) -> None:
+        """Send one message; raises `GeneratorError`."""
+        run_load(self.generator, _READY, port=self.port, topic=TOPIC, seconds=seconds, messages=1)
+
+    def fill(self, messages: int) -> None:
+        """Send so many messages; raises `GeneratorError`."""
+        run_load(self.generator, _FILL, port=self.port, topic=TOPIC, seconds=_FILL_S, messages=messages)
+
+    def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
+        """Run one row; raises `GeneratorError`."""
+        if row.mode == "latency":
+            return run_tail(
+                self.tail,
+                Tail(rate_per_s=RATE_PER_S, consumers=QUEUES, queues=QUEUES, body_bytes=BODY_BYTES),
+                port=self.port,
+                topic=TOPIC,
+                seconds=timing.seconds,
+                warmup_s=timing.warmup_s,
+                on_start=edges.begin,
+                on_end=edges.end,
+            )
+        load = Load(
+            mode=row.mode,
+            connections=row.connections,
+            window=row.requests,
+            batch=row.batch,
+            body_bytes=BODY_BYTES,
+            queues=QUEUES,
+            messages_per_pull=PER_PULL,
+        )
+        return run_load(
+            self.generator,
+            load,
+            port=self.port,
+            topic=TOPIC,
+            seconds=timing.seconds,
+            warmup_s=timing.warmup_s,
+            on_start=edges.begin,
+            on_end=edges.end,
+        )
+
+
+def build_generators() -> tuple[Path, Path]:
+    """Compile both; raises `CannotRunError`."""
+    try:
+        return build_generator(), build_generator(source=TAIL_SOURCE)
+    except NoCompilerError as error:
+        raise CannotRunError(str(error)) from error
