@@ -78,8 +78,8 @@ class OffsetRequests(Part):
                 Needs.CONFIRMED_LEADER,
                 NO_EFFECT,
                 rights=(
-                    rights.group("consumerGroup", Action.SUB, Action.GET),
                     rights.topic("topic", Action.SUB, Action.GET),
+                    rights.group("consumerGroup", Action.SUB, Action.GET),
                 ),
             ),
             RequestCode.UPDATE_CONSUMER_OFFSET: Route(
@@ -87,8 +87,8 @@ class OffsetRequests(Part):
                 Needs.LEADER,
                 CHANGES,
                 rights=(
-                    rights.group("consumerGroup", Action.SUB, Action.UPDATE),
                     rights.topic("topic", Action.SUB, Action.UPDATE),
+                    rights.group("consumerGroup", Action.SUB, Action.UPDATE),
                 ),
             ),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route(

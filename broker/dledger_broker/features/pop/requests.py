@@ -68,6 +68,11 @@ MAX_DIGITS: Final = 20
 
 
 _READING: Final = (rights.group("consumerGroup", Action.SUB), rights.topic("topic", Action.SUB))
+_PEEKING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
+_COUNTING: Final = (
+    rights.group("consumerGroup", Action.SUB, Action.GET),
+    rights.topic("topic", Action.SUB, Action.GET),
+)
 
 
 class PopRequests(Part):
@@ -124,9 +129,9 @@ class PopRequests(Part):
         """See `Part.routes`."""
         return {
             RequestCode.POP_MESSAGE: Route(self.pop, Needs.LEADER, HELD, rights=_READING),
-            RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_READING),
+            RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_PEEKING),
             RequestCode.NOTIFICATION: Route(self.notify, Needs.LEADER, HELD_QUESTION, rights=_READING),
-            RequestCode.POLLING_INFO: Route(self.polling_info, Needs.LEADER, NO_EFFECT, rights=_READING),
+            RequestCode.POLLING_INFO: Route(self.polling_info, Needs.LEADER, NO_EFFECT, rights=_COUNTING),
             RequestCode.POP_ROLLBACK: Route(
                 self.move_nothing, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.UPDATE),)
             ),

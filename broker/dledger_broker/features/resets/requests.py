@@ -87,7 +87,7 @@ class Resets(Part):
                 self.status,
                 Needs.LEADER,
                 NO_EFFECT,
-                rights=(rights.group("group", Action.GET), rights.topic("topic", Action.GET)),
+                rights=(rights.topic("topic", Action.GET), rights.group("group", Action.GET)),
             ),
         }
 

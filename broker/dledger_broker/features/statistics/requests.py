@@ -73,7 +73,7 @@ class Statistics(Part):
                 progress.of_group,
                 Needs.CONFIRMED_LEADER,
                 NO_EFFECT,
-                rights=(rights.group("consumerGroup", Action.GET),),
+                rights=(rights.group("consumerGroup", Action.GET), rights.topic("topic", Action.GET, optional=True)),
             ),
             RequestCode.GET_BROKER_CONSUME_STATS: Route(
                 progress.of_all_groups, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_CLUSTER
@@ -91,7 +91,7 @@ class Statistics(Part):
                 self._queues.subscription,
                 Needs.CONFIRMED_LEADER,
                 NO_EFFECT,
-                rights=(rights.topic("topic", Action.GET), rights.group("group", Action.GET)),
+                rights=(rights.group("group", Action.GET), rights.topic("topic", Action.GET)),
             ),
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning,
             RequestCode.CLEAN_UNUSED_TOPIC: cleaning,
