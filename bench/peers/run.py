@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from bench.limits import measure_limits
+from bench.peers.kafka import Kafka
 from bench.peers.measuring import Settings, fetch_all, measure
 from bench.peers.nats import Nats
 from bench.peers.ours import Ours, interpreter_build
@@ -25,7 +26,7 @@ from bench.run import describe_machine
 from bench.stopping import stop_on_sigterm
 from dledger_sim.log.figures import write_section
 
-PEERS: Final[dict[str, Callable[[], Service]]] = {"nats": Nats}
+PEERS: Final[dict[str, Callable[[], Service]]] = {"nats": Nats, "kafka": Kafka}
 RUNS_DIR: Final = Path(__file__).resolve().parents[1] / "runs"
 BEGIN: Final = "<!-- figures: written by python -m bench.peers.run --page -->"
 END: Final = "<!-- end of figures -->"

@@ -18,6 +18,7 @@ from rich.console import Console
 from bench.cluster import Flush
 from bench.peers import fetched
 from bench.peers.fetched import go_install, maven_jars, run, tool
+from bench.peers.kafka import Kafka
 from bench.peers.measuring import Settings, fetch_all, measure
 from bench.peers.nats import VERSION, Nats
 from bench.peers.processes import Processes
@@ -99,6 +100,12 @@ def test_what_was_skipped_stands_in_the_table_with_its_reason() -> None:
         ("all", "Kafka", "skipped: no `java` on PATH"),
     ]
     assert "it broke" in markdown(shown)
+
+
+def test_a_machine_without_java_has_no_kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotRunError, match="no `java` on PATH, which runs Kafka"):
+        Kafka().fetch()
 
 
 @pytest.mark.parametrize(("fetch", "missing"), [("go", "no `go` on PATH"), ("mvn", "no `mvn` on PATH")])
