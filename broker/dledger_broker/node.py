@@ -17,6 +17,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import LogError
 from dledger.extras import install_command
+from dledger.loop_holds import LoopHolds
 from dledger.net.names import first_address
 from dledger.net.secret import MIN_SECRET_BYTES, read_secret
 from dledger.net.settings import PeerTls
@@ -85,6 +86,8 @@ class Broker:
         self._drain_cut = asyncio.Event()
         self._connections: set[ClientConnection] = set()
         self._env: AsyncioEnvironment | None = None
+        self.holds = LoopHolds()
+        """What held the event loop of this node."""
         self._http: AppRunner | None = None
         self._started = False
         self.node: Node
@@ -109,7 +112,7 @@ class Broker:
             await first_address(key, host)
         advertised = await first_address("advertised_host", config.advertised_host, AF_INET)
         store_host = HostAddress(advertised, config.advertised_port)
-        self._env = env = AsyncioEnvironment(asyncio.get_running_loop())
+        self._env = env = AsyncioEnvironment(asyncio.get_running_loop(), self.holds)
         try:
             self.machine = BrokerMachine(
                 str(config.data_dir),
@@ -117,7 +120,9 @@ class Broker:
                 features=self._features,
                 config=MachineConfig(node_id=config.node_id),
             )
-            self.node = Node(self._node_config(secret), self.machine, engine=engine_named(config.engine))
+            self.node = Node(
+                self._node_config(secret), self.machine, engine=engine_named(config.engine), holds=self.holds
+            )
             self.machine.attach(self.node)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
@@ -340,6 +345,7 @@ class Broker:
             service.requests.on_reads,
             service.channel_lost,
             self.tls,
+            self.holds,
         )
         path = config.access_key_file
         credentials = None if path is None else Credentials(NODE, read_key_file(path).node_secret)

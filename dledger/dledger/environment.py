@@ -20,6 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from dledger import native_part
 from dledger.errors import BusyError
 from dledger.invariants import invariant
+from dledger.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart
 from dledger.native_part import NativePart
 from dledger.sync_lane import NativeSyncs, Sync
 
@@ -76,6 +77,9 @@ class Environment(Protocol):
         `UNORDERED_THREADS` each at a time in any order; `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
         """
 
+    holds: LoopHolds
+    """Tells what held the event loop, and for how long."""
+
     native: NativePart | None
     """What does some things faster, to the byte as Python does; None where runs are to be repeatable on any machine."""
 
@@ -130,21 +134,24 @@ class AsyncioEnvironment:
 
     If the environment variable `DLEDGER_CLOCK_OFFSET_FILE` names a file when this is created, the decimal number in
     it is added to `wall_ms`; it is read again at most every 100 ms, and a missing or unreadable number keeps the last
-    one.  Fault tests shift a node's clock that way.
+    one.  Fault tests shift a node's clock that way.  Environments of one loop share `holds`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, holds: LoopHolds | None = None) -> None:
         self._loop = loop
+        self.holds = holds or LoopHolds()
+        self._timers = self.holds.part(TIMERS)
         self._random = random.Random()
         path = os.environ.get(CLOCK_OFFSET_VARIABLE)
         self._clock_offset = _ClockOffset(Path(path)) if path else None
+        results = self.holds.part(RESULTS)
         self._lanes = {
-            FLUSH: _WorkLane(loop, FLUSH, threads=1, max_backlog=None),
-            HARD_STATE: _WorkLane(loop, HARD_STATE, threads=1, max_backlog=None),
-            URGENT: _WorkLane(loop, URGENT, threads=UNORDERED_THREADS, max_backlog=None),
-            COLD: _WorkLane(loop, COLD, threads=UNORDERED_THREADS, max_backlog=MAX_COLD_BACKLOG),
-            BACKGROUND: _WorkLane(loop, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
-            FOREIGN: _WorkLane(loop, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
+            FLUSH: _WorkLane(loop, results, FLUSH, threads=1, max_backlog=None),
+            HARD_STATE: _WorkLane(loop, results, HARD_STATE, threads=1, max_backlog=None),
+            URGENT: _WorkLane(loop, results, URGENT, threads=UNORDERED_THREADS, max_backlog=None),
+            COLD: _WorkLane(loop, results, COLD, threads=UNORDERED_THREADS, max_backlog=MAX_COLD_BACKLOG),
+            BACKGROUND: _WorkLane(loop, results, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
+            FOREIGN: _WorkLane(loop, results, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
         }
         self._syncs: NativeSyncs | None = None
         self.native = native_part.PART
@@ -164,7 +171,11 @@ class AsyncioEnvironment:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
         """See `Environment.call_later`."""
-        return self._loop.call_later(delay_s, callback)
+        return self._loop.call_later(delay_s, self._on_timer, callback)
+
+    def _on_timer(self, callback: Callable[[], None]) -> None:
+        with self._timers:
+            callback()
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """See `Environment.run_blocking`; threads start with their lane's first work."""
@@ -227,8 +238,17 @@ class _WorkLane:
     acknowledgement waits for this hand-over, there and back.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, *, threads: int, max_backlog: int | None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        results: LoopPart,
+        name: str,
+        *,
+        threads: int,
+        max_backlog: int | None,
+    ) -> None:
         self._loop = loop
+        self._results = results
         self._max_backlog = max_backlog
         self._backlog = 0
         self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
@@ -277,7 +297,8 @@ class _WorkLane:
 
     def _finish(self, report: Callable[[], None]) -> None:
         self._backlog -= 1
-        report()
+        with self._results:
+            report()
 
 
 class _ClockOffset:

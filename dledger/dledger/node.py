@@ -29,6 +29,7 @@ from dledger.errors import (
 from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.loop_guard import excepted
+from dledger.loop_holds import PEERS, LoopHolds
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters
@@ -59,8 +60,16 @@ class Node(Log):
     `StorageError` (it cannot be used).
     """
 
-    def __init__(self, config: NodeConfig, state_machine: StateMachine, *, engine: EngineKind = NATIVE) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        state_machine: StateMachine,
+        *,
+        engine: EngineKind = NATIVE,
+        holds: LoopHolds | None = None,
+    ) -> None:
         self.config = config
+        self._holds = holds or LoopHolds()
         self._engine = engine
         self._machine = AppendResolver(state_machine)
         self._failed: asyncio.Event | None = None
@@ -80,13 +89,14 @@ class Node(Log):
         config, loop = self.config, asyncio.get_running_loop()
         self._lock = lock_directory(config)
         self._failed = asyncio.Event()
-        self._environment = AsyncioEnvironment(loop)
+        self._environment = AsyncioEnvironment(loop, self._holds)
+        self._holds.begin()
         try:
             self._directory = NodeDirectory(config, self._environment, self._engine)
             opened = await self._directory.open()
             for note in opened.notes:
                 logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
-            self._links = make_links(config, opened.identity.incarnation, _Receiver(self), self._engine)
+            self._links = make_links(config, opened.identity.incarnation, _Receiver(self, self._holds), self._engine)
             with excepted("nothing is served yet"):
                 self._replica = Replica(
                     config.replica,
@@ -112,6 +122,7 @@ class Node(Log):
         if self._environment is not None:
             self._environment.close()
             self._environment = None
+            self._holds.end()
         replica, self._replica = self._replica, None
         try:
             if replica is not None:
@@ -442,14 +453,17 @@ class Node(Log):
 class _Receiver:
     """Passes what the links receive on to the replica, which exists a moment later than they do."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, holds: LoopHolds) -> None:
         self._node = node
+        self._peers = holds.part(PEERS)
 
     def on_message(self, sender: ReplicaId, message: object, payload: bytes) -> None:
-        self._node.replica.on_message(sender, message, payload)  # type: ignore[arg-type]
+        with self._peers:
+            self._node.replica.on_message(sender, message, payload)  # type: ignore[arg-type]
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
-        self._node.replica.on_data(sender, channel, data)
+        with self._peers:
+            self._node.replica.on_data(sender, channel, data)
 
     def on_connected(self, peer: ReplicaId) -> None:
         logger.info("node=%s event=connected peer=%s", self._node.config.node_id, peer)

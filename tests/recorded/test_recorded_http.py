@@ -19,6 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import LogError
+from dledger.loop_holds import Held, LoopHolds
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
 from dledger_broker.features.quotas.table import NAME as QUOTAS
@@ -46,10 +47,15 @@ class Shown:
         self.config = SimpleNamespace(host="127.0.0.1", http_port=0)
         self._broker = broker
         self.now = msgspec.structs.replace(
-            broker.status(), term=7, peers=[PEER], loop_late=LoopLateness([5, 7, 7, 7, 8, 8, 8, 9], 6.5)
+            broker.status(),
+            term=7,
+            peers=[PEER],
+            loop_late=LoopLateness([5, 7, 7, 7, 8, 8, 8, 9], 6.5),
+            loop_held=[Held("apply", 4, 0.25, 0.125)],
         )
         self.node = self
         self.group_secret: bytes | None = SECRET
+        self.holds = LoopHolds()
         self.is_draining = False
         self.is_introduced = True
         self.http_tls = None

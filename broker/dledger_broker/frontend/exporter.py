@@ -35,6 +35,7 @@ ROLES = tuple(role.name.lower() for role in Role)
 _TOPIC_LABELS = ("cluster", "broker", "topic")
 _GROUP_LABELS = ("cluster", "broker", "topic", "group")
 _NODE_LABELS = ("cluster", "broker", "node")
+_PART_LABELS = (*_NODE_LABELS, "part")
 
 
 class Figures(Protocol):
@@ -154,6 +155,19 @@ def _lateness(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric
         bounds = (*map(str, BOUNDS_S), "+Inf")
         late.add_metric(node, list(zip(bounds, status.loop_late.at_most, strict=True)), status.loop_late.seconds)
         yield late
+    held = SummaryMetricFamily(
+        "dledger_loop_held_seconds", "How long work of a part of the node held its event loop", labels=_PART_LABELS
+    )
+    longest = GaugeMetricFamily(
+        "dledger_loop_held_longest_seconds",
+        "What a part held the event loop for at the longest, within the last one or two minutes",
+        labels=_PART_LABELS,
+    )
+    for found in status.loop_held:
+        held.add_metric((*node, found.part), count_value=found.times, sum_value=found.seconds)
+        longest.add_metric((*node, found.part), found.longest_seconds)
+    yield held
+    yield longest
 
 
 def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from dledger.errors import LogError
+from dledger.loop_holds import SCRAPE, LoopHolds
 from dledger.net.proof import Gatekeeper, ProofError
 from dledger.net.tls import TlsContext
 from dledger.replica.status import NodeStatus
@@ -76,6 +77,10 @@ class HttpBroker(Figures, Protocol):
         """The log's node."""
 
     @property
+    def holds(self) -> LoopHolds:
+        """What held the event loop of this node."""
+
+    @property
     def group_secret(self) -> bytes | None:
         """What the group's nodes share; None if this node was given nothing."""
 
@@ -117,11 +122,14 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
         return web.Response(text=obstacle or "ready", status=503 if obstacle else 200)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        with broker.holds.part(SCRAPE):
+            shown = generate_latest(registry)
+        return web.Response(body=shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(_: web.Request) -> web.Response:
-        shown = with_features(broker.status(), broker.state)
-        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+        with broker.holds.part(SCRAPE):
+            shown = msgspec.json.encode(with_features(broker.status(), broker.state))
+        return web.Response(body=shown, content_type="application/json")
 
     async def lead(request: web.Request) -> web.Response:
         node_id = request.match_info["node_id"]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from dledger.loop_holds import ANSWERS, REQUESTS, LoopHolds
 from dledger.net.tls import TlsContext
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
@@ -39,7 +40,8 @@ class Listener:
     """All connections of clients to this node: those that are open are in `connections`.
 
     `on_reads` gets what all connections have received in a turn. `on_lost` is told of every connection that had been
-    admitted, after everything that came over it. With `tls` both ports speak TLS, as the configuration says.
+    admitted, after everything that came over it. With `tls` both ports speak TLS, as the configuration says. `holds`
+    is told what holds the loop.
     """
 
     def __init__(
@@ -51,8 +53,12 @@ class Listener:
         on_reads: Callable[[Sequence[Read]], None],
         on_lost: Callable[[ClientConnection], None],
         tls: TlsContext | None = None,
+        holds: LoopHolds | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        holds = holds or LoopHolds()
+        self._handling = holds.part(REQUESTS)
+        self._answering = holds.part(ANSWERS)
         self.node_id = node_id
         self.limits = live.own
         self._live = live
@@ -183,7 +189,8 @@ class Listener:
         self._read_bytes = 0
         try:
             if reads:
-                self._on_reads(reads)
+                with self._handling:
+                    self._on_reads(reads)
         except Exception:
             for connection, _, _ in reads:
                 connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
@@ -214,8 +221,9 @@ class Listener:
     def flush(self) -> None:
         """Write what all connections have collected, one call for each."""
         connections, self._unwritten = self._unwritten, []
-        for connection in connections:
-            connection.flush()
+        with self._answering:
+            for connection in connections:
+                connection.flush()
 
     def _make_door(self, tls: TlsContext) -> Door:
         limits = self.limits

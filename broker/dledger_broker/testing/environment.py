@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dledger.environment import FLUSH
 from dledger.loop_guard import as_worker
+from dledger.loop_holds import LoopHolds
 from dledger.native_part import NativePart
 from dledger.sync_lane import Sync
 
@@ -43,6 +44,7 @@ class FakeEnvironment:
         self.core_wait_s = 0.0
         """What the event loop's thread has waited for a core so far."""
         self._now = 0.0
+        self.holds = LoopHolds(self.now)
         self._ready: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()

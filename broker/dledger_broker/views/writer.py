@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError
+from dledger.loop_holds import VIEWS
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class ViewWriter:
 
     def __init__(self, env: Environment) -> None:
         self._env = env
+        self._taking = env.holds.part(VIEWS)
         self._jobs: deque[Callable[[], None]] = deque()
         self._running = False
         self._abandoned = False
@@ -56,9 +58,10 @@ class ViewWriter:
             if isinstance(result, BusyError):
                 self._env.call_later(BUSY_RETRY_S, partial(self._start, work, done))
                 return
-            try:
-                done(result)
-            finally:
-                self._next()
+            with self._taking:
+                try:
+                    done(result)
+                finally:
+                    self._next()
 
         self._env.run_blocking(BACKGROUND, work, finish)

@@ -9,6 +9,7 @@ from dledger.consensus.engine import Engine
 from dledger.environment import URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
+from dledger.loop_holds import APPLY
 from dledger.replica.commands import has_own
 from dledger.replica.completions import Completions
 from dledger.replica.driver import Driver
@@ -54,6 +55,7 @@ class Applier:
         applied_index: int,
     ) -> None:
         self._environment = environment
+        self._applying = environment.holds.part(APPLY)
         self._store = store
         self._recent = recent
         self._contexts = contexts
@@ -214,6 +216,10 @@ class Applier:
             self._later()
 
     def _apply(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
+        with self._applying:
+            self._apply_held(entries)
+
+    def _apply_held(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
         groups: list[CommittedEntry] = []
         for meta, data in entries:
             before, self._last = self._last, meta

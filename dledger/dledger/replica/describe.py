@@ -54,6 +54,7 @@ def describe(replica: Replica) -> NodeStatus:
         repairs=replica.repairer.repairs,
         rotten_snapshots=len(replica.snapshots.rotten),
         loop_late=replica.timed_loop.lateness(),
+        loop_held=replica.environment.holds.held(),
         refusal=replica.leading.admission.refusal,
         failure=None if replica.failure is None else str(replica.failure),
     )

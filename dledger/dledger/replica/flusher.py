@@ -9,6 +9,7 @@ from functools import partial
 from dledger.consensus.engine import Engine
 from dledger.environment import FLUSH, Environment
 from dledger.errors import StorageError
+from dledger.loop_holds import SYNC
 from dledger.replica.completions import Completions
 from dledger.replica.driver import Driver
 from dledger.store.log import LogStore
@@ -39,6 +40,7 @@ class Flusher:
         sync: bool,
     ) -> None:
         self._environment = environment
+        self._synced = environment.holds.part(SYNC)
         self._store = store
         self._completions = completions
         self._engine = engine
@@ -124,10 +126,11 @@ class Flusher:
             return
 
         def done(result: object) -> None:
-            try:
-                self._ticket_done(ticket, result)
-            except StorageError as error:
-                self._driver.fail(error)
+            with self._synced:
+                try:
+                    self._ticket_done(ticket, result)
+                except StorageError as error:
+                    self._driver.fail(error)
 
         self._began()
         self._environment.run_sync(ticket, done)

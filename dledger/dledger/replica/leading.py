@@ -10,6 +10,7 @@ from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
+from dledger.loop_holds import PROPOSE
 from dledger.replica.admission import Admission
 from dledger.replica.backlog import Backlog
 from dledger.replica.completions import Completions
@@ -49,6 +50,7 @@ class Leading:
     ) -> None:
         self._config = config
         self._environment = environment
+        self._proposing = environment.holds.part(PROPOSE)
         self._reserver = reserver
         self._backlog = Backlog(store)
         self._store = store
@@ -220,7 +222,8 @@ class Leading:
 
     def _seal(self) -> None:
         self._seal_scheduled = False
-        self._driver.run(self._seal_now)
+        with self._proposing:
+            self._driver.run(self._seal_now)
 
     def _seal_now(self) -> None:
         if self._proposer.is_open and not self._engine.accepts_proposals:

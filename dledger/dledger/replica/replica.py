@@ -34,6 +34,7 @@ from dledger.environment import Environment
 from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
 from dledger.invariants import invariant
+from dledger.loop_holds import HOUSEKEEPING, TICK
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.completions import Completions
@@ -88,6 +89,8 @@ class Replica:
         self.me = ReplicaId(config.node_id, opened.identity.incarnation)
         self.environment = environment
         self.timed_loop = TimedLoop(environment)
+        self._ticking = environment.holds.part(TICK)
+        self._keeping_house = environment.holds.part(HOUSEKEEPING)
         self.transport = transport
         self.store = opened.store
         self.snapshots = opened.snapshots
@@ -210,7 +213,8 @@ class Replica:
         if self._stopped:
             return
         self.timed_loop.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
-        self._guarded(self._on_tick)
+        with self._ticking:
+            self._guarded(self._on_tick)
 
     def _on_tick(self) -> None:
         engine = self.engine
@@ -228,7 +232,9 @@ class Replica:
         if self._stopped:
             return
         self.environment.call_later(HOUSEKEEPING_S, self._keep_house)
-        self._guarded(self._housekeeping)
+        self.environment.holds.turn_window()
+        with self._keeping_house:
+            self._guarded(self._housekeeping)
 
     def _housekeeping(self) -> None:
         if not self.rewriter.active:

@@ -8,6 +8,7 @@ from functools import partial
 from dledger.consensus.engine import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.loop_holds import SNAPSHOT, TRIM
 from dledger.replica.driver import Driver
 from dledger.replica.removal import Remover
 from dledger.replica.snapshot_job import SnapshotJob
@@ -32,6 +33,8 @@ class Snapshotter:
         driver: Driver,
     ) -> None:
         self._environment = environment
+        self._encoding = environment.holds.part(SNAPSHOT)
+        self._trimming = environment.holds.part(TRIM)
         self._store = store
         self._snapshots = snapshots
         self._remover = remover
@@ -96,11 +99,12 @@ class Snapshotter:
         whole = True
         deadline = self._environment.now() + SLICE_S
         try:
-            for chunk in self._chunks:
-                pieces.append(chunk)
-                if self._environment.now() >= deadline:
-                    whole = False
-                    break
+            with self._encoding:
+                for chunk in self._chunks:
+                    pieces.append(chunk)
+                    if self._environment.now() >= deadline:
+                        whole = False
+                        break
         except Exception as error:
             self._driver.fail(error)
             return
@@ -150,9 +154,10 @@ class Snapshotter:
         if base != self._sound:
             self._verify(base)
             return
-        self._store.trim(base.position)
-        self._store.leftovers.drop_snapshots(base.position)
-        self.trimmed(base)
+        with self._trimming:
+            self._store.trim(base.position)
+            self._store.leftovers.drop_snapshots(base.position)
+            self.trimmed(base)
 
     def _verify(self, base: SnapshotMeta) -> None:
         """It is about to be all that tells the state before the log: one that has rotted is not trimmed to."""

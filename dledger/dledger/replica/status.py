@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from dledger.loop_holds import Held
+
 _NAMES: Final = {"disk_used": "disk_used_permille"}
 """A reader of the JSON has nothing but the name to know the unit by."""
 
@@ -72,5 +74,7 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     rotten_snapshots: int = 0
     """Neither trimmed to nor sent, because they do not verify and no peer's has replaced them yet."""
     loop_late: LoopLateness | None = None
+    loop_held: list[Held] = []
+    """What held the event loop since the start, see `dledger.loop_holds`."""
     refusal: str | None = None
     """Why this node takes no writes although it leads, or that its own disk is full, and what to do."""

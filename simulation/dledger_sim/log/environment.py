@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dledger.environment import FLUSH, HARD_STATE
 from dledger.loop_guard import as_worker
+from dledger.loop_holds import LoopHolds
 from dledger.native_part import NativePart
 from dledger.sync_lane import Sync
 from dledger_sim.log.event_loop import SimEventLoop
@@ -27,6 +28,8 @@ STEP_S = 0.0005
 """Until a job goes on whose time has run out."""
 STALL_SHARE = 0.05
 STALL_S = 0.5
+_NO_TIME = float
+"""A clock that stands still: nothing holds a simulated loop, and looking at it costs nothing."""
 """Now and then a thread stands still for so long, at most."""
 WALL_EPOCH_MS = 1_700_000_000_000
 
@@ -65,6 +68,7 @@ class SimEnvironment:
         self._threads = threads
         self._owner = owner
         self._clock = 0.0
+        self.holds = LoopHolds(_NO_TIME)
         self.native: NativePart | None = None
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}

@@ -9,6 +9,7 @@ from aiohttp import ClientSession, web
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import ConfigError, LogError
+from dledger.loop_holds import Held, LoopHolds
 from dledger.net.proof import prove
 from dledger.net.settings import LinkCounters
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
@@ -48,6 +49,7 @@ LEADER = NodeStatus(
     voters=["broker-a-n0", "broker-a-n1"],
     learners=[],
     loop_late=LoopLateness([5, 7, 7, 7, 8, 8, 8, 9], 6.5),
+    loop_held=[Held("apply", 4, 0.25, 0.125)],
     peers=[PeerStatus("broker-a-n1", True, 30, 11, 250, "replicate", 15, -1500)],
 )
 
@@ -94,6 +96,7 @@ class FakeBroker:
         self.delivered = 0
         self.node = FakeMember()
         self.group_secret = SECRET
+        self.holds = LoopHolds()
 
     def status(self) -> NodeStatus:
         return self.now
@@ -241,6 +244,9 @@ async def test_metrics_show_the_log_and_the_counters(served):
     assert found["dledger_loop_late_seconds_bucket", ("0.5",)] == 8
     assert found["dledger_loop_late_seconds_count", ()] == 9
     assert found["dledger_loop_late_seconds_sum", ()] == 6.5
+    assert found["dledger_loop_held_seconds_count", ("apply",)] == 4
+    assert found["dledger_loop_held_seconds_sum", ("apply",)] == 0.25
+    assert found["dledger_loop_held_longest_seconds", ("apply",)] == 0.125
     assert found["dledger_broker_frames_refused_total", ()] == 4
     assert found["dledger_broker_connections", ()] == 2
     assert found["dledger_broker_job_failures_total", ("retention",)] == 3

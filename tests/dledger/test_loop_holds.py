@@ -1,0 +1,116 @@
+"""What held the event loop is counted by part of the node, and the longest of it is told while it is news."""
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+from node_group import SECRET, SEGMENT_BYTES, Journal, until
+
+from dledger import Node, NodeConfig
+from dledger.loop_holds import APPLY, COLLECTION, LONGEST_WINDOW_S, PEERS, PROPOSE, SYNC, TICK, Held, LoopHolds
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def holds(clock: Clock) -> LoopHolds:
+    return LoopHolds(clock)
+
+
+def longest(holds: LoopHolds) -> float:
+    (found,) = holds.held()
+    return found.longest_seconds
+
+
+def test_each_part_is_counted_with_its_longest_work(clock: Clock, holds: LoopHolds):
+    for seconds in (0.25, 1.0, 0.5):
+        with holds.part(APPLY):
+            clock.now += seconds
+    assert holds.part(APPLY) is holds.part(APPLY)
+    assert holds.held() == [Held(APPLY, 3, 1.75, 1.0)]
+
+
+def test_work_inside_other_work_counts_for_the_inner_part_alone(clock: Clock, holds: LoopHolds):
+    with holds.part(PEERS):
+        clock.now += 1.0
+        with holds.part(SYNC):
+            clock.now += 2.0
+            with holds.part(PEERS):
+                clock.now += 4.0
+        clock.now += 8.0
+    assert holds.held() == [Held(PEERS, 2, 13.0, 9.0), Held(SYNC, 1, 2.0, 2.0)]
+
+
+def test_work_that_ends_with_an_exception_is_counted_too(clock: Clock, holds: LoopHolds):
+    def fail() -> None:
+        clock.now += 1.0
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"), holds.part(TICK), holds.part(APPLY):
+        fail()
+    with holds.part(TICK):
+        clock.now += 2.0
+    assert holds.held() == [Held(APPLY, 1, 1.0, 1.0), Held(TICK, 2, 2.0, 2.0)]
+
+
+def test_the_longest_work_is_forgotten_when_it_is_old(clock: Clock, holds: LoopHolds):
+    with holds.part(APPLY):
+        clock.now += 3.0
+    clock.now = LONGEST_WINDOW_S
+    holds.turn_window()
+    with holds.part(APPLY):
+        clock.now += 1.0
+    assert longest(holds) == 3.0
+    clock.now += LONGEST_WINDOW_S / 2
+    holds.turn_window()
+    assert longest(holds) == 3.0
+    clock.now += LONGEST_WINDOW_S / 2
+    holds.turn_window()
+    assert longest(holds) == 1.0
+    clock.now += LONGEST_WINDOW_S
+    holds.turn_window()
+    assert holds.held() == [Held(APPLY, 2, 4.0, 0.0)]
+
+
+def test_collections_are_counted_on_whichever_thread(holds: LoopHolds):
+    holds.begin()
+    try:
+        gc.collect()
+        on_loop = holds.part(COLLECTION).times
+        assert on_loop >= 1
+        with holds.part(APPLY):
+            thread = threading.Thread(target=gc.collect)
+            thread.start()
+            thread.join()
+        assert holds.part(COLLECTION).times > on_loop
+    finally:
+        holds.end()
+    counted = holds.part(COLLECTION).times
+    gc.collect()
+    assert holds.part(COLLECTION).times == counted
+
+
+async def test_a_node_tells_what_held_its_loop(tmp_path: Path):
+    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
+    callbacks = list(gc.callbacks)
+    async with Node(config, Journal()) as node:
+        await until(lambda: node.is_ready, "a leader")
+        await node.append(b"some bytes")
+        held = node.status().loop_held
+        assert {PROPOSE, SYNC, APPLY} <= {found.part for found in held}
+        assert all(found.times > 0 and found.seconds >= 0 for found in held)
+    assert gc.callbacks == callbacks
