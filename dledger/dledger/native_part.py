@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 from dledger.errors import ConfigError
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -44,6 +44,7 @@ class SendRun(Protocol):
     """Ordinary sends of a turn, which go into the log as one unit; see `native/src/sends.rs`."""
 
     count: int
+    messages: int
     size: int
 
     def take(
@@ -59,7 +60,7 @@ class SendRun(Protocol):
         """Take sends from a frame on; where the first is that was not taken, and whether there is no room for it."""
 
     def targets(self) -> list[tuple[Any, int, int]]:
-        """What `known` gave, each with how many messages, of how many bytes, go there."""
+        """What `known` gave, each with how many sends, of how many bytes, go there."""
 
     def requests(self) -> list[tuple[Any, int, int, int, bytes, bytes, float]]:
         """Origin, code, opaque, flag, header, body and time of each send."""

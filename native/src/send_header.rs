@@ -1,16 +1,22 @@
-//! The JSON header of an ordinary send: as clients write it, without white space, each name once, numbers in their
+//! The JSON header of an ordinary send or batch: as clients write it, without white space, each name once, numbers in their
 //! shortest form. Whatever else may mean the same is not taken here; the decoder of the twin
 //! (`dledger_remoting.hotpath.SendV2`) reads every form.
 
 pub const ONEWAY: i32 = 2;
 const RESPONSE: i32 = 1;
-const BEGINNING: &[u8] = b"{\"code\":310,";
+const SEND: i32 = 310;
+const SEND_BEGINNING: &[u8] = b"{\"code\":310,";
+const BATCH: i32 = 320;
+const BATCH_BEGINNING: &[u8] = b"{\"code\":320,";
 /// The fields a to h, of which none may be missing.
 const REQUIRED: u32 = 0xFF;
 
 /// What a send says of itself, but for topic and properties.
 #[derive(Default)]
 pub struct SendHeader {
+    pub code: i32,
+    pub is_batch: bool,
+    pub is_from_go: bool,
     pub opaque: i32,
     pub flag: i32,
     pub queue_id: i32,
@@ -137,8 +143,12 @@ fn unescape(text: &[u8], to: &mut Vec<u8>) -> Option<()> {
 
 /// The fields of a send and its topic; its properties are appended to `properties`, which holds anything after a None.
 pub fn parse<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<(SendHeader, &'a [u8])> {
-    let mut text = Text { rest: header.strip_prefix(BEGINNING)? };
-    let mut send = SendHeader::default();
+    let (code, rest) = match header.strip_prefix(SEND_BEGINNING) {
+        Some(rest) => (SEND, rest),
+        None => (BATCH, header.strip_prefix(BATCH_BEGINNING)?),
+    };
+    let mut text = Text { rest };
+    let mut send = SendHeader { code, is_batch: code == BATCH, ..SendHeader::default() };
     let mut topic: &[u8] = b"";
     let mut seen = 0u32;
     let mut once = |place: u32| {
@@ -169,7 +179,7 @@ pub fn parse<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<(SendHead
             }
             b"language" => {
                 once(4)?;
-                text.plain()?;
+                send.is_from_go = text.plain()? == b"GO";
             }
             b"serializeTypeCurrentRPC" => {
                 once(5)?;
@@ -226,11 +236,7 @@ fn fields<'a>(
                 b'k' => {
                     is_bool(value)?;
                 }
-                _ => {
-                    if is_bool(value)? {
-                        return None; // a batch
-                    }
-                }
+                _ => send.is_batch |= is_bool(value)?,
             }
         }
         if !text.goes_on()? {

@@ -1,66 +1,25 @@
 //! The sends of a turn of the event loop: taken from frames, written as one unit of records, and answered.
 //!
-//! Ordinary sends alone: code 310 in JSON as clients write it, one message, with a unique key, to a topic that remembers
-//! no identities, whose properties look like those of a message that the twin has completed (`PropertiesLayout`). The
-//! first frame that is anything else ends a call, and is the twin's: `features/sending/send.py` and `unit.py` of the broker,
-//! which also knows the rules behind all that is done here.
+//! Ordinary sends alone: code 310 or 320 in JSON as clients write it, one message or a batch, with unique keys, to a topic
+//! that remembers no identities; the properties of each message look like those of one that the twin has completed
+//! (`Layout`). The first frame that is anything else ends a call, and is the twin's: `features/sending/send.py` and `unit.py`
+//! of the broker, which also knows the rules behind all that is done here.
 
-use std::collections::HashMap;
-use std::io::Write;
+use std::io::{self, Write};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
+use crate::answers::{add_answer, add_batch_answer};
+use crate::batch::message_at;
+use crate::runs::{QueueRun, Runs};
 use crate::send_header::{parse, SendHeader, ONEWAY};
+use crate::targets::Targets;
 
 const HEAD_BYTES: usize = 88;
 const SPECIAL_SYS_FLAGS: i32 = 0xCC;
 const KEPT_SYS_FLAGS: i32 = 0x703;
-
-/// What messages have in common whose properties differ in the unique key alone.
-struct Layout {
-    before: Vec<u8>,
-    behind: Vec<u8>,
-    key_end: usize,
-    head: Vec<u8>,
-    added: Vec<u8>,
-    tag_code: i64,
-}
-
-impl Layout {
-    fn of(layouts: &Bound<'_, PyDict>, length: usize) -> PyResult<Option<Self>> {
-        let Some(found) = layouts.get_item(length)? else { return Ok(None) };
-        let (before, behind, key_end, head, added, tag_code) = found.extract()?;
-        Ok(Some(Self { before, behind, key_end, head, added, tag_code }))
-    }
-
-    /// Where the unique key stands in properties of this form.
-    fn key_in(&self, properties: &[u8]) -> Option<(usize, usize)> {
-        if !properties.starts_with(&self.before) || !properties.ends_with(&self.behind) {
-            return None;
-        }
-        let key = properties.get(self.before.len()..self.key_end)?;
-        let whole = !key.is_empty() && key.iter().all(u8::is_ascii_alphanumeric);
-        whole.then_some((self.before.len(), self.key_end))
-    }
-}
-
-/// A topic, and what of it has been used.
-struct Target {
-    object: Py<PyAny>,
-    topic: Vec<u8>,
-    queue_count: i32,
-    magic: u32,
-    by_id: Py<PyList>,
-    layouts: Py<PyDict>,
-    /// By length of properties: the place in `SendRun::layouts`, None where nothing was known.
-    known_layouts: HashMap<usize, Option<usize>>,
-    /// By queue id: the place in `SendRun::queues`.
-    queues: HashMap<i32, usize>,
-    messages: usize,
-    bytes: usize,
-}
 
 /// What came over one connection at once.
 struct Read {
@@ -69,18 +28,25 @@ struct Read {
     received: f64,
 }
 
-struct Message {
+/// A send that was taken, of one message or, as a batch, of several.
+struct Send {
     read: usize,
     target: usize,
-    layout: usize,
     queue: usize,
     frame: Frame,
     header: SendHeader,
-    /// Of the properties in `SendRun::properties`.
-    begin: usize,
-    end: usize,
-    /// Of the unique key, there.
-    key: (usize, usize),
+    /// Behind its last message in `SendRun::messages`.
+    messages_end: usize,
+}
+
+struct Message {
+    layout: usize,
+    user_flag: i32,
+    /// Of what came with it.
+    body: (usize, usize),
+    /// Of `SendRun::properties`.
+    properties: (usize, usize),
+    /// Of its record.
     size: usize,
 }
 
@@ -96,13 +62,12 @@ struct Frame {
 #[derive(Default)]
 pub struct SendRun {
     reads: Vec<Read>,
-    targets: Vec<Target>,
-    layouts: Vec<Layout>,
-    queues: Vec<Py<PyAny>>,
+    targets: Targets,
+    sends: Vec<Send>,
     messages: Vec<Message>,
     properties: Vec<u8>,
     bytes: usize,
-    /// The answers that `encode` wrote, by message; empty for one without.
+    /// The answers that `encode` wrote, by send; empty for one without.
     answers: Vec<u8>,
     answer_ends: Vec<usize>,
 }
@@ -113,6 +78,9 @@ struct Limits<'a, 'py> {
     body_bytes: usize,
     unit_bytes: usize,
 }
+
+/// An origin, and the frames that answer its sends.
+type Answers<'py> = (Bound<'py, PyAny>, Bound<'py, PyList>);
 
 enum Taken {
     Yes,
@@ -132,6 +100,12 @@ impl SendRun {
     /// How many sends were taken.
     #[getter]
     fn count(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// How many messages they have.
+    #[getter]
+    fn messages(&self) -> usize {
         self.messages.len()
     }
 
@@ -141,6 +115,7 @@ impl SendRun {
         self.bytes
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the caller names each")]
     /// Take sends from the frame at `place` of `reads[number]` on, up to the first that is unusual or would make the unit
     /// larger than `unit_bytes`. Returns where that is, and whether it was the latter.
     fn take<'py>(
@@ -155,7 +130,7 @@ impl SendRun {
         unit_bytes: usize,
     ) -> PyResult<(usize, usize, bool)> {
         let limits = Limits { known, body_bytes, unit_bytes };
-        let first_target = self.targets.len(); // topics may have changed since those before it were found
+        let first_target = self.targets.all.len(); // topics may have changed since those before it were found
         let total = reads.len()?;
         while number < total {
             let read = reads.get_item(number)?;
@@ -164,7 +139,7 @@ impl SendRun {
             {
                 break;
             }
-            let taken_before = self.messages.len();
+            let taken_before = self.sends.len();
             self.reads.push(Read { origin: origin.clone().unbind(), data: data.clone().unbind(), received });
             let (mut awaited, mut outcome) = (0, Taken::Yes);
             while place < frames.len() {
@@ -179,11 +154,11 @@ impl SendRun {
                     break;
                 }
                 place += 1;
-                if self.messages.last().is_some_and(|message| message.header.flag & ONEWAY == 0) {
+                if self.sends.last().is_some_and(|send| send.header.flag & ONEWAY == 0) {
                     awaited += 1;
                 }
             }
-            if self.messages.len() == taken_before {
+            if self.sends.len() == taken_before {
                 self.reads.pop();
             }
             if awaited > 0 {
@@ -199,22 +174,22 @@ impl SendRun {
         Ok((number, place, false))
     }
 
-    /// The topics, each with how many messages and bytes of records go to it.
+    /// The topics, each with how many sends and bytes of records go to it.
     fn targets<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyAny>, usize, usize)> {
-        let used = self.targets.iter().filter(|target| target.messages > 0);
-        used.map(|target| (target.object.bind(py).clone(), target.messages, target.bytes)).collect()
+        let used = self.targets.all.iter().filter(|target| target.sends > 0);
+        used.map(|target| (target.object.bind(py).clone(), target.sends, target.bytes)).collect()
     }
 
     /// The sends as they came, in their order: (origin, code, opaque, flag, header, body, received).
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let mut told = Vec::with_capacity(self.messages.len());
-        for message in &self.messages {
-            let read = &self.reads[message.read];
+        let mut told = Vec::with_capacity(self.sends.len());
+        for send in &self.sends {
+            let read = &self.reads[send.read];
             let data = read.data.bind(py).as_bytes();
-            let (frame, header) = (message.frame, &message.header);
+            let (frame, header) = (send.frame, &send.header);
             let parts = (
                 read.origin.bind(py),
-                310,
+                header.code,
                 header.opaque,
                 header.flag,
                 PyBytes::new(py, &data[frame.header..frame.body]),
@@ -235,70 +210,53 @@ impl SendRun {
         now_ms: i64,
         store_host: [u8; 8],
         id_prefix: &[u8],
-    ) -> PyResult<(Bound<'py, PyBytes>, Vec<(Bound<'py, PyAny>, i64, Bound<'py, PyBytes>)>)> {
-        let staged_offset = intern!(py, "staged_offset");
-        let mut slots: Vec<(usize, i64, Vec<u8>)> = Vec::new();
-        let mut slot_of: Vec<Option<usize>> = vec![None; self.queues.len()];
-        let mut born_host = (usize::MAX, [0u8; 8]);
-        let mut at = position;
+    ) -> PyResult<(Bound<'py, PyBytes>, Vec<QueueRun<'py>>)> {
+        let mut runs = Runs::new(&self.targets);
         let mut answers = std::mem::take(&mut self.answers);
         let mut answer_ends = std::mem::take(&mut self.answer_ends);
-        let mut records = Vec::with_capacity(self.bytes);
-        for message in &self.messages {
-            let read = &self.reads[message.read];
-            if born_host.0 != message.read {
-                born_host = (message.read, read.origin.bind(py).getattr(intern!(py, "born_host"))?.extract()?);
-            }
-            let slot = match slot_of[message.queue] {
-                Some(slot) => slot,
-                None => {
-                    let first = self.queues[message.queue].bind(py).getattr(staged_offset)?.extract()?;
-                    slots.push((message.queue, first, Vec::new()));
-                    slot_of[message.queue] = Some(slots.len() - 1);
-                    slots.len() - 1
+        let records = PyBytes::new_with(py, self.bytes, |mut records| {
+            let mut stored = Stored { position, queue_offset: 0, born_host: [0; 8], now_ms, store_host };
+            let (mut read_number, mut begin) = (usize::MAX, 0);
+            for send in &self.sends {
+                let read = &self.reads[send.read];
+                if read_number != send.read {
+                    read_number = send.read;
+                    stored.born_host = read.origin.bind(py).getattr(intern!(py, "born_host"))?.extract()?;
                 }
-            };
-            let (_, queue_offset, units) = &mut slots[slot];
-            let stored =
-                Stored { position: at, queue_offset: *queue_offset, born_host: born_host.1, now_ms, store_host };
-            self.add_record(&mut records, message, read.data.bind(py).as_bytes(), &stored);
-            units.extend_from_slice(&at.to_be_bytes());
-            units.extend_from_slice(&(message.size as u32).to_be_bytes());
-            units.extend_from_slice(&self.layouts[message.layout].tag_code.to_be_bytes());
-            if message.header.flag & ONEWAY == 0 {
-                let key = &self.properties[message.key.0..message.key.1];
-                add_answer(&mut answers, &message.header, id_prefix, &stored, key);
+                let run = runs.of(py, &self.targets, send.queue)?;
+                let messages = &self.messages[begin..send.messages_end];
+                let first = (stored.position, run.next_offset);
+                for message in messages {
+                    stored.queue_offset = run.next_offset;
+                    self.add_record(&mut records, send, message, read.data.bind(py).as_bytes(), &stored)?;
+                    run.add(stored.position, message.size, self.targets.layouts[message.layout].tag_code);
+                    stored.position += message.size as u64;
+                }
+                if send.header.flag & ONEWAY == 0 {
+                    self.answer(&mut answers, send, messages, id_prefix, first);
+                }
+                answer_ends.push(answers.len());
+                begin = send.messages_end;
             }
-            answer_ends.push(answers.len());
-            *queue_offset += 1;
-            at += message.size as u64;
-        }
+            Ok(())
+        })?;
         (self.answers, self.answer_ends) = (answers, answer_ends);
-        let mut runs = Vec::with_capacity(slots.len());
-        for (queue, end_offset, units) in slots {
-            let queue = self.queues[queue].bind(py).clone();
-            queue.setattr(staged_offset, end_offset)?;
-            runs.push((queue, end_offset, PyBytes::new(py, &units)));
-        }
-        Ok((PyBytes::new(py, &records), runs))
+        Ok((records, runs.end(py, &self.targets)?))
     }
 
     /// After `encode`: each origin's answers in one list, in the order of the sends, and the origin of each send that wants
     /// none.
-    fn answers<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>, Vec<Bound<'py, PyAny>>)> {
-        let mut told: Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)> = Vec::new();
+    fn answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Answers<'py>>, Vec<Bound<'py, PyAny>>)> {
+        let mut told: Vec<Answers<'py>> = Vec::new();
         let (mut silent, mut begin, mut last) = (Vec::new(), 0, usize::MAX);
-        for (message, end) in self.messages.iter().zip(&self.answer_ends) {
-            let origin = self.reads[message.read].origin.bind(py);
+        for (send, end) in self.sends.iter().zip(&self.answer_ends) {
+            let origin = self.reads[send.read].origin.bind(py);
             if *end == begin {
                 silent.push(origin.clone());
                 continue;
             }
-            if last != message.read {
-                last = message.read;
+            if last != send.read {
+                last = send.read;
                 if !told.last().is_some_and(|(before, _)| before.is(origin)) {
                     told.push((origin.clone(), PyList::empty(py)));
                 }
@@ -330,10 +288,11 @@ impl SendRun {
         first_target: usize,
         limits: &Limits<'_, '_>,
     ) -> PyResult<Taken> {
-        let begin = self.properties.len();
+        let begin = (self.properties.len(), self.messages.len());
         let taken = self.try_one(py, data, frame, first_target, limits);
         if !matches!(taken, Ok(Taken::Yes)) {
-            self.properties.truncate(begin);
+            self.properties.truncate(begin.0);
+            self.messages.truncate(begin.1);
         }
         taken
     }
@@ -354,134 +313,118 @@ impl SendRun {
         if body.len() > limits.body_bytes || header.sys_flag & SPECIAL_SYS_FLAGS != 0 {
             return Ok(Taken::Unusual);
         }
-        let Some(target) = self.target(py, topic, first_target, limits.known)? else { return Ok(Taken::Unusual) };
-        if !(0..self.targets[target].queue_count).contains(&header.queue_id) {
+        let Some(target) = self.targets.find(py, topic, first_target, limits.known)? else { return Ok(Taken::Unusual) };
+        if !(0..self.targets.all[target].queue_count).contains(&header.queue_id) {
             return Ok(Taken::Unusual);
         }
-        let Some(layout) = self.layout(py, target, self.properties.len() - begin)? else { return Ok(Taken::Unusual) };
-        let found = &self.layouts[layout];
-        let Some((key, key_end)) = found.key_in(&self.properties[begin..]) else { return Ok(Taken::Unusual) };
-        let end = self.properties.len();
-        let size = HEAD_BYTES + body.len() + found.head.len() + (end - begin) + found.added.len();
-        if !self.messages.is_empty() && self.bytes + size > limits.unit_bytes {
+        let first = self.messages.len();
+        let whole = if header.is_batch {
+            self.properties.truncate(begin); // of all of it: the twin passes over them, too
+            self.add_batch(py, target, &data[..frame.end], frame.body)?
+        } else {
+            let body = (frame.body, frame.end);
+            self.add_message(py, target, header.user_flag, body, begin)?
+        };
+        if !whole || self.messages.len() == first {
+            return Ok(Taken::Unusual);
+        }
+        let size: usize = self.messages[first..].iter().map(|message| message.size).sum();
+        if !self.sends.is_empty() && self.bytes + size > limits.unit_bytes {
             return Ok(Taken::Full);
         }
-        let queue = self.queue(py, target, header.queue_id)?;
+        let queue = self.targets.queue(py, target, header.queue_id)?;
         let read = self.reads.len() - 1;
-        let key = (begin + key, begin + key_end);
-        self.messages.push(Message { read, target, layout, queue, frame, header, begin, end, key, size });
+        self.sends.push(Send { read, target, queue, frame, header, messages_end: self.messages.len() });
         self.bytes += size;
-        self.targets[target].messages += 1;
-        self.targets[target].bytes += size;
+        self.targets.all[target].sends += 1;
+        self.targets.all[target].bytes += size;
         Ok(Taken::Yes)
     }
 
-    /// The place of a topic that takes ordinary sends.
-    fn target(
+    /// Add the messages of a batch from `at` to the end; whether it is sound, and all of them are usual.
+    fn add_batch(&mut self, py: Python<'_>, target: usize, data: &[u8], mut at: usize) -> PyResult<bool> {
+        while at < data.len() {
+            let Some(message) = message_at(data, at) else { return Ok(false) };
+            let begin = self.properties.len();
+            self.properties.extend_from_slice(&data[message.properties.0..message.properties.1]);
+            if !self.add_message(py, target, message.user_flag, message.body, begin)? {
+                return Ok(false);
+            }
+            at = message.end;
+        }
+        Ok(true)
+    }
+
+    /// Add a message with the properties from `begin` on, if they are usual.
+    fn add_message(
         &mut self,
         py: Python<'_>,
-        topic: &[u8],
-        first: usize,
-        known: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<usize>> {
-        if let Some(at) = self.targets[first..].iter().rposition(|target| target.topic == topic) {
-            return Ok(Some(first + at));
+        target: usize,
+        user_flag: i32,
+        body: (usize, usize),
+        begin: usize,
+    ) -> PyResult<bool> {
+        let properties = (begin, self.properties.len());
+        let Some(layout) = self.targets.layout(py, target, properties.1 - begin)? else { return Ok(false) };
+        let found = &self.targets.layouts[layout];
+        if found.key_in(&self.properties[begin..]).is_none() {
+            return Ok(false);
         }
-        let Ok(name) = std::str::from_utf8(topic) else { return Ok(None) };
-        let object = known.call1((name,))?;
-        if object.is_none() || object.getattr(intern!(py, "idempotent"))?.is_truthy()? {
-            return Ok(None);
-        }
-        self.targets.push(Target {
-            topic: topic.to_vec(),
-            queue_count: object.getattr(intern!(py, "queue_count"))?.extract()?,
-            magic: object.getattr(intern!(py, "magic"))?.extract()?,
-            by_id: object.getattr(intern!(py, "by_id"))?.extract()?,
-            layouts: object.getattr(intern!(py, "layouts"))?.extract()?,
-            object: object.unbind(),
-            known_layouts: HashMap::new(),
-            queues: HashMap::new(),
-            messages: 0,
-            bytes: 0,
-        });
-        Ok(Some(self.targets.len() - 1))
+        let tail = found.head.len() + (properties.1 - begin) + found.added.len();
+        let size = HEAD_BYTES + (body.1 - body.0) + tail;
+        self.messages.push(Message { layout, user_flag, body, properties, size });
+        Ok(true)
     }
 
-    fn layout(&mut self, py: Python<'_>, target: usize, length: usize) -> PyResult<Option<usize>> {
-        if let Some(known) = self.targets[target].known_layouts.get(&length) {
-            return Ok(*known);
-        }
-        let found = Layout::of(self.targets[target].layouts.bind(py), length)?.map(|layout| {
-            self.layouts.push(layout);
-            self.layouts.len() - 1
-        });
-        self.targets[target].known_layouts.insert(length, found);
-        Ok(found)
-    }
-
-    fn queue(&mut self, py: Python<'_>, target: usize, queue_id: i32) -> PyResult<usize> {
-        let found = &self.targets[target];
-        if let Some(known) = found.queues.get(&queue_id) {
-            return Ok(*known);
-        }
-        let mut queue = found.by_id.bind(py).get_item(queue_id as usize)?;
-        if queue.is_none() {
-            queue = found.object.bind(py).call_method1(intern!(py, "queue"), (queue_id,))?;
-        }
-        let same = self.queues.iter().position(|other| other.bind(py).is(&queue)); // of a topic that was found twice
-        let place = same.unwrap_or(self.queues.len());
-        if same.is_none() {
-            self.queues.push(queue.unbind());
-        }
-        self.targets[target].queues.insert(queue_id, place);
-        Ok(place)
-    }
-
-    fn add_record(&self, records: &mut Vec<u8>, message: &Message, data: &[u8], stored: &Stored) {
-        let (header, layout) = (&message.header, &self.layouts[message.layout]);
-        let body = &data[message.frame.body..message.frame.end];
+    /// Write a record to the front of `to`.
+    fn add_record(
+        &self,
+        to: &mut &mut [u8],
+        send: &Send,
+        message: &Message,
+        data: &[u8],
+        stored: &Stored,
+    ) -> io::Result<()> {
+        let (header, layout) = (&send.header, &self.targets.layouts[message.layout]);
+        let body = &data[message.body.0..message.body.1];
         let crc = crc32fast::hash(body) & 0x7FFF_FFFF;
-        records.extend_from_slice(&(message.size as u32).to_be_bytes());
-        records.extend_from_slice(&self.targets[message.target].magic.to_be_bytes());
-        records.extend_from_slice(&crc.to_be_bytes());
-        records.extend_from_slice(&header.queue_id.to_be_bytes());
-        records.extend_from_slice(&header.user_flag.to_be_bytes());
-        records.extend_from_slice(&stored.queue_offset.to_be_bytes());
-        records.extend_from_slice(&stored.position.to_be_bytes());
-        records.extend_from_slice(&(header.sys_flag & KEPT_SYS_FLAGS).to_be_bytes());
-        records.extend_from_slice(&header.born_ms.to_be_bytes());
-        records.extend_from_slice(&stored.born_host);
-        records.extend_from_slice(&stored.now_ms.to_be_bytes());
-        records.extend_from_slice(&stored.store_host);
-        records.extend_from_slice(&header.reconsume_times.to_be_bytes());
-        records.extend_from_slice(&0i64.to_be_bytes());
-        records.extend_from_slice(&(body.len() as u32).to_be_bytes());
-        records.extend_from_slice(body);
-        records.extend_from_slice(&layout.head);
-        records.extend_from_slice(&self.properties[message.begin..message.end]);
-        records.extend_from_slice(&layout.added);
+        to.write_all(&(message.size as u32).to_be_bytes())?;
+        to.write_all(&self.targets.all[send.target].magic.to_be_bytes())?;
+        to.write_all(&crc.to_be_bytes())?;
+        to.write_all(&header.queue_id.to_be_bytes())?;
+        to.write_all(&message.user_flag.to_be_bytes())?;
+        to.write_all(&stored.queue_offset.to_be_bytes())?;
+        to.write_all(&stored.position.to_be_bytes())?;
+        to.write_all(&(header.sys_flag & KEPT_SYS_FLAGS).to_be_bytes())?;
+        to.write_all(&header.born_ms.to_be_bytes())?;
+        to.write_all(&stored.born_host)?;
+        to.write_all(&stored.now_ms.to_be_bytes())?;
+        to.write_all(&stored.store_host)?;
+        to.write_all(&header.reconsume_times.to_be_bytes())?;
+        to.write_all(&0i64.to_be_bytes())?;
+        to.write_all(&(body.len() as u32).to_be_bytes())?;
+        to.write_all(body)?;
+        to.write_all(&layout.head)?;
+        to.write_all(&self.properties[message.properties.0..message.properties.1])?;
+        to.write_all(&layout.added)
     }
-}
 
-/// `stored_response_frame` of the twin.
-fn add_answer(answers: &mut Vec<u8>, header: &SendHeader, id_prefix: &[u8], stored: &Stored, key: &[u8]) {
-    let begin = answers.len();
-    answers.extend_from_slice(&[0; 8]);
-    answers.extend_from_slice(b"{\"code\":0,\"extFields\":{\"msgId\":\"");
-    answers.extend_from_slice(id_prefix);
-    let (position, queue_id, queue_offset) = (stored.position, header.queue_id, stored.queue_offset);
-    // Writing to a vector cannot fail.
-    let _ = write!(
-        answers,
-        "{position:016X}\",\"queueId\":\"{queue_id}\",\"queueOffset\":\"{queue_offset}\",\"transactionId\":\""
-    );
-    answers.extend_from_slice(key);
-    let opaque = header.opaque;
-    let _ = write!(
-        answers,
-        "\"}},\"flag\":1,\"language\":\"JAVA\",\"opaque\":{opaque},\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}}"
-    );
-    let length = (answers.len() - begin - 8) as u32;
-    answers[begin..begin + 4].copy_from_slice(&(length + 4).to_be_bytes());
-    answers[begin + 4..begin + 8].copy_from_slice(&length.to_be_bytes());
+    /// Add the answer to a send whose first message stands at `first`: position, queue offset.
+    fn answer(&self, to: &mut Vec<u8>, send: &Send, messages: &[Message], id_prefix: &[u8], first: (u64, i64)) {
+        let (position, offset) = first;
+        if send.header.is_batch {
+            let behind = messages.iter().scan(position, |at, message| {
+                let begin = *at;
+                *at += message.size as u64;
+                Some(begin)
+            });
+            add_batch_answer(to, &send.header, id_prefix, behind, offset);
+            return;
+        }
+        for message in messages {
+            let properties = &self.properties[message.properties.0..message.properties.1];
+            let key = self.targets.layouts[message.layout].key_in(properties).unwrap_or_default();
+            add_answer(to, &send.header, id_prefix, position, offset, key);
+        }
+    }
 }

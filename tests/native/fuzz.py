@@ -16,9 +16,10 @@ import numpy as np
 
 from dledger_broker.features.sending.tails import RecordTails
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
-from dledger_broker.kernel.records import magic_of
+from dledger_broker.kernel.records import magic_of, message_sizes
 from dledger_broker.kernel.requests import Request
 from dledger_broker.views import keyscan, scan
+from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import join_frame, split_frames
 from dledger_remoting.hosts import HostAddress
@@ -113,7 +114,8 @@ class Client:
 class Queue:
     """A queue with an offset to hand out."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
         self.staged_offset = 5
 
 
@@ -129,7 +131,7 @@ class Topic:
         self.topic_field = topic_field(name.encode())
         self.magic = magic_of(name.encode())
         self.layouts: dict[int, object] = {}
-        self.by_id = [Queue(), Queue()]
+        self.by_id = [Queue(0), Queue(1)]
 
 
 TAILS = RecordTails("DefaultCluster", "", UniqueKeyGenerator("10.0.0.1", 1, 1), lambda: 1)
@@ -160,16 +162,28 @@ def sound_sends(rng: random.Random) -> bytearray:
     for number in range(rng.randint(1, 3)):
         ext = {"a": "PG", "b": rng.choice(("T", "T", "U")), "c": "TBW102", "d": "4", "e": str(rng.randrange(3))}
         ext |= {"f": rng.choice(("0", "0", "1", "256")), "g": "1700000000000", "h": rng.choice(("0", "-7"))}
-        ext |= {"i": rng.choice(FORMS) % rng.randrange(1000), "j": "0", "k": "false", "m": "false"}
+        ext |= {"i": rng.choice(FORMS) % rng.randrange(1000), "j": "0", "k": "false"}
+        code, ext["m"] = rng.choice(((310, "false"), (310, "false"), (310, "true"), (320, "true"), (320, "false")))
         if rng.randrange(8) == 0:
             del ext[rng.choice(tuple(ext))]
-        command = {"code": 310, "extFields": ext, "flag": rng.choice((0, 0, 2)), "language": "JAVA", "opaque": number}
+        command = {"code": code, "extFields": ext, "flag": rng.choice((0, 0, 2)), "opaque": number}
+        command["language"] = rng.choice(("JAVA", "GO"))
         text = json.dumps(command, separators=(",", ":"), ensure_ascii=rng.random() < 0.8).encode()
         for _ in range(rng.choice((0, 0, 1, 2))):
             at, piece = rng.randrange(len(text)), rng.choice(TEXT_PIECES)
             text = text[:at] + piece + text[at + rng.choice((0, 1, len(piece))) :]
-        data += join_frame(0, text, bytes(rng.randrange(30)))
+        is_batch = code == 320 or ext.get("m") == "true"
+        data += join_frame(0, text, batch_body(rng) if is_batch else bytes(rng.randrange(30)))
     return data
+
+
+def batch_body(rng: random.Random) -> bytes:
+    """The body of a batch, mutated now and then."""
+    keys = [(rng.choice(FORMS) % rng.randrange(1000)).encode() for _ in range(rng.randint(1, 3))]
+    body = bytearray(encode_batch(BatchMessage(rng.choice((0, -7)), bytes(rng.randrange(9)), key) for key in keys))
+    if rng.random() < 0.3:
+        mutate(rng, body)
+    return bytes(body)
 
 
 def compare_sends(data: bytes) -> int:
@@ -212,14 +226,19 @@ def taken_by_twin(
     header_start, body_start, frame_end, serialize_type = frame
     send = decode_send_v2_json(data[header_start:body_start])
     assert send is not None
-    assert (send.code, send.flag & 1, serialize_type, send.ext.batch, send.ext.idempotent) == (310, 0, 0, False, False)
+    assert (send.code in {310, 320}, send.flag & 1, serialize_type, send.ext.idempotent) == (True, 0, 0, False)
     assert send.ext.write_alias is None
     assert not send.ext.sys_flag & 0xCC
     topic, body = topics[send.ext.topic], data[body_start:frame_end]
-    tail, key, tag_code, has_own_key = TAILS.complete(send.ext.properties.encode(), topic)
-    assert has_own_key
     request = Request(client, send.code, send.opaque, send.flag, 0, data[header_start:body_start], body, 1.0)
     queue = topic.by_id[send.ext.queue_id]
+    if send.ext.batch or send.code == 320:
+        messages, has_own_keys = TAILS.batch(body, topic)
+        assert has_own_keys
+        sizes = message_sizes(messages)
+        return request, send.ext, topic, queue, messages, b"", sizes, sum(sizes), 0, send.ext.queue_id
+    tail, key, tag_code, has_own_key = TAILS.complete(send.ext.properties.encode(), topic)
+    assert has_own_key
     message = (body, tail, send.ext.user_flag, tag_code)
     return request, send.ext, topic, queue, (message,), key, None, 88 + len(body) + len(tail), 0, send.ext.queue_id
 

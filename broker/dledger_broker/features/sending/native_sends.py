@@ -116,7 +116,7 @@ def _requests_of(run: SendRun) -> list[Request]:
 class NativeSendUnit:
     """The context of a staged unit, see `unit.SendUnit`."""
 
-    __slots__ = ("_failed", "_on_applied", "_run", "deadline", "extent", "requests", "runs", "settled")
+    __slots__ = ("_failed", "_messages", "_on_applied", "_run", "deadline", "extent", "requests", "runs", "settled")
 
     def __init__(
         self,
@@ -128,6 +128,7 @@ class NativeSendUnit:
         self._run: SendRun | None = run
         self._on_applied = on_applied
         self._failed = failed
+        self._messages = run.messages
         self.requests = run.count
         self.deadline = deadline
         self.runs: Sequence[QueueRun] = ()
@@ -152,7 +153,7 @@ class NativeSendUnit:
             origin.answer_frames(frames)
         for origin in oneway:
             origin.settle()
-        self._on_applied(self.requests, self.deadline)
+        self._on_applied(self._messages, self.deadline)
 
     def dropped(self, full: LogFullError | None) -> None:
         """See `StagedContext`."""

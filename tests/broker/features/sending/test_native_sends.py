@@ -16,6 +16,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.native_sends import NativeSendUnit
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.testing import BrokerInMemory
+from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.frame import join_frame, split_frames
 from dledger_remoting.record import iter_records
@@ -49,6 +50,13 @@ CHANGES: list[dict[str, str | None]] = [
     *[{"b": topic} for topic in ("T2", "Ä", "", "T1 ", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "NONE")],
     *[{name: "true"} for name in ("idempotent", "o", "ab")],
     *[{"writeAlias": "1"}, {"a": 'P"G'}, {"a": "P\\G"}, {"i": "\x01\x02"}],
+]
+
+MORE: list[dict[str, object]] = [
+    *[{}] * 6,
+    {"version": 479, "serializeTypeCurrentRPC": "JSON"},
+    {"remark": "r"},
+    {"language": "GO"},
 ]
 
 
@@ -90,9 +98,9 @@ def headers(draw: st.DrawFn) -> bytes:
     number = draw(st.integers(0, 99))
     changed = draw(st.sampled_from([{}] * 60 + CHANGES))
     ext = ext_of(number, draw(st.sampled_from(FORMS)), **changed)
-    code = draw(st.sampled_from([310] * 12 + [320, 10, 325, 11, -1]))
+    code = draw(st.sampled_from([310] * 8 + [320] * 5 + [10, 325, 11, -1]))
     flag = draw(st.sampled_from([0] * 12 + [2, 2, 3, 1, 6]))
-    more = draw(st.sampled_from([{}] * 6 + [{"version": 479, "serializeTypeCurrentRPC": "JSON"}, {"remark": "r"}]))
+    more = draw(st.sampled_from(MORE))
     command = sending(ext, number, flag, code, **more)
     if draw(st.integers(0, 9)) == 0:
         command = dict(draw(st.permutations(list(command.items()))))
@@ -104,7 +112,23 @@ def headers(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-FRAMES = st.tuples(headers(), st.sampled_from([b"", b"x", b"body" * 30]), st.sampled_from([0] * 15 + [1])).map(
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """The body of a batch, most of them usual."""
+    messages = []
+    for number in range(draw(st.integers(1, 4))):
+        form = draw(st.sampled_from(USUAL_FORMS * 3 + FORMS + ["WAIT\x01true\x02"]))
+        properties = form.format(key=KEY.format(number)).encode()
+        messages.append(BatchMessage(draw(st.integers(-1, 1)), draw(st.binary(max_size=9)), properties))
+    data = bytearray(encode_batch(messages))
+    if draw(st.integers(0, 4)) == 0:
+        at = draw(st.integers(0, len(data) - 1))
+        data[at : at + draw(st.integers(0, 4))] = draw(st.binary(max_size=4))
+    return bytes(data)
+
+
+BODIES = st.sampled_from([b"", b"x", b"body" * 30]) | batches()
+FRAMES = st.tuples(headers(), BODIES, st.sampled_from([0] * 15 + [1])).map(
     lambda one: join_frame(one[2], one[0], one[1])
 )
 TURNS = st.lists(
@@ -129,6 +153,7 @@ def play(broker: ServedBroker, turns: list[list[tuple[int, list[bytes]]]]) -> li
     counters = broker.counters
     return [
         bytes(broker.memory.node.log.data),
+        dict(counters.sizes.by_topic),
         [(client.frames, client.in_flight, client.settled) for client in clients],
         (counters.requests, counters.messages_in, counters.bytes_in),
     ]
@@ -165,9 +190,11 @@ class Staged:
 
         monkeypatch.setattr(node, "stage", noted)
 
-    def frame(self, body: bytes = b"x", form: str = USUAL_FORMS[0], flag: int = 0, **changed: str) -> bytes:
+    def frame(
+        self, body: bytes = b"x", form: str = USUAL_FORMS[0], flag: int = 0, code: int = 310, **changed: str
+    ) -> bytes:
         self.number += 1
-        command = sending(ext_of(self.number, form, **({"e": "0"} | changed)), self.number, flag)
+        command = sending(ext_of(self.number, form, **({"e": "0"} | changed)), self.number, flag, code)
         return join_frame(0, json.dumps(command, separators=(",", ":")).encode(), body)
 
     def send(self, *frames: bytes) -> None:
@@ -202,6 +229,54 @@ def test_ordinary_sends_of_a_turn_are_one_unit_of_the_native_part(staged: Staged
     assert isinstance(unit, NativeSendUnit)
     assert (unit.requests, unit.settled, staged.client.settled, staged.client.in_flight) == (3, True, 1, 0)
     assert staged.codes == [0, 0]
+    assert staged.stored == [b"1", b"2", b"3"]
+
+
+def batch_of(*bodies: bytes, form: str = USUAL_FORMS[0]) -> bytes:
+    keys = [form.format(key=KEY.format(number)).encode() for number in range(len(bodies))]
+    return encode_batch(BatchMessage(0, body, key) for body, key in zip(bodies, keys, strict=True))
+
+
+@pytest.mark.parametrize("kind", [{"code": 320}, {"m": "true"}])
+def test_batches_go_into_the_unit_of_the_native_part_with_other_sends(staged: Staged, kind: dict[str, Any]) -> None:
+    before = staged.broker.counters.messages_in
+    staged.send(staged.frame(b"1"), staged.frame(batch_of(b"2", b"3"), **kind), staged.frame(b"4"))
+    staged.broker.settle()
+    [unit] = staged.units
+    assert isinstance(unit, NativeSendUnit)
+    assert unit.requests == 3
+    assert staged.broker.counters.messages_in - before == 4
+    assert staged.stored == [b"1", b"2", b"3", b"4"]
+    assert staged.codes == [0, 0, 0]
+    ids = staged.client.answers[2].ext["msgId"].split(",")
+    assert [int(one[16:], 16) for one in ids] == [
+        record.physical_offset for record in records(staged.broker.client("reader").pull("T1", maxMsgNums="64"))[2:4]
+    ]
+
+
+def test_a_batch_with_one_unusual_message_is_left_to_the_twin_as_a_whole(staged: Staged) -> None:
+    bodies = batch_of(b"2") + batch_of(b"3", form="WAIT\x01true\x02")
+    staged.send(staged.frame(b"1"), staged.frame(bodies, code=320), staged.frame(b"4"))
+    staged.broker.settle()
+    assert [(type(unit).__name__, unit.requests) for unit in staged.units] == [("NativeSendUnit", 1), ("SendUnit", 2)]
+    assert staged.stored == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_batch_that_is_not_sound_is_refused_by_the_twin(staged: Staged) -> None:
+    sound = batch_of(b"1", b"2")
+    unsound = [sound[:-1], sound + b"\0", sound[:19] + b"\x7f" + sound[20:], b""]
+    unsound += [number.to_bytes(4, "big") + sound[4:] for number in (0, 2**31 - 1, 2**31, 2**32 - 1)]
+    staged.send(*(staged.frame(body, code=320) for body in unsound))
+    staged.broker.settle()
+    assert staged.codes == [ResponseCode.MESSAGE_ILLEGAL] * len(unsound)
+    assert staged.units == []
+
+
+def test_batches_that_are_handed_back_keep_their_code(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger_broker.features.quotas.admission.SendAdmission.limits", lambda _self, topics: True)
+    staged.send(staged.frame(batch_of(b"1", b"2"), code=320), staged.frame(batch_of(b"3"), m="true"))
+    staged.broker.settle()
+    assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
     assert staged.stored == [b"1", b"2", b"3"]
 
 
