@@ -34,6 +34,7 @@ FRESH = {
     "resets": range(500, 508),
     "classes": range(500, 502),
     "quotas": range(500, 503),
+    "accounts": range(500, 504),
 }
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -165,6 +166,14 @@ HAPPENINGS = {
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
     "quotas": ("quota set", "quotas told", "send held by a quota", "send refused by a quota"),
+    "accounts": (
+        "account changed",
+        "account deleted",
+        "accounts told",
+        "quota set",
+        "send refused to an account",
+        "send held by a quota",
+    ),
     "classes": ("judged by a class", "class filter died", "message popped", "popped message acknowledged"),
 }
 """What a short campaign of a scenario reaches."""

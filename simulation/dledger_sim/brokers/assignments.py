@@ -16,24 +16,18 @@ from dledger_remoting.assignments import (
     RequestModesBody,
 )
 from dledger_remoting.bodies import decode_body, encode_body
-from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.heartbeat import MessageModel
-from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer
-from dledger_sim.brokers.tenants import NOT_DONE
-from dledger_sim.brokers.workload import Workload
+from dledger_sim.brokers.setters import Setter
 from dledger_sim.log.invariants import require
 
 MODAL_GROUP: Final = "modal"
 """A group that nobody makes or deletes."""
 
 
-class ModeSetter(Client):
+class ModeSetter(Setter):
     """Sets modes, each of which has a number of its own, and asks for them all, and for assignments."""
-
-    def __init__(self, workload: Workload, number: int) -> None:
-        super().__init__(workload, number)
-        self._numbers = 0
 
     def act(self) -> None:
         """Set a mode, or ask."""
@@ -41,7 +35,7 @@ class ModeSetter(Client):
         if choice < 0.4:
             self._set()
         elif choice < 0.8:
-            self._ask()
+            self.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._told)
         else:
             self._ask_for_queues()
 
@@ -52,63 +46,38 @@ class ModeSetter(Client):
         return ModeKey(topic, self.random.choice([MODAL_GROUP, *sorted(clubs)]))
 
     def _set(self) -> None:
-        self._numbers += 1
-        key, mode = self._any_key(), Mode(self.random.random() < 0.5, 1_000 * self._numbers + self.number)
-        expected, change = self.workload.truth.expected, ("mode", key, mode)
-        expected.attempt(change)
+        key, mode = self._any_key(), Mode(self.random.random() < 0.5, self.next_number())
+        history = self.workload.truth.expected.modes[key]
 
-        def done(answer: Answer | None) -> None:
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._require(key, mode, answer, "a mode is set once it is applied")
-                self.workload.counts["mode set"] += 1
-            elif answer is not None and answer.code in NOT_DONE:
-                expected.refuse(change)
-            self.pause()
+        def told(answer: Answer) -> None:
+            self.require_known(history, mode, answer, "a mode is set once it is applied", key=key)
+            self.workload.counts["mode set"] += 1
 
         how = RequestMode.POP if mode.pops else RequestMode.PULL
         body = encode_body(RequestModeBody(*key, how, mode.pop_share_queues))
-        if not self.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, done, body=body):
-            expected.refuse(change)
-            self.pause()
-
-    def _ask(self) -> None:
-        def done(answer: Answer | None) -> None:
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._told(answer)
-            self.pause()
-
-        if not self.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {}, done):
-            self.pause()
+        self.change(RequestCode.SET_MESSAGE_REQUEST_MODE, ("mode", key, mode), told, ext={}, body=body)
 
     def _told(self, answer: Answer) -> None:
-        modes = decode_body(RequestModesBody, answer.body).message_request_mode_map
+        told = decode_body(RequestModesBody, answer.body).message_request_mode_map
         found = {
             ModeKey(topic, group): Mode(mode.mode is RequestMode.POP, mode.pop_share_queue_num)
-            for topic, groups in modes.items()
+            for topic, groups in told.items()
             for group, mode in groups.items()
         }
-        for key in {*found, *self.workload.truth.expected.modes}:
-            self._require(key, found.get(key), answer, "a mode is told as it was set last")
+        modes = self.workload.truth.expected.modes
+        for key in {*found, *modes}:
+            self.require_known(modes[key], found.get(key), answer, "a mode is told as it was set last", key=key)
         self.workload.counts["modes told"] += 1
-
-    def _require(self, key: ModeKey, found: Mode | None, answer: Answer, promise: str) -> None:
-        if answer.seen is None:
-            return
-        known = self.workload.truth.expected.modes[key].during(answer.seen.asked_at, self.workload.group.scheduler.now)
-        require(found in known, promise, key=key, found=found, known=known)
 
     def _ask_for_queues(self) -> None:
         """As one that broadcasts: who is asked gives all queues of the topic, or says nothing."""
         key = self._any_key()
 
-        def done(answer: Answer | None) -> None:
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                rows = decode_body(AssignmentsBody, answer.body).message_queue_assignments or []
-                queues = [row.message_queue.queue_id for row in rows]
-                require(queues == list(range(len(queues))), "a topic has each queue once", key=key, queues=queues)
-                self.workload.counts["queues assigned"] += bool(queues)
-            self.pause()
+        def told(answer: Answer) -> None:
+            rows = decode_body(AssignmentsBody, answer.body).message_queue_assignments or []
+            queues = [row.message_queue.queue_id for row in rows]
+            require(queues == list(range(len(queues))), "a topic has each queue once", key=key, queues=queues)
+            self.workload.counts["queues assigned"] += bool(queues)
 
         body = encode_body(QueryAssignmentBody(*key, self.name, message_model=MessageModel.BROADCASTING))
-        if not self.call(RequestCode.QUERY_ASSIGNMENT, {}, done, body=body):
-            self.pause()
+        self.ask(RequestCode.QUERY_ASSIGNMENT, told, body=body)

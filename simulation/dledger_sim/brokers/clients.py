@@ -18,6 +18,7 @@ from dledger_broker.frontend.forwarding import NO_FORWARD_FIELD
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.account_truth import ROOT_CREDENTIALS
 from dledger_sim.brokers.connection import Answer, Done, SimConnection
 from dledger_sim.brokers.service import FIRST_PORT, PORT_STEP
 from dledger_sim.brokers.workload import NOT_STORED, Workload
@@ -40,6 +41,8 @@ class Client:
         self.number = number
         self.random: Random = workload.random
         self.name = f"client-{number}"
+        self.credentials = ROOT_CREDENTIALS if workload.brokers.access else None
+        """The account that it signs for."""
         self._connection: SimConnection | None = None
         self._connections = count(1)
         self._believed = self.random.choice(workload.group.settings.names)
@@ -77,6 +80,7 @@ class Client:
         if self._no_forward:
             ext[NO_FORWARD_FIELD] = "true"
         command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext, body=body)
+        connection.credentials = self.credentials
 
         def answered(answer: Answer | None) -> None:
             if answer is not None:

@@ -14,6 +14,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.signatures import Credentials, signed
 from dledger_sim.brokers.watched import WatchedMachine
 from dledger_sim.log.group import Life, SimGroup
 from dledger_sim.log.invariants import require
@@ -113,6 +114,8 @@ class SimConnection:
         self.alias: int | None = None
         self.on_push: Pushed | None = None
         """The client's: it is told what the node asks of it, unless it understands no requests."""
+        self.credentials: Credentials | None = None
+        """The account that the client signs for."""
         self._numbers = count(FIRST_PUSHED)
         self._open = True
         life.on_killed.append(self._lost)
@@ -139,6 +142,8 @@ class SimConnection:
     def call(self, command: RemotingCommand, timeout_s: float, done: Done) -> None:
         """Send a request; `done` is told the answer.  Of a oneway request it is told None at once."""
         opaque = command.opaque = next(self._opaques)
+        if self.credentials is not None:
+            command.ext = signed(command.ext, bytes(command.body), self.credentials)
         frame = encode_command(command)
         if command.flag & FLAG_ONEWAY:
             self._scheduler.after(0.0, lambda: done(None))

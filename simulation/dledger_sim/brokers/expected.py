@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container
 from typing import Final, NamedTuple, TypeAlias
 
+from dledger_broker.features.accounts.table import DeleteAccount, PutAccount
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
@@ -20,6 +21,7 @@ from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaOwner
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from dledger_sim.brokers.account_truth import AccountTruth, accounts_of, change_of
 from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require
 
@@ -117,6 +119,7 @@ class Expected:
         """Below these positions the log need not be kept."""
         self.topic_versions: Final[History[int]] = History(0)
         """How often topics have changed."""
+        self.accounts: Final = AccountTruth()
         self.pins: dict[str, Pin] = {}
         self.features: dict[str, tuple[int, ...]] = {}
         self._attempts: Counter[Change] = Counter()
@@ -136,11 +139,15 @@ class Expected:
             if history.last is not None and (key.topic == topic or key.group == group):
                 history.put(index, moment, None)
 
-    def see_quota(self, put: PutQuota, index: int, moment: float) -> None:
-        """A quota is set, or taken back."""
-        self.see(("quota", put))
-        kept = put if put.messages or put.size else None
-        self.quotas[QuotaOwner(put.kind, put.name)].put(index, moment, kept)
+    def see_setting(self, command: PutQuota | PutAccount | DeleteAccount, index: int, moment: float) -> None:
+        """A quota, or an account, is put, or taken back."""
+        if isinstance(command, PutQuota):
+            self.see(("quota", command))
+            kept = command if command.messages or command.size else None
+            self.quotas[QuotaOwner(command.kind, command.name)].put(index, moment, kept)
+        else:
+            self.see(change_of(command))
+            self.accounts.see(command, index, moment)
 
     def see_committers(self, command: CommitOffsets, index: int, moment: float, void: Container[OffsetKey]) -> None:
         """Who commits, as every replica is to remember it for a while; what has no effect in `void` is left out."""
@@ -186,6 +193,7 @@ class Expected:
         self._same(node, index, "request modes", modes, dict(state.table(REQUEST_MODES)))
         quotas = [put for _, history in sorted(self.quotas.items()) if (put := history.last) is not None]
         self._same(node, index, "quotas", quotas, state.table(QUOTAS).rows())
+        self._same(node, index, "accounts", self.accounts.puts(), accounts_of(state))
         self._same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 

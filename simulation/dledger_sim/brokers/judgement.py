@@ -11,6 +11,7 @@ from dledger_broker.views.units import UNIT
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.topics import is_broker_written
+from dledger_sim.brokers.account_truth import ROOT_CREDENTIALS
 from dledger_sim.brokers.clients import pull_fields
 from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.delays import check_delivered
@@ -149,7 +150,9 @@ class Judge:
         require(refused, "the broker's own topics are not read", node=connection.key, topic=topic, answer=answer)
 
     def _connect(self, life: Life) -> SimConnection:
-        return SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)
+        connection = SimConnection(self._group, life, self._workload.random, address_of("n9"), 1 << 30)
+        connection.credentials = ROOT_CREDENTIALS if self._workload.brokers.access else None
+        return connection
 
     def _ask(self, connection: SimConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         answers: list[Answer | None] = []

@@ -27,6 +27,7 @@ _BROKERS: Final = (
     BrokerScenario("resets", resets=True),
     BrokerScenario("classes", classes=True),
     BrokerScenario("quotas", quotas=True),
+    BrokerScenario("accounts", accounts=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -41,6 +41,8 @@ CLIENTS: Final = (
     "repliers",
     "mode_setters",
     "quota_setters",
+    "account_setters",
+    "signers",
     "reset_members",
     "resetters",
 )
@@ -56,8 +58,8 @@ class BrokerScenario:
     consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
     administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
     `classes` consumers for which a class filter chooses, whose process dies now and then, with `quotas` producers that
-    send more than administrators let them. With `swarm` each seed has
-    some of all other kinds of clients besides, and some obstacles.
+    send more than administrators let them, with `accounts` producers that sign for accounts whose rights come and go.
+    With `swarm` each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class BrokerScenario:
         resets: bool = False,
         classes: bool = False,
         quotas: bool = False,
+        accounts: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -94,6 +97,7 @@ class BrokerScenario:
         self._resets = resets
         self._classes = classes
         self._quotas = quotas
+        self._accounts = accounts
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -153,6 +157,15 @@ class BrokerScenario:
             settings = replace(
                 settings, producers=random.choice((3, 6)), quota_setters=random.choice((1, 2)), think_s=0.05
             )
+        if self._accounts:
+            settings = replace(
+                settings,
+                producers=random.choice((0, 1)),
+                signers=random.choice((3, 6)),
+                account_setters=random.choice((1, 2)),
+                quota_setters=random.choice((0, 1)),
+                think_s=0.05,
+            )
         if self._delays:
             settings = replace(settings, delayers=random.choice((1, 2, 4)))
         brokers = BrokerSettings(
@@ -162,7 +175,7 @@ class BrokerScenario:
             offset_flush_ms=random.choice((20, 200)),
             forward_hold_ms=random.choice((300, 2000)),
         )
-        brokers = replace(brokers, class_filters=self._classes)
+        brokers = replace(brokers, class_filters=self._classes, access=self._accounts)
         obstacles = Obstacles()
         if self._swarm:
             settings, brokers, obstacles = _swarm(random, settings, brokers)

@@ -29,9 +29,11 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
+from dledger_broker.testing.access import guard
 from dledger_broker.testing.databases import MemoryDatabases
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
+from dledger_sim.brokers.account_truth import KEYS
 from dledger_sim.brokers.classes import CLASS_NAME, TARGET, MortalWorker
 from dledger_sim.brokers.connection import SimConnection
 from dledger_sim.brokers.obstacles import BusyNode, Obstacles, slow_down_reads
@@ -58,7 +60,7 @@ class BrokerSettings:
     Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
     those of another version: a node that is in `other_features` when it starts has these. Leases of locks, and what
     clients believe in, are so much shorter than usual: `lease_share`. With `class_filters` they have the one class of
-    `classes`.
+    `classes`, with `access` they judge requests by the accounts of `account_truth`.
     """
 
     units_per_file: int = 16
@@ -76,6 +78,7 @@ class BrokerSettings:
     transaction_check_max: int = 3
     lease_share: float = 1.0
     class_filters: bool = False
+    access: bool = False
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
@@ -147,6 +150,8 @@ class SimBroker:
         self.service = BrokerService(
             config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )
+        if settings.access:
+            guard(self.service, self.broker, KEYS)
         self.retention = self.service.parts[Retention]
         kept = RetentionPolicy(max_age_ms=settings.retention_ms)
         self.retention.policy = lambda: kept

@@ -14,6 +14,7 @@ from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.topics import SubscriptionGroupConfig
+from dledger_sim.brokers.accounts import AccountSetter, Signer
 from dledger_sim.brokers.assignments import ModeSetter
 from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
@@ -133,6 +134,8 @@ class BrokerTrial:
             *[Replier] * settings.repliers,
             *[ModeSetter] * settings.mode_setters,
             *[QuotaSetter] * settings.quota_setters,
+            *[AccountSetter] * settings.account_setters,
+            *[Signer] * settings.signers,
             *[ResetMember] * settings.reset_members,
             *[Resetter] * settings.resetters,
         ]

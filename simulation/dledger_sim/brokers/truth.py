@@ -21,6 +21,7 @@ from typing import Final
 from dledger.format import iter_commands
 from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
+from dledger_broker.features.accounts.table import DeleteAccount, PutAccount
 from dledger_broker.features.assignments.table import Mode, ModeKey, PutRequestMode
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.delay.records import DUE_TOPICS
@@ -215,19 +216,8 @@ class Truth:
             )
             position = base + place
             tag_code = tag_code_of(record.properties)
-            stored = Stored(
-                operation,
-                name,
-                topic.created,
-                queue_id,
-                offset,
-                position,
-                size,
-                tag_code,
-                self._now_ms,
-                entry.index,
-                self._moment,
-            )
+            times = (self._now_ms, entry.index, self._moment)
+            stored = Stored(operation, name, topic.created, queue_id, offset, position, size, tag_code, *times)
             queue.append(stored)
             if name in HIDDEN_TOPICS:
                 continue
@@ -235,6 +225,7 @@ class Truth:
             if is_sent:
                 self.newest[name].append(stored)
                 self.stored[operation] = stored
+                self.expected.accounts.check_stored(operation, self._moment)
         self._see_batches(places)
 
     def _see_who_remembers(self) -> None:
@@ -283,8 +274,8 @@ class Truth:
         match command:
             case PutTopic() | DeleteTopic() | PutGroup() | DeleteGroup() | PutRequestMode():
                 self._see_change(command, entry)
-            case PutQuota():
-                self.expected.see_quota(command, entry.index, self._moment)
+            case PutQuota() | PutAccount() | DeleteAccount():
+                self.expected.see_setting(command, entry.index, self._moment)
             case CommitOffsets(offsets=rows):
                 for group, topic, queue_id, offset in rows:
                     if self.pops.governs((group, topic, queue_id)):

@@ -67,6 +67,8 @@ class ClientSettings:
     repliers: int = 0
     mode_setters: int = 0
     quota_setters: int = 0
+    account_setters: int = 0
+    signers: int = 0
     reset_members: int = 0
     resetters: int = 0
     think_s: float = 0.1

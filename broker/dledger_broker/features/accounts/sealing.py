@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -45,10 +45,12 @@ def new_key() -> str:
 
 class KeyFile:
     """The keys of a node. `root_secrets` are those of the account that every node knows from its key file: who can read
-    the file can open all secrets anyway. `node_secret` is what the node signs with at name servers.
+    the file can open all secrets anyway. `node_secret` is what the node signs with at name servers. `nonces` makes what
+    sealed secrets begin with, none twice; random bytes by default.
     """
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
+    def __init__(self, keys: Sequence[bytes], nonces: Callable[[], bytes] | None = None) -> None:
+        self._nonces = nonces
         self._ciphers = {_id_of(key): _cipher_of(key) for key in keys}
         self.sealing_id = _id_of(keys[0])
         self.root_secrets: tuple[str, ...] = tuple(root_secret(key) for key in keys)
@@ -64,7 +66,7 @@ class KeyFile:
 
     def seal(self, secret: str, account: str) -> str:
         """The secret of an account as it may be stored."""
-        nonce = new_nonce()
+        nonce = new_nonce() if self._nonces is None else self._nonces()
         sealed = nonce + self._ciphers[self.sealing_id].encrypt(nonce, secret.encode(), account.encode())
         return f"{self.sealing_id}:{b64encode(sealed).decode()}"
 

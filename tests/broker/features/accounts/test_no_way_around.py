@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_broker import FakeClient, ServedBroker
 
-from dledger_broker.features.accounts.judge import Accounts
-from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.kernel.rights import ADMIN, Demand
+from dledger_broker.testing.access import guard
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
@@ -35,11 +34,7 @@ FOR_EVERY_ACCOUNT: Final = {
 def guarded() -> ServedBroker:
     """The broker of the tests of refusals, which has everything, with access control."""
     broker = served()
-    access = broker.service.requests._access
-    judge = Accounts(KEYS, "DefaultCluster")
-    judge.keep_table(broker.memory.machine.state)
-    broker.service.parts[AccountRequests].changes.keys = KEYS
-    access.guard(judge)
+    guard(broker.service, broker.memory.machine, KEYS)
     return broker
 
 
