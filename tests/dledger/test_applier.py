@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, seal
+from dledger.loop_holds import LoopHolds
 from dledger.replica.applier import Applier
 from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.replica.completions import Completions
@@ -20,6 +21,7 @@ class Turns:
     """An environment whose callbacks and blocking work run when a test says so."""
 
     def __init__(self) -> None:
+        self.holds = LoopHolds()
         self.soon: deque[Callable[[], None]] = deque()
         self.cold: deque[Callable[[], None]] = deque()
 

@@ -13,6 +13,7 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_identity
 
 from dledger.environment import Environment
 from dledger.errors import LogError
+from dledger.loop_holds import LoopHolds
 from dledger.replica.snapshotter import SLICE_S, Snapshotter
 from dledger.store.disk import Disk, OsDisk, OsFile
 from dledger.testing.disk import SimDisk
@@ -27,6 +28,7 @@ class Works:
     """
 
     def __init__(self, *, slices: bool = False) -> None:
+        self.holds = LoopHolds()
         self.due: deque[Callable[[], None]] = deque()
         self._slices = slices
         self._now = 0.0
