@@ -28,7 +28,6 @@ from dledger_remoting.headers import (
     decode_ext,
     encode_ext,
 )
-from dledger_remoting.headers_query import UNIQUE_KEY_QUERY_FIELD
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
 from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.range_reads import PinList, PinRow
@@ -62,8 +61,8 @@ from .errors import (
 from .group_moves import clone_group, reset_group
 from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
 from .live_settings import live_settings, set_live
-from .message_ids import message_by_id
-from .messages import MessageQueue, ReceivedMessage, messages_in
+from .lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, message_by_id, messages_by_key
+from .messages import MessageQueue, ReceivedMessage
 from .offsets import QueueOffsets, StartFrom, check_start
 from .quota_calls import put_quota, quotas
 from .routes import TopicRoute
@@ -72,11 +71,7 @@ from .tls import Tls
 BodyT = TypeVar("BodyT")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-MAX_TIMESTAMP_MS: Final = 2**63 - 1
-MAX_MESSAGES_BY_KEY: Final = 64
-"""How many messages with a key a broker gives at most, whatever it is asked for."""
 
-_NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
 _NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 _TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
@@ -454,13 +449,9 @@ class Admin:
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
-        ext = encode_ext(header) | ({UNIQUE_KEY_QUERY_FIELD: "true"} if unique else {})
-        names = sorted({queue.broker_group for queue in route.readable})
-        answers = await self._calls.ask_leaders(names, RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
-        found = [message for name, answer in answers.items() for message in messages_in(answer, name)]
-        matching = [message for message in found if key == message.message_id or key in message.keys]
-        matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
-        return matching[-max_messages:]
+        return await messages_by_key(
+            self._calls, {queue.broker_group for queue in route.readable}, header, unique=unique
+        )
 
     async def message_trace(
         self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY

@@ -18,9 +18,10 @@ from dledger_remoting.topics import (
 )
 from dledger_remoting.traces import Trace
 
-from .admin import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, Admin
+from .admin import Admin
 from .blocking import Blocking, ClosedAfterUse
 from .groups import GroupMember, QueueReader, QueueStatus
+from .lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS
 from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .routes import TopicRoute

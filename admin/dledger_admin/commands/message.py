@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from dledger_client import Admin, NoRouteError, NotFoundError, Producer, ReceivedMessage
-from dledger_client.admin import MAX_MESSAGES_BY_KEY
+from dledger_client.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.topics import TRACE_TOPIC
 from dledger_remoting.traces import Trace
 
