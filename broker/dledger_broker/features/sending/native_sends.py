@@ -23,6 +23,7 @@ from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.errors import OutcomeUnknown
 
 _JSON: Final = 0
+_SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 
 
 class NativeSends:
@@ -67,6 +68,9 @@ class NativeSends:
         """As `SendRequests.take_run`, up to the first send that the native part does not take; the last value says
         that it does not because of the unit's size, and has to be offered again after `flush`.
         """
+        _, data, frames = reads[number]
+        if place < len(frames) and not data.startswith(_SEND_PREFIXES, frames[place][0]):
+            return number, place, False  # who only pulls does not pay for a closer look
         if self._run is None:
             self._run = self._native.SendRun()
         run, before = self._run, self._run.count

@@ -280,6 +280,13 @@ def test_batches_that_are_handed_back_keep_their_code(staged: Staged, monkeypatc
     assert staged.stored == [b"1", b"2", b"3"]
 
 
+def test_what_begins_with_something_else_is_not_looked_at_by_the_native_part(staged: Staged) -> None:
+    sends = staged.broker.service.parts[SendRequests]._native
+    data = staged.frame(code=11) + staged.frame()
+    assert sends.take([(staged.client, data, split_frames(data, len(data))[0])], 0, 0, 0.0) == (0, 0, False)
+    assert sends._run is None
+
+
 def test_sends_stay_in_their_order_when_one_between_them_is_unusual(staged: Staged) -> None:
     staged.send(staged.frame(b"1"), staged.frame(b"2", "UNIQ_KEY\x01k\x02NEW\x01form\x02"), staged.frame(b"3"))
     staged.broker.settle()
