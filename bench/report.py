@@ -1,10 +1,13 @@
 """Shows a `Report` as tables, each figure beside what was asked of it and beside the machine's own limit."""
 
+import statistics
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from bench.limits import MachineLimits
-from bench.results import LoadReport, Report, quantile
+from bench.results import LoadReport, LoadRun, Report, quantile
 
 START_TARGET_S = 3.0
 IDLE_RSS_TARGET_MB, LOADED_RSS_TARGET_MB = 120, 300
@@ -22,6 +25,8 @@ def show(report: Report, console: Console) -> None:
     console.print(_limits_table(report.limits))
     if report.loads:
         console.print(_loads_table(report))
+    if report.crowds:
+        console.print(_crowds_table(report.crowds))
     if rest := _other_table(report):
         console.print(rest)
 
@@ -59,6 +64,25 @@ def _loads_table(report: Report) -> Table:
             verdict(f"{load.rss_anon_mb:.0f}", good=load.rss_anon_mb <= LOADED_RSS_TARGET_MB),
             verdict(str(load.errors), good=load.errors == 0),
             beside_the_limit(load, report.limits),
+        )
+    return table
+
+
+def _crowds_table(crowds: Mapping[str, Sequence[LoadRun]]) -> Table:
+    table = Table(title="Many consumers, medians of all runs", caption="CPU is µs per message, all nodes")
+    table.add_column("scenario", no_wrap=True)
+    for heading in ("received/s", "p50 ms", "p99 ms", "CPU", "RssAnon MB", "errors"):
+        table.add_column(heading, justify="right")
+    for name, runs in crowds.items():
+        errors = sum(sum(run.load.errors.values()) for run in runs)
+        table.add_row(
+            name,
+            f"{statistics.median(run.load.messages_per_s for run in runs):,.0f}",
+            f"{statistics.median(run.load.p50_us for run in runs) / 1000:.2f}",
+            f"{statistics.median(run.load.p99_us for run in runs) / 1000:.2f}",
+            f"{statistics.median(sum(node.cpu_us_per_message for node in run.nodes) for run in runs):.1f}",
+            f"{statistics.median(max(node.rss_anon_mb for node in run.nodes) for run in runs):.0f}",
+            verdict(str(errors), good=errors == 0),
         )
     return table
 

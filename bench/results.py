@@ -124,6 +124,7 @@ class Report(msgspec.Struct, kw_only=True):
     failover: FailoverReport | None
     restart: RestartReport | None = None
     queues: QueuesReport | None = None
+    crowds: dict[str, list[LoadRun]] = {}
 
     def start_times_s(self) -> list[float]:
         """Return how long each cluster took from its first process to its first acknowledged send."""

@@ -15,6 +15,7 @@ from bench.limits import measure_limits
 from bench.report import show
 from bench.results import Report
 from bench.scenarios import (
+    CROWDS,
     FAILOVER,
     IDLE,
     LOADS,
@@ -22,6 +23,7 @@ from bench.scenarios import (
     QUEUES,
     RESTART,
     Settings,
+    measure_crowd,
     measure_failovers,
     measure_idle,
     measure_load,
@@ -100,6 +102,8 @@ def measure(names: tuple[str, ...], settings: Settings, console: Console) -> Rep
                 report.failover = measure_failovers(settings)
             elif name == RESTART:
                 report.restart = measure_restarts(settings)
+            elif name in CROWDS:
+                report.crowds[name] = measure_crowd(name, settings)
             elif name == QUEUES:
                 report.queues = measure_queues(settings)
             else:

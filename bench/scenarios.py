@@ -4,7 +4,7 @@ another."""
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +13,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench.cluster import BenchCluster, Flush, running_cluster
+from bench.compiler import TAIL_SOURCE, build_generator
 from bench.failover import measure_failover
-from bench.generator import GeneratorError, Load, run_load
+from bench.generator import GeneratorError, Load, LoadResult, run_load
 from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun, QueuesReport, RestartReport
+from bench.tailing import Tail, run_tail
 from bench.usage import UsageMeter
 
 TOPIC = "bench"
@@ -46,11 +48,17 @@ LOADS = {
     "consume": LoadScenario("async", Load(mode="pull", messages_per_pull=32), 400_000),
 }
 IDLE, FAILOVER, RESTART, QUEUES = "idle", "failover", "restart", "queues"
-NAMES = (*LOADS, IDLE, FAILOVER, RESTART, QUEUES)
+CONSUMERS, LONG_POLLS = "consume-64", "long-polls"
+CROWDS = (CONSUMERS, LONG_POLLS)
+NAMES = (*LOADS, IDLE, FAILOVER, RESTART, QUEUES, *CROWDS)
 
 RESTART_LOG_BYTES = 4 << 30
 FEW_QUEUES, MANY_QUEUES = 8, 10_000
 _SPREAD = Load(connections=100, window=100, spread=True)
+_CONSUMERS = 64
+_FILL_OF_CROWD = Load(connections=_CONSUMERS, window=1, batch=32, queues=_CONSUMERS)
+_CROWD = Load(mode="pull", connections=_CONSUMERS, queues=_CONSUMERS)
+_TAIL = Tail(rate_per_s=40, consumers=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,32 @@ def measure_restarts(settings: Settings) -> RestartReport:
         return RestartReport(log_bytes=log_bytes, seconds=seconds)
 
 
+def measure_crowd(name: str, settings: Settings) -> list[LoadRun]:
+    """Have many consumers at a time, `settings.runs` times: 64 that read a backlog, a queue each, or 1,000 that wait.
+
+    Those that wait have a long poll each, 250 on every queue, so that each of 40 messages a second is received 250
+    times; a run's messages and latencies are those of receipts, from when a message was due.
+    """
+    return [(_crowd_reads if name == CONSUMERS else _crowd_waits)(settings) for _ in range(settings.runs)]
+
+
+def _crowd_reads(settings: Settings) -> LoadRun:
+    with _fresh_cluster(settings, "async") as (cluster, start_s):
+        topic = f"{TOPIC}-{_CONSUMERS}"
+        cluster.create_topic(topic, _CONSUMERS)
+        run = partial(run_load, settings.program, port=cluster.leader().client_port, topic=topic)
+        run(_FILL_OF_CROWD, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
+        cluster.await_equal()
+        return _measured(cluster, start_s, partial(run, _CROWD), settings)
+
+
+def _crowd_waits(settings: Settings) -> LoadRun:
+    program = build_generator(source=TAIL_SOURCE)
+    with _fresh_cluster(settings, "sync") as (cluster, start_s):
+        run = partial(run_tail, program, _TAIL, port=cluster.leader().client_port, topic=TOPIC)
+        return _measured(cluster, start_s, run, settings)
+
+
 def measure_queues(settings: Settings) -> QueuesReport:
     """Send to a topic with few queues and to one with many, in turns; all queues have messages and files before."""
     rates: dict[int, list[float]] = {FEW_QUEUES: [], MANY_QUEUES: []}
@@ -152,15 +186,14 @@ def _load_run(scenario: LoadScenario, settings: Settings) -> LoadRun:
         if scenario.load.mode == "pull":
             run(_FILL, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
             cluster.await_equal()
-        meter = UsageMeter(_pids_leader_first(cluster))
-        result = run(
-            scenario.load,
-            seconds=settings.seconds,
-            warmup_s=settings.warmup_s,
-            on_start=meter.begin,
-            on_end=meter.end,
-        )
-        return LoadRun(start_s=start_s, load=result, nodes=meter.nodes(result.messages))
+        return _measured(cluster, start_s, partial(run, scenario.load), settings)
+
+
+def _measured(cluster: BenchCluster, start_s: float, run: Callable[..., LoadResult], settings: Settings) -> LoadRun:
+    """Put a load on a cluster, and sample what its nodes use meanwhile."""
+    meter = UsageMeter(_pids_leader_first(cluster))
+    result = run(seconds=settings.seconds, warmup_s=settings.warmup_s, on_start=meter.begin, on_end=meter.end)
+    return LoadRun(start_s=start_s, load=result, nodes=meter.nodes(result.messages))
 
 
 @contextmanager

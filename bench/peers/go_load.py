@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.generator import LoadResult, run_generator
-from bench.peers.rows import BODY_BYTES, QUEUES, RATE_PER_S, TOPIC, Row
+from bench.peers.rows import BACKLOG_TOPIC, BODY_BYTES, QUEUES, RATE_PER_S, TOPIC, Row
 from bench.peers.service import Edges, Timing
 
 READY_S: Final = 90.0
@@ -30,14 +30,15 @@ class GoLoad:
     addresses: Sequence[str]
     batches: bool
 
-    def prepare(self) -> None:
-        """Make the topic, and wait until a message to it is acknowledged; raises `GeneratorError`."""
-        self._run("prepare", {"patience": READY_S}, READY_S)
+    def prepare(self, topic: str = TOPIC) -> None:
+        """Make a topic, and wait until a message to it is acknowledged; raises `GeneratorError`."""
+        self._run("prepare", topic, {"patience": READY_S}, READY_S)
 
     def fill(self, messages: int) -> LoadResult:
-        """Send so many messages; raises `GeneratorError`."""
+        """Send so many messages to a topic of their own; raises `GeneratorError`."""
+        self.prepare(BACKLOG_TOPIC)
         options = {"window": _FILL_WINDOW, "connections": QUEUES, "messages": messages, "seconds": FILL_S}
-        return self._run("send", options, FILL_S)
+        return self._run("send", BACKLOG_TOPIC, options, FILL_S)
 
     def measure(self, row: Row, timing: Timing, edges: Edges | None = None) -> LoadResult:
         """Run one row; raises `GeneratorError`."""
@@ -54,11 +55,13 @@ class GoLoad:
             options |= {"window": row.requests, "batch": row.batch}
         else:
             options["window"] = row.requests * row.batch
-        return self._run(row.mode, options, timing.seconds + timing.warmup_s, edges)
+        return self._run(row.mode, row.topic, options, timing.seconds + timing.warmup_s, edges)
 
-    def _run(self, mode: str, options: dict[str, float], seconds: float, edges: Edges | None = None) -> LoadResult:
+    def _run(
+        self, mode: str, topic: str, options: dict[str, float], seconds: float, edges: Edges | None = None
+    ) -> LoadResult:
         every: dict[str, object] = {
-            "service": self.service, "mode": mode, "addresses": ",".join(self.addresses), "topic": TOPIC,
+            "service": self.service, "mode": mode, "addresses": ",".join(self.addresses), "topic": topic,
             "partitions": QUEUES, "body": BODY_BYTES, **options,
         }  # fmt: skip
         return run_generator(

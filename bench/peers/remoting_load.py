@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compiler import TAIL_SOURCE, NoCompilerError, build_generator
-from bench.generator import Load, LoadResult, run_load
-from bench.peers.rows import BODY_BYTES, QUEUES, RATE_PER_S, TOPIC, Row
+from bench.generator import GeneratorError, Load, LoadResult, run_load
+from bench.peers.rows import BACKLOG_TOPIC, BODY_BYTES, QUEUES, RATE_PER_S, TOPIC, Row
 from bench.peers.service import CannotRunError, Edges, Timing
 from bench.tailing import Tail, run_tail
 
 PER_PULL = 32
 _FILL = Load(connections=QUEUES, window=8, batch=32, body_bytes=BODY_BYTES, queues=QUEUES)
 _FILL_S = 300.0
+_POLL_S = 0.05
 _READY = Load(window=1, body_bytes=BODY_BYTES, queues=QUEUES)
 
 
@@ -25,13 +27,22 @@ class RemotingLoad:
     tail: Path
     port: int
 
-    def send_one(self, seconds: float = 1.0) -> None:
-        """Send one message; raises `GeneratorError`."""
-        run_load(self.generator, _READY, port=self.port, topic=TOPIC, seconds=seconds, messages=1)
+    def await_send(self, timeout_s: float) -> None:
+        """Wait until a message is acknowledged, which makes the topic too; raises `GeneratorError`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                run_load(self.generator, _READY, port=self.port, topic=TOPIC, seconds=1.0, messages=1)
+            except GeneratorError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return
 
     def fill(self, messages: int) -> None:
-        """Send so many messages; raises `GeneratorError`."""
-        run_load(self.generator, _FILL, port=self.port, topic=TOPIC, seconds=_FILL_S, messages=messages)
+        """Send so many messages to a topic of their own; raises `GeneratorError`."""
+        run_load(self.generator, _FILL, port=self.port, topic=BACKLOG_TOPIC, seconds=_FILL_S, messages=messages)
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
         """Run one row; raises `GeneratorError`."""
@@ -59,7 +70,7 @@ class RemotingLoad:
             self.generator,
             load,
             port=self.port,
-            topic=TOPIC,
+            topic=row.topic,
             seconds=timing.seconds,
             warmup_s=timing.warmup_s,
             on_start=edges.begin,

@@ -8,6 +8,8 @@ from typing import Final, Literal
 from bench.cluster import Flush
 
 TOPIC: Final = "bench"
+BACKLOG_TOPIC: Final = "backlog"
+"""Has nothing but what the consumer is to find; what the other rows sent would lie between it in a common log."""
 QUEUES: Final = 4
 """Queues or partitions of the topic, where a service has them."""
 BODY_BYTES: Final = 1024
@@ -25,6 +27,11 @@ class Row:
     connections: int = 1
     requests: int = 1
     batch: int = 1
+
+    @property
+    def topic(self) -> str:
+        """Where it sends to or reads from."""
+        return BACKLOG_TOPIC if self.mode == "pull" else TOPIC
 
 
 def _sends(flush: Flush) -> dict[str, Row]:

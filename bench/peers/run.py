@@ -19,6 +19,7 @@ from bench.peers.measuring import Settings, fetch_all, measure
 from bench.peers.nats import Nats
 from bench.peers.ours import Ours, interpreter_build
 from bench.peers.results import OURS, Comparison, decode, encode
+from bench.peers.rocketmq import Rocketmq
 from bench.peers.rows import ROWS
 from bench.peers.service import Service, Timing
 from bench.peers.table import markdown, terminal_table
@@ -26,7 +27,7 @@ from bench.run import describe_machine
 from bench.stopping import stop_on_sigterm
 from dledger_sim.log.figures import write_section
 
-PEERS: Final[dict[str, Callable[[], Service]]] = {"nats": Nats, "kafka": Kafka}
+PEERS: Final[dict[str, Callable[[], Service]]] = {"nats": Nats, "kafka": Kafka, "rocketmq": Rocketmq}
 RUNS_DIR: Final = Path(__file__).resolve().parents[1] / "runs"
 BEGIN: Final = "<!-- figures: written by python -m bench.peers.run --page -->"
 END: Final = "<!-- end of figures -->"

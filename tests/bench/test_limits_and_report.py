@@ -147,6 +147,14 @@ def test_report_shows_figures_targets_and_errors() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 
+def test_report_shows_crowds_of_consumers() -> None:
+    report = Report(machine={}, limits=LIMITS, loads={}, idle=[], failover=None)
+    report.crowds = {"long-polls": load_report("sync", 10_000, 9_000, 8_000).runs}
+    text = shown(report)
+    assert "long-polls" in text
+    assert "9,000" in text
+
+
 def test_every_load_has_a_name_and_a_target() -> None:
     assert set(LOADS) < set(NAMES)
     assert all(scenario.target_messages_per_s > 0 for scenario in LOADS.values())

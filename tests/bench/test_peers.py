@@ -23,6 +23,7 @@ from bench.peers.measuring import Settings, fetch_all, measure
 from bench.peers.nats import VERSION, Nats
 from bench.peers.processes import Processes
 from bench.peers.results import Comparison, Figures, Skipped, decode, encode
+from bench.peers.rocketmq import Rocketmq
 from bench.peers.rows import ROWS
 from bench.peers.service import CannotRunError, RunningService, Timing
 from bench.peers.table import lines, markdown, terminal_table
@@ -102,10 +103,13 @@ def test_what_was_skipped_stands_in_the_table_with_its_reason() -> None:
     assert "it broke" in markdown(shown)
 
 
-def test_a_machine_without_java_has_no_kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", [Kafka(), Rocketmq()])
+def test_a_machine_without_java_has_neither_kafka_nor_rocketmq(
+    service: Kafka | Rocketmq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CannotRunError, match="no `java` on PATH, which runs Kafka"):
-        Kafka().fetch()
+    with pytest.raises(CannotRunError, match=f"no `java` on PATH, which runs {service.name}"):
+        service.fetch()
 
 
 @pytest.mark.parametrize(("fetch", "missing"), [("go", "no `go` on PATH"), ("mvn", "no `mvn` on PATH")])

@@ -1,0 +1,176 @@
+"""RocketMQ: a master and two slaves, sends acknowledged when the master and one slave have them.
+
+Of what 5.3.3 offers for replicas this is the form that syncs: its DLedger mode flushes every 10 ms whatever is
+configured, and acknowledges before. A slave answers when the message is in its page cache: in rows with fdatasync one
+disk has it, not a majority of them. The master is fixed here; the controller mode adds an election to the same way of
+copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.cluster import Flush
+from bench.generator import LoadResult
+from bench.peers.fetched import maven_jars, tool
+from bench.peers.kafka import WARM_UP
+from bench.peers.processes import HOST, Processes
+from bench.peers.remoting_load import RemotingLoad, build_generators
+from bench.peers.rows import ROWS, Row
+from bench.peers.service import Edges, Timing
+from dledger_chaos.rocketmq_jars import MODULES, VERSION
+from dledger_client import ClientError, SyncAdmin
+from dledger_client.testing.ports import find_free_block
+
+NODES: Final = ("n0", "n1", "n2")
+NAMESRV: Final = "namesrv"
+GROUP: Final = "broker-a"
+STATUS_S: Final = 2.0
+START_S: Final = 90.0
+_STEP: Final = 10
+_NAMESRV_PORT: Final = 50
+_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
+_OPEN: Final = (
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+_NAMESRV_CONFIG: Final = """\
+rocketmqHome={home}
+listenPort={port}
+kvConfigPath={home}/kvConfig.json
+configStorePath={home}/namesrv.properties
+"""
+_BROKER_CONFIG: Final = """\
+rocketmqHome={home}
+namesrvAddr={namesrv}
+brokerClusterName=DefaultCluster
+brokerName={group}
+brokerId={number}
+brokerRole={role}
+flushDiskType={flush}
+brokerIP1={host}
+brokerIP2={host}
+bindAddress={host}
+listenPort={port}
+haListenPort={ha}
+storePathRootDir={home}/store
+storePathCommitLog={home}/store/commitlog
+mappedFileSizeCommitLog=268435456
+autoCreateTopicEnable=true
+autoCreateSubscriptionGroup=true
+diskMaxUsedSpaceRatio=95
+totalReplicas=3
+inSyncReplicas=2
+minInSyncReplicas=2
+sendMessageThreadPoolNums=4
+useReentrantLockWhenPutMessage=true
+waitTimeMillsInSendQueue=10000
+timerWheelEnable=false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRocketmq:
+    """Three brokers that take messages."""
+
+    pids: Sequence[int]
+    load: RemotingLoad
+
+    def fill(self, messages: int) -> None:
+        """See `RunningService`."""
+        self.load.fill(messages)
+
+    def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
+        """See `RunningService`."""
+        return self.load.measure(row, timing, edges)
+
+
+class Rocketmq:
+    """See `Service`. For rows with fdatasync, `SYNC_FLUSH` on every broker; else `ASYNC_FLUSH`."""
+
+    name = "RocketMQ"
+    about = (
+        f"RocketMQ {VERSION}, a master and two slaves, SYNC_MASTER, inSyncReplicas=2, heap of 1 GB; sync: SYNC_FLUSH, "
+        "where a slave answers from its page cache"
+    )
+
+    def fetch(self) -> None:
+        """See `Service`."""
+        tool("java", "runs RocketMQ")
+        _jars()
+        build_generators()
+
+    @contextmanager
+    def running(self, flush: Flush, directory: Path) -> Iterator[RunningRocketmq]:
+        """See `Service`."""
+        generator, tail = build_generators()
+        offsets = [number * _STEP + port for number in range(len(NODES)) for port in range(4)]
+        base = find_free_block([*offsets, _NAMESRV_PORT])
+        ports = [base + 2 + number * _STEP for number in range(len(NODES))]  # a broker listens at two below, too
+        with Processes(directory) as processes:
+            _start(processes, directory, NAMESRV, _NAMESRV_CONFIG, {"port": base + _NAMESRV_PORT})
+            processes.wait_listening([base + _NAMESRV_PORT], START_S)
+            namesrv = f"{HOST}:{base + _NAMESRV_PORT}"
+            # Slaves learn the master's address when they register, so it comes first. `haMasterAddress` does not do:
+            # it is taken before there is a client that could use it, and nothing is asked later.
+            for numbers in ((0,), (1, 2)):
+                for number in numbers:
+                    values = _broker_values(flush, base, ports, number)
+                    _start(processes, directory, NODES[number], _BROKER_CONFIG, values)
+                for number in numbers:
+                    processes.wait(partial(_registered, namesrv, number), f"{NODES[number]} is registered", START_S)
+            load = RemotingLoad(generator, tail, ports[0])
+            load.await_send(START_S)  # which takes the master and one slave
+            load.measure(ROWS[f"{flush}-64x1"], WARM_UP, Edges(_nothing, _nothing))
+            yield RunningRocketmq(processes.pids(NODES), load)
+
+
+def _jars() -> Path:
+    modules = [("org.apache.rocketmq", f"rocketmq-{module}", VERSION) for module in MODULES]
+    return maven_jars(f"rocketmq-{VERSION}", modules)
+
+
+def _broker_values(flush: Flush, base: int, ports: Sequence[int], number: int) -> dict[str, object]:
+    return {
+        "namesrv": f"{HOST}:{base + _NAMESRV_PORT}",
+        "group": GROUP,
+        "number": number,
+        "role": "SLAVE" if number else "SYNC_MASTER",
+        "flush": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH",
+        "host": HOST,
+        "port": ports[number],
+        "ha": ports[number] + 1,
+    }
+
+
+def _registered(namesrv: str, number: int) -> bool:
+    """Tell whether the name server knows the broker with this number."""
+    try:
+        with SyncAdmin(namesrv, timeout=STATUS_S) as admin:
+            groups = admin.broker_groups()
+    except ClientError:
+        return False
+    return GROUP in groups and number in groups[GROUP].broker_addrs
+
+
+def _start(processes: Processes, directory: Path, name: str, template: str, values: Mapping[str, object]) -> None:
+    home = directory / name
+    home.mkdir()
+    config = home / "process.conf"
+    config.write_text(template.format(home=home, **values), encoding="utf-8")
+    if name == NAMESRV:
+        heap, main = ["-Xms64m", "-Xmx256m"], "org.apache.rocketmq.namesrv.NamesrvStartup"
+    else:
+        heap, main = ["-Xms512m", "-Xmx1g"], "org.apache.rocketmq.broker.BrokerStartup"
+    command = [tool("java", "runs RocketMQ"), *heap, "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC", *_OPEN]
+    command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{_jars()}/*"]
+    processes.start(name, [*command, main, "-c", str(config)], {"ROCKETMQ_HOME": str(home)})
+
+
+def _nothing() -> None:
+    """The edges of a load that is not counted."""
