@@ -47,6 +47,7 @@ from .flow import FlowControl, FlowReason
 from .leaders import LEADER_ID
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
 from .namespaces import Namespace
+from .placed import Placed
 from .progress import QueueProgress
 from .subscriptions import Subscription
 
@@ -58,7 +59,6 @@ _ANSWER_SECONDS: Final = 5.0
 MIN_PAUSE_SECONDS: Final = 0.025
 MAX_PAUSE_SECONDS: Final = 1.0
 _REFUSED_PAUSE_SECONDS: Final = 1.0
-_SHUNNED_SECONDS: Final = 30.0
 _MAX_REFUSED_PAUSE_SECONDS: Final = 16.0
 """A topic that is gone for good is neither asked for nor logged every second."""
 
@@ -237,10 +237,7 @@ class QueueFetcher:
         self._settled = asyncio.Event()
         self._address: str | None = None
         self._avoid: str | None = None
-        self._broker_id = LEADER_ID
-        """Where the last answer came with word to pull next."""
-        self._shunned: tuple[int, float] = (LEADER_ID, 0.0)
-        """A node that was led to and did not serve, and until when word to pull there is not followed."""
+        self._placed = Placed(core.loop)
         self._failures = 0
         self._refusals = 0
         self._pull: asyncio.Task[PullResult] | None = None
@@ -302,7 +299,7 @@ class QueueFetcher:
         led to that one.
         """
         group = self._core.routes.group(self.queue.broker_group)
-        is_led = self._broker_id != LEADER_ID and self._avoid is None
+        is_led = self._placed.broker_id != LEADER_ID and self._avoid is None
         if self._pull is not None and self._address != group.leader and not is_led:
             self._pull.cancel()
 
@@ -394,7 +391,7 @@ class QueueFetcher:
     async def _pull_once(self, offset: int) -> PullResult | None:
         """One pull, None after a failure that has been dealt with."""
         group = self._core.routes.group(self.queue.broker_group)
-        address = self._address = group.any_address(self._avoid, self._broker_id)
+        address = self._address = group.any_address(self._avoid, self._placed.broker_id)
         if address is None:
             self._core.routes.refresh_soon(self.queue.topic)
             await asyncio.sleep(_REFUSED_PAUSE_SECONDS)
@@ -421,7 +418,7 @@ class QueueFetcher:
         except ClientError as error:
             logger.debug("pull of %s from %s failed: %s", self.queue, address, error)
             group.doubt(address)
-            self._shun()
+            self._placed.shun()
             await self._pause(address)
             return None
         except RemotingError as error:
@@ -431,15 +428,8 @@ class QueueFetcher:
             self._pull = None
         self._failures = self._refusals = 0
         self._avoid = None
-        shunned, until = self._shunned
-        is_shunned = result.next_broker_id == shunned and self._core.loop.time() < until
-        self._broker_id = LEADER_ID if is_shunned else result.next_broker_id
+        self._placed.follow(result.next_broker_id)
         return result
-
-    def _shun(self) -> None:
-        """Nothing came from where an answer had led: the leader, which may reach that node, would lead there again."""
-        if self._broker_id != LEADER_ID:
-            self._shunned = self._broker_id, self._core.loop.time() + _SHUNNED_SECONDS
 
     def _suspend_seconds(self) -> float:
         return 0.0 if self._limits.finds_end and not self.drained else self._limits.suspend_seconds
@@ -459,7 +449,7 @@ class QueueFetcher:
         else:
             logger.warning("pull of %s from %s refused: code %d, %s", self.queue, address, error.code, error)
         self._core.routes.refresh_soon(self.queue.topic)
-        self._shun()
+        self._placed.shun()
         self._avoid = address
         pause = min(_REFUSED_PAUSE_SECONDS * (1 << min(self._refusals, 10)), _MAX_REFUSED_PAUSE_SECONDS)
         self._refusals += 1

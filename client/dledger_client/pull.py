@@ -30,6 +30,7 @@ from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offsets import QueueOffsets
 from .pauses import Pauses
+from .placed import Placed
 from .subscriptions import Filter, subscription
 from .tls import Tls
 
@@ -91,6 +92,7 @@ class PullConsumer:
         self._positions: dict[MessageQueue, int] = {}
         self._failing_since: dict[MessageQueue, float] = {}
         self._pulls: dict[MessageQueue, _Pull] = {}
+        self._placed: dict[MessageQueue, Placed] = {}
         self._turn = 0
         self._pauses = Pauses()
 
@@ -157,6 +159,7 @@ class PullConsumer:
             positions[queue] = position
         for queue in set(self._positions) - set(positions):
             self._drop_pull(queue)
+            self._placed.pop(queue, None)
         self._positions = positions
         self._failing_since.clear()
 
@@ -297,11 +300,12 @@ class PullConsumer:
         """The next messages of one queue, or none at the deadline. The position moves over what does not match."""
         core = self._started()
         group = core.routes.group(queue.broker_group)
+        placed = self._placed.setdefault(queue, Placed(core.loop))
         wanted = msgspec.structs.replace(self._subscription, topic=queue.topic)
         avoid: str | None = None
         while True:
             left = deadline - core.loop.time()
-            address = group.any_address(avoid)
+            address = group.any_address(avoid, placed.broker_id)
             if address is None:
                 raise DeadlineError(f"no node of {queue.broker_group} is known")
             try:
@@ -317,6 +321,7 @@ class PullConsumer:
                 )
             except ClientError as error:
                 group.doubt(address)
+                placed.shun()
                 failure = error
             except RemotingError as error:
                 failure = refusal(error)
@@ -326,6 +331,7 @@ class PullConsumer:
                     raise failure from error
             else:
                 self._failing_since.pop(queue, None)
+                placed.follow(result.next_broker_id)
                 if result.messages:
                     return result.messages, result.next_offset
                 if result.is_reset:
