@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pins.requests import _own_request
-from dledger_broker.features.pulling.requests import HELD
+from dledger_broker.features.pulling.passed_on import passed_on
+from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.features.sending.send import STORES
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
@@ -93,6 +95,10 @@ class FakeChannel:
         return True
 
 
+OWN_ID = 3
+"""The broker id at which the node serves readers."""
+
+
 class Node:
     """One node's forwarder, with everything around it faked."""
 
@@ -119,7 +125,8 @@ class Node:
         reads, changes = Route(self.run, Needs.LEADER, NO_EFFECT), Route(self.run, Needs.LEADER, CHANGES)
         if code == RequestCode.SEND_BATCH_MESSAGE:
             return Route(self.run, Needs.LEADER, STORES)
-        pulls, local = Route(self.run, Needs.NOTHING, HELD), Route(self.run, Needs.NOTHING, NO_EFFECT, forwarded=False)
+        held = passed_on(cast(Placement, self))
+        pulls, local = Route(self.run, Needs.NOTHING, held), Route(self.run, Needs.NOTHING, NO_EFFECT, forwarded=False)
         known = {RequestCode.GET_MAX_OFFSET: reads, RequestCode.PULL_MESSAGE: pulls, RequestCode.READ_PLAN: local}
         return known.get(RequestCode(code), changes)
 
@@ -132,6 +139,9 @@ class Node:
     ) -> None:
         self.received.append((origin, frame.header, received))
         self.principals.append(principal)
+
+    def id_without_leader(self) -> int:
+        return OWN_ID
 
     def run(self, request: Request) -> None:
         self.ran.append(request)
@@ -330,6 +340,16 @@ def test_a_new_leader_handles_its_own_clients_requests_in_order_too(node: Node) 
     node.channel.sent[0][2](b"\x01" + bytes(8))
     node.env.advance(0.1)
     assert [request.opaque for request in node.ran] == [1, 2]
+
+
+def test_a_pull_that_the_leader_does_not_answer_is_to_be_repeated_at_the_node_that_passed_it_on(node: Node) -> None:
+    """By the route that its client has, id 0 is the leader that has died."""
+    node.leader_is("n2")
+    node.pass_on(1, code=RequestCode.PULL_MESSAGE, queueOffset="7")
+    node.channel.sent[0][2](PeerGoneError("the link was lost"))
+    (answer,) = node.client.answers
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "7")
+    assert answer.ext["suggestWhichBrokerId"] == str(OWN_ID)
 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.GET_MAX_OFFSET])

@@ -73,6 +73,13 @@ class Placement:
         chosen = self._choose(topic, queue_id, behind_bytes)
         return self._own_id if chosen == MASTER_ID and self._is_changing else chosen
 
+    def id_without_leader(self) -> int:
+        """Where a reader pulls next whose pull was passed on to a leader that does not answer: here, by the id at which
+        this node serves readers. Id 0 may be that leader by its route.
+        """
+        own_id = self._reads_as()
+        return MASTER_ID if own_id is None else own_id
+
     def _choose(self, topic: str, queue_id: int, behind_bytes: int | None) -> int:
         config, leads = self._live.config, self._group.ready
         if not leads and self._is_changing:

@@ -21,6 +21,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.features.pulling.passed_on import passed_on
 from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
@@ -37,7 +38,7 @@ from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.roles import Roles
-from dledger_broker.kernel.routes import NO_EFFECT, Effect, Needs, Route
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -116,6 +117,7 @@ class PullRequests(Part):
     ) -> None:
         self._access = access
         self._placement = Placement(env, log, group, live, gossip, access)
+        self._held = passed_on(self._placement)
         self._machine = machine
         machine.on_state(self._keep_table)
         self._log = log
@@ -143,8 +145,8 @@ class PullRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD, rights=_READING),
-            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, HELD, rights=_READING),
+            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=_READING),
+            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=_READING),
             RequestCode.CHECK_CLIENT_CONFIG: Route(
                 self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=rights.ANY_ACCOUNT
             ),
@@ -467,30 +469,3 @@ class PullRequests(Part):
 
 def _nobody(_request: Request, _fields: PullFields) -> bool:
     return False
-
-
-def _pull_again(request: Request) -> None:
-    """Answer a pull that the leader did not: 20 at the offset that was asked for, so that the client repeats it."""
-    try:
-        offset = int(request.ext.get("queueOffset", ""))
-    except ValueError:
-        offset = 0
-    frame = pull_response_head(
-        request.opaque,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        offset,
-        0,
-        offset,
-        remark="the leader did not answer, pull again",
-        serialize_type=request.serialize_type,
-    )
-    if request.is_oneway:
-        request.origin.settle()
-    else:
-        request.origin.answer_frame(frame)
-
-
-PULL_ANSWER_TIMEOUT_S: Final = 65.0
-"""How long a pull that was passed on waits for the leader's answer: longer than the leader may hold it."""
-HELD: Final = Effect(changes=False, answer_timeout_s=PULL_ANSWER_TIMEOUT_S, unanswered=_pull_again)
-"""Later requests need not wait for the answer to a pull."""

@@ -246,6 +246,13 @@ def test_what_a_follower_was_told_long_ago_counts_no_more(spread: World) -> None
     assert set(spread.nodes["n1"].next_ids()) == {MASTER_ID}
 
 
+def test_a_follower_keeps_a_reader_whose_pull_the_leader_does_not_answer(spread: World) -> None:
+    assert [spread.nodes[name].placement.id_without_leader() for name in ("n1", "n2")] == [IDS["n1"], IDS["n2"]]
+    spread.nodes["n1"].obstacle = "an upgrade is under way"
+    assert spread.nodes["n1"].placement.id_without_leader() == MASTER_ID
+    assert World("off").nodes["n1"].placement.id_without_leader() == MASTER_ID
+
+
 def test_a_late_answer_of_who_led_before_places_nobody(spread: World) -> None:
     spread.lead("n1", 2)
     spread.env.advance(CHANGE_S + 6)
