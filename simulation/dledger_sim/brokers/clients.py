@@ -20,7 +20,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.account_truth import ROOT_CREDENTIALS
 from dledger_sim.brokers.connection import Answer, Done, SimConnection
-from dledger_sim.brokers.service import FIRST_PORT, PORT_STEP
+from dledger_sim.brokers.service import node_at
 from dledger_sim.brokers.workload import NOT_STORED, Workload
 from dledger_sim.log.invariants import require
 
@@ -113,7 +113,7 @@ class Client:
             return
         address = None if answer is None else answer.ext.get("leaderAddr")
         if address and not self._stays:
-            self._move(f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}")
+            self._move(node_at(address))
         elif answer is None or self.random.random() < 0.5:
             self._move(self.random.choice(self.workload.group.settings.names))
 

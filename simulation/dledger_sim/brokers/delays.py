@@ -10,7 +10,8 @@ from dledger_remoting.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.due import DueTruth
-from dledger_sim.brokers.workload import NOT_STORED, POSITION_DIGITS, Workload
+from dledger_sim.brokers.message_bodies import position_in
+from dledger_sim.brokers.workload import NOT_STORED, Workload
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -108,7 +109,7 @@ class Delayer(Client):
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             workload.counts["delayed send acknowledged"] += 1
             require(int(answer.ext["queueId"]) == queue_id, "a delayed send is answered with its queue", answer=answer)
-            position = int(answer.ext["msgId"][-POSITION_DIGITS:], 16)
+            position = position_in(answer.ext["msgId"])
             workload.truth.due.acknowledge(operation, position)
             if (handle := answer.ext.get("recallHandle")) is not None:
                 self._handles.append((operation, send.topic, handle))

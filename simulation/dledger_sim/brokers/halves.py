@@ -15,9 +15,9 @@ from dledger_remoting.heartbeat import HeartbeatData, ProducerData
 from dledger_remoting.record import decode_record
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer, SimConnection
-from dledger_sim.brokers.message_bodies import operation_of
+from dledger_sim.brokers.message_bodies import operation_of, position_in
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.brokers.workload import NOT_STORED, POSITION_DIGITS
+from dledger_sim.brokers.workload import NOT_STORED
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -79,7 +79,7 @@ class Transactor(Client):
                 workload.not_sent([operation])
             self.pause()
             return
-        position = int(answer.ext["msgId"][-POSITION_DIGITS:], 16)
+        position = position_in(answer.ext["msgId"])
         workload.truth.halves.half_acknowledged(operation, position)
         workload.counts["half stored"] += 1
         wishes = self.random.choice(

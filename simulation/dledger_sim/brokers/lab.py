@@ -28,6 +28,7 @@ _BROKERS: Final = (
     BrokerScenario("classes", classes=True),
     BrokerScenario("quotas", quotas=True),
     BrokerScenario("accounts", accounts=True),
+    BrokerScenario("aliases", aliases=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -45,6 +45,8 @@ CLIENTS: Final = (
     "signers",
     "reset_members",
     "resetters",
+    "stock_producers",
+    "stock_consumers",
 )
 
 
@@ -58,8 +60,9 @@ class BrokerScenario:
     consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
     administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
     `classes` consumers for which a class filter chooses, whose process dies now and then, with `quotas` producers that
-    send more than administrators let them, with `accounts` producers that sign for accounts whose rights come and go.
-    With `swarm` each seed has some of all other kinds of clients besides, and some obstacles.
+    send more than administrators let them, with `accounts` producers that sign for accounts whose rights come and go,
+    with `aliases` producers that send through write aliases, and consumers that read where they are told. With `swarm`
+    each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class BrokerScenario:
         classes: bool = False,
         quotas: bool = False,
         accounts: bool = False,
+        aliases: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -98,6 +102,7 @@ class BrokerScenario:
         self._classes = classes
         self._quotas = quotas
         self._accounts = accounts
+        self._aliases = aliases
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
@@ -176,6 +181,8 @@ class BrokerScenario:
             forward_hold_ms=random.choice((300, 2000)),
         )
         brokers = replace(brokers, class_filters=self._classes, access=self._accounts)
+        if self._aliases:
+            settings, brokers = _aliased(random, settings, brokers)
         obstacles = Obstacles()
         if self._swarm:
             settings, brokers, obstacles = _swarm(random, settings, brokers)
@@ -189,6 +196,22 @@ class BrokerScenario:
         if limits.clients is not None:
             settings = replace(settings, **{kind: min(getattr(settings, kind), limits.clients) for kind in CLIENTS})
         return BrokerTrial(random, settings, brokers, limits.operations, obstacles)
+
+
+def _aliased(
+    random: Random, settings: ClientSettings, brokers: BrokerSettings
+) -> tuple[ClientSettings, BrokerSettings]:
+    """Topics of one queue have no aliases; nodes hold a send for as long as an election may take."""
+    settings = replace(
+        settings,
+        producers=1,
+        consumers=1,
+        queues=max(settings.queues, 2),
+        stock_producers=random.choice((2, 4, 8)),
+        stock_consumers=random.choice((1, 3)),
+    )
+    reads = random.choice(("spread", "spread", "lagging", "off"))
+    return settings, replace(brokers, write_aliases=True, follower_reads=reads, forward_hold_ms=2000)
 
 
 def _swarm(

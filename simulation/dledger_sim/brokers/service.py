@@ -24,6 +24,7 @@ from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
+from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
@@ -49,6 +50,8 @@ from dledger_sim.log.scheduler import Scheduler
 HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 10911
 PORT_STEP: Final = 10
+LAG_BYTES: Final = 8 << 10
+"""Where only consumers that lag read from followers, these do."""
 CHUNK_BYTES: Final = 200
 """A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
 
@@ -60,7 +63,8 @@ class BrokerSettings:
     Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
     those of another version: a node that is in `other_features` when it starts has these. Leases of locks, and what
     clients believe in, are so much shorter than usual: `lease_share`. With `class_filters` they have the one class of
-    `classes`, with `access` they judge requests by the accounts of `account_truth`.
+    `classes`, with `access` they judge requests by the accounts of `account_truth`. Their topics have `write_aliases`,
+    and consumers are sent to followers, if told to: `follower_reads`.
     """
 
     units_per_file: int = 16
@@ -79,6 +83,8 @@ class BrokerSettings:
     lease_share: float = 1.0
     class_filters: bool = False
     access: bool = False
+    write_aliases: bool = False
+    follower_reads: str = "off"
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
@@ -86,6 +92,11 @@ class BrokerSettings:
 def address_of(name: str) -> HostAddress:
     """A node's client address."""
     return HostAddress(HOST, FIRST_PORT + PORT_STEP * int(name[1:]))
+
+
+def node_at(address: str) -> str:
+    """The node that has a port, of its own or of its write alias."""
+    return f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}"
 
 
 class SimBroker:
@@ -118,6 +129,9 @@ class SimBroker:
             transaction_check_interval_ms=settings.transaction_check_interval_ms,
             transaction_check_max=settings.transaction_check_max,
             class_filters={CLASS_NAME: TARGET} if settings.class_filters else {},
+            write_aliases=settings.write_aliases,
+            follower_reads=settings.follower_reads,
+            follower_reads_behind_bytes=LAG_BYTES,
         )
         self._life = life
         self._obstacles = obstacles
@@ -152,6 +166,8 @@ class SimBroker:
         )
         if settings.access:
             guard(self.service, self.broker, KEYS)
+        self.registrar = Registrar(self.broker, group, config)
+        """Says what name servers are to know; they are told by `name_server`."""
         self.retention = self.service.parts[Retention]
         kept = RetentionPolicy(max_age_ms=settings.retention_ms)
         self.retention.policy = lambda: kept

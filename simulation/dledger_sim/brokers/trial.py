@@ -26,6 +26,7 @@ from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
 from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers, share_in
+from dledger_sim.brokers.node_loss import check_node_loss
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.poppers import GROUPS as POP_GROUPS
 from dledger_sim.brokers.poppers import Popper, check_come_again
@@ -38,6 +39,7 @@ from dledger_sim.brokers.resets import ResetMember, Resetter
 from dledger_sim.brokers.restarts import Restarter
 from dledger_sim.brokers.retriers import Retrier
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
+from dledger_sim.brokers.stock_clients import StockConsumer, StockProducer
 from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
 from dledger_sim.brokers.waiters import Waiter
 from dledger_sim.brokers.workload import ClientSettings, Workload
@@ -97,6 +99,7 @@ class BrokerTrial:
         self.counts["request held"] += counters.forward_held
         self.counts["request expired"] += counters.forward_expired
         self.counts["forward refused"] += counters.forward_refusals
+        self.counts["request sent on again"] += counters.forward_repeats
         self.counts["outcome unknown"] += counters.outcomes_unknown
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
@@ -138,6 +141,8 @@ class BrokerTrial:
             *[Signer] * settings.signers,
             *[ResetMember] * settings.reset_members,
             *[Resetter] * settings.resetters,
+            *[StockProducer] * settings.stock_producers,
+            *[StockConsumer] * settings.stock_consumers,
         ]
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))
@@ -164,8 +169,11 @@ class BrokerTrial:
         if self.workload.settings.requesters:
             check_replied(group, self.workload)
         Judge(self.workload, group).judge()
+        if self.workload.brokers.write_aliases:
+            check_node_loss(group, self.workload)
         for broker in list(self._running):
             self._ended(broker)
+        self.workload.stock.check_copies(self.workload.truth.stored_again, self.counts["request sent on again"])
 
 
 class Founder(Client):

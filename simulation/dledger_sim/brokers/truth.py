@@ -93,6 +93,8 @@ class Truth:
         """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
         """Operations that were answered as certainly not stored."""
+        self.sent_again: set[int] = set()
+        """Operations that may be stored more than once: tried again, or sent through a write alias."""
         self.idempotent: dict[int, int] = {}
         """The first operation of the send, by each operation of a send that may be repeated."""
         self.batches: dict[int, list[int]] = {}
@@ -116,8 +118,8 @@ class Truth:
         self.window_ms = 0
         """So long the log remembers a send."""
         self._now_ms = 0
-        self.stored_again: set[int] = set()
-        """Idempotent operations that were forgotten and stored for the second time."""
+        self.stored_again: Counter[int] = Counter()
+        """Operations that were stored again: sent again, or idempotent and forgotten; how often."""
         self._digests: dict[int, int] = {}
         self._index = -1
 
@@ -256,18 +258,22 @@ class Truth:
     def _see_repetition(self, operation: int) -> None:
         """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""
         first = self.idempotent.get(operation)
-        forgotten = operation in self.due.stored_again or (
-            first is not None
-            and (
-                (first != operation and first in self.stored_again)
-                or self._may_forget()
-                or self.stored[first].position < self.trimmed_to
-                or self.stored[first].position not in self._remembered
-                or self._now_ms - self.stored[first].at_ms >= self.window_ms
+        forgotten = (
+            operation in self.due.stored_again
+            or operation in self.sent_again
+            or (
+                first is not None
+                and (
+                    (first != operation and first in self.stored_again)
+                    or self._may_forget()
+                    or self.stored[first].position < self.trimmed_to
+                    or self.stored[first].position not in self._remembered
+                    or self._now_ms - self.stored[first].at_ms >= self.window_ms
+                )
             )
         )
         require(forgotten, "no operation is stored twice", operation=operation, stored=self.stored[operation])
-        self.stored_again.add(operation)
+        self.stored_again[operation] += 1
         self.happened["send forgotten and stored again"] += 1
 
     def _see_command(self, command: Command, entry: CommittedEntry) -> None:

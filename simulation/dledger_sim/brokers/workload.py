@@ -16,20 +16,19 @@ from dledger_remoting.topics import PERM_READ_WRITE
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import OffsetKey, Stored
 from dledger_sim.brokers.filters import TAG_CHOICES
-from dledger_sim.brokers.message_bodies import encode_body, operation_of
+from dledger_sim.brokers.message_bodies import encode_body, operation_of, position_in
 from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
 from dledger_sim.brokers.reply_judge import ReplyJudge
 from dledger_sim.brokers.service import BrokerSettings
+from dledger_sim.brokers.stock_sends import StockSends
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
 BLAMES_FILES: Final = ("lacks the unit", "Corruption")
 """What is said of a file that is damaged."""
-POSITION_DIGITS: Final = 16
-"""A message id ends in so many hexadecimal digits: the physical offset."""
 NOT_STORED: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -71,6 +70,8 @@ class ClientSettings:
     signers: int = 0
     reset_members: int = 0
     resetters: int = 0
+    stock_producers: int = 0
+    stock_consumers: int = 0
     think_s: float = 0.1
     """Mean pause between two operations of one client."""
     timeout_s: float = 3.0
@@ -114,6 +115,7 @@ class Workload:
         self._pulls = PullJudge(self.truth)
         self.pops = PopJudge(self.truth.pops, self.counts)
         self.replies = ReplyJudge(self.counts)
+        self.stock = StockSends()
         self.decided: dict[int, int] = {}
         """What is to become of transactions, by operation: any producer of their group may be asked."""
         self.queue_holders: dict[OffsetKey, int] = {}
@@ -217,7 +219,7 @@ class Workload:
                 answer=answer,
             )
             for number, (operation, identity) in enumerate(zip(operations, identities, strict=True)):
-                position = int(identity[-POSITION_DIGITS:], 16)
+                position = position_in(identity)
                 self.truth.acknowledged(operation, queue_id, first + number, position)
                 self.stored_below = max(self.stored_below, position + 1)
             stored = self.truth.stored[operations[-1]]

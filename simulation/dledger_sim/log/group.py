@@ -103,6 +103,8 @@ class SimGroup:
         """Nodes that clients do not reach."""
         self.leaving: dict[str, Life] = {}
         """Nodes that are about to stop, and say so: no client comes, and those that are there go by and by."""
+        self.kept_down: set[str] = set()
+        """Nodes that nobody starts again for the moment."""
         self.clocks_jumped = False
         """Some wall clock has, at some time."""
         self.disks_filled = False

@@ -114,7 +114,7 @@ class Nemesis:
         if self._group.healthy():
             self._refused.clear()
         for name, node in self._group.nodes.items():
-            if node.life is not None:
+            if node.life is not None or name in self._group.kept_down:
                 continue
             self._refused[name] += 1
             if node.rotten and self._refused[name] > PATIENCE:

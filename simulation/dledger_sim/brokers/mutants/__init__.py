@@ -6,8 +6,8 @@ SQL92, `classes` those of class filters, `commits` those of consumer offsets, `r
 itself writes, `locks` those of queue locks, `halves` those of transactions, `pops` those of popped messages, `replies`
 those of replies, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
 `clocks` those of group time, `upgrades` those of nodes of different versions, `assignments` those of how groups consume
-topics, `resets` those of groups that are reset, `quotas` those of quotas, `accounts` those of access control, `state`
-those of other state and of views; `apply` puts one into a real process.
+topics, `resets` those of groups that are reset, `quotas` those of quotas, `accounts` those of access control, `aliases`
+those of write aliases, `state` those of other state and of views; `apply` puts one into a real process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from dledger_sim.brokers.mutants import (
     accounts,
+    aliases,
     assignments,
     busy,
     classes,
@@ -66,6 +67,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **resets.CATALOGUE,
     **quotas.CATALOGUE,
     **accounts.CATALOGUE,
+    **aliases.CATALOGUE,
 }
 
 

@@ -1,0 +1,68 @@
+"""Bugs of write aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dledger_broker.frontend import dispatch, forwarding
+from dledger_broker.kernel.requests import Request
+from dledger_namesrv import table
+from dledger_namesrv.aliases import alias_entries
+from dledger_namesrv.records import Group
+from dledger_namesrv.table import RouteTable
+from dledger_remoting.errors import RemotingError
+from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, alias_name
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("aliases")
+
+CATALOGUE.add(
+    "alias-stores-where-its-client-says",
+    "what a write alias takes goes to the queue that follows from its number",
+    (dispatch, "mark_send", lambda _request, _number: None),
+)
+
+
+def _fail(self: Request, error: RemotingError) -> None:
+    self.respond(error.code, error.remark, error.ext)
+
+
+CATALOGUE.add(
+    "send-that-went-on-twice-is-refused",
+    "a send that a leader may have stored is refused by no other one",
+    (Request, "fail", _fail),
+    (forwarding, "_refusal_in", lambda _response: None),
+)
+
+
+def _all_entries(group: Group, queues: QueueData, shown: BrokerData) -> Iterator[tuple[QueueData, BrokerData]]:
+    no_leader = msgspec.structs.replace(shown, broker_addrs={})
+    return _alias_entries(group, queues, no_leader)
+
+
+_alias_entries = alias_entries
+CATALOGUE.add(
+    "leader-has-an-alias-too",
+    "a route lists no write alias of the node that it shows as the leader",
+    (table, "alias_entries", _all_entries),
+)
+
+_cluster_info = RouteTable.cluster_info
+
+
+def _with_aliases(self: RouteTable, *, include_absent: bool = False) -> ClusterInfo:
+    found = _cluster_info(self, include_absent=include_absent)
+    for name, group in self._groups.items():
+        for number, alias in group.aliases.items():
+            listed = alias_name(name, number)
+            found.broker_addr_table[listed] = BrokerData(listed, "", {MASTER_ID: alias.address})
+    return found
+
+
+CATALOGUE.add(
+    "aliases-are-listed-as-brokers",
+    "no list of a cluster has write aliases",
+    (RouteTable, "cluster_info", _with_aliases),
+)

@@ -1,0 +1,147 @@
+"""Judge of what clients with an old route rely on: a whole group loses a node, and they go on.
+
+1. Consumers that follow suggestions settle; producers and consumers learn the route of the whole group. Each queue has
+   a pull that waits.
+2. A node is killed, the leader as often as not. Nobody asks for a route.
+3. Each send finds a node inside its own retries. Whoever does not read from the dead node is not sent there, and
+   reaches the end of its queue.
+4. Routes are asked for again: everybody else reaches the end, too, and nobody is sent to the dead node any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_remoting.route import MASTER_ID
+from dledger_sim.brokers.name_server import alias_nodes
+from dledger_sim.brokers.service import node_at
+from dledger_sim.brokers.stock_clients import Reading, Send, StockConsumer, StockProducer
+from dledger_sim.brokers.workload import Workload
+from dledger_sim.log.group import SimGroup
+from dledger_sim.log.invariants import require
+
+FIRST_OF_THE_LAST: Final = 40
+SETTLED_S: Final = 65.0
+"""Longer than a change of leadership counts, and than a follower waits before it tells the leader that it serves."""
+KNOWN_S: Final = 6.0
+"""By then a live leader has noticed that a node is dead, and a dead leader has a successor."""
+POLL_S: Final = 8.0
+PATIENCE_S: Final = 20.0
+STEP_S: Final = 0.1
+TIMEOUT_S: Final = 3.0
+ATTEMPTS: Final = 3
+"""As Java's producer has them."""
+
+
+def check_node_loss(group: SimGroup, workload: Workload) -> None:
+    """Raise `Violation` unless the clients go on. A group in which bytes have rotted may lose another node by it."""
+    if group.rotten:
+        return
+    producer = _LastProducer(workload, FIRST_OF_THE_LAST)
+    consumers = [_LastConsumer(workload, FIRST_OF_THE_LAST + 1), _LastConsumer(workload, FIRST_OF_THE_LAST + 2)]
+    group.scheduler.run_until(group.scheduler.now + SETTLED_S)
+    _read_to_the_end(group, [(one, reading) for one in consumers for reading in one.readings])
+    _check_route(group, producer, workload)
+    leader = group.leader
+    victim = workload.random.choice(sorted(group.nodes))
+    if leader is not None and workload.random.random() < 0.5:
+        victim = leader.name
+    workload.counts["leader lost at the end"] += leader is not None and victim == leader.name
+    lost_ids = {one.id_of(victim) for one in consumers} - {None, MASTER_ID}
+    for one in consumers:
+        for reading in one.readings:
+            one.pull(reading, POLL_S)
+    group.scheduler.run_until(group.scheduler.now + STEP_S)
+    elsewhere = [(one, reading) for one in consumers for reading in one.readings if one.node_of(reading) != victim]
+    if workload.brokers.follower_reads == "lagging":
+        elsewhere = []  # who falls behind just now may be sent where a node has died a moment ago
+    workload.counts["queue not read from the lost node"] += len(elsewhere)
+    group.kept_down.add(victim)
+    group.kill(victim)
+    known_at = group.scheduler.now + KNOWN_S
+    _send(group, workload, producer)
+    _read_to_the_end(group, elsewhere, victim)
+    group.scheduler.run_until(max(group.scheduler.now, known_at))
+    for one in consumers:
+        one.forget_routes()
+    _read_to_the_end(group, [(one, reading) for one in consumers for reading in one.readings])
+    for one in consumers:
+        for reading in one.readings:
+            require(reading.broker_id not in lost_ids, "no reader is sent to a node that is dead", reading=reading)
+    group.kept_down.clear()
+    group.start(victim)
+
+
+class _LastProducer(StockProducer):
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
+        self.period_s = float("inf")
+        self.timeout_s = TIMEOUT_S
+
+
+class _LastConsumer(StockConsumer):
+    def __init__(self, workload: Workload, number: int) -> None:
+        super().__init__(workload, number)
+        self.period_s = float("inf")
+        self.timeout_s = TIMEOUT_S
+
+    def forget_routes(self) -> None:
+        """It is time to ask again."""
+        self._routes.clear()
+
+    def id_of(self, node: str) -> int | None:
+        """The broker id under which the route lists a node."""
+        ids = (number for number, address in self.addresses(self.readings[0]).items() if node_at(address) == node)
+        return next(ids, None)
+
+
+def _check_route(group: SimGroup, producer: StockProducer, workload: Workload) -> None:
+    """A whole group's route lists every node: one as the leader, the others as write aliases."""
+    for topic in sorted(workload.lasting):
+        route = producer.route(topic)
+        aliases = set(alias_nodes(route).values())
+        leaders = {broker.broker_name for broker in route.broker_datas} - alias_nodes(route).keys()
+        require(
+            len(leaders) == 1 and len(aliases) == len(group.nodes) - 1,
+            "a route lists a write alias for every node but the leader",
+            topic=topic,
+            route=route,
+        )
+
+
+def _send(group: SimGroup, workload: Workload, producer: StockProducer) -> None:
+    """Send until every place of the route has been the first one."""
+    for topic in sorted(workload.lasting):
+        for _ in range(workload.settings.queues + len(group.nodes)):
+            send = producer.begin(topic, ATTEMPTS)
+            _wait(group, send)
+            require(send.outcome == "ok", "a send finds a node inside its own retries", send=send)
+
+
+def _wait(group: SimGroup, send: Send) -> None:
+    until = group.scheduler.now + PATIENCE_S
+    while not send.outcome:
+        require(group.scheduler.now < until, "a send ends", send=send)
+        group.scheduler.run_until(group.scheduler.now + STEP_S)
+
+
+def _read_to_the_end(group: SimGroup, readings: list[tuple[_LastConsumer, Reading]], victim: str | None = None) -> None:
+    """Pull until each queue has nothing more; nobody pulls from the victim."""
+    until = group.scheduler.now + PATIENCE_S
+    for _, reading in readings:
+        reading.is_at_end = False
+    while left := [(one, reading) for one, reading in readings if not reading.is_at_end]:
+        for one, reading in left:
+            require(
+                victim is None or one.node_of(reading) != victim,
+                "who reads from a node that lives is not sent to the dead one",
+                reading=reading,
+                victim=victim,
+            )
+            one.pull(reading)
+        require(
+            group.scheduler.now < until,
+            "a consumer that goes where it is told reaches the end",
+            left=[reading for _, reading in left],
+        )
+        group.scheduler.run_until(group.scheduler.now + STEP_S)
