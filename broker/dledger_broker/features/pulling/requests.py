@@ -191,10 +191,13 @@ class PullRequests(Part):
             header.max_msg_bytes or 0,
             header.roles,
         )
-        self.pull(request, fields)
+        self.pull(request, fields, is_bound=header.min_commit is not None)
 
-    def pull(self, request: Request, fields: PullFields) -> None:
-        """Check a pull, then read. Raises `RemotingError` with RocketMQ's code."""
+    def pull(self, request: Request, fields: PullFields, *, is_bound: bool = False) -> None:
+        """Check a pull, then read; one that is bound to this node reads nowhere but where it says.
+
+        Raises `RemotingError` with RocketMQ's code.
+        """
         if fields.roles is not None:
             self._roles.require(fields.roles)
         require_readable(fields.topic)
@@ -216,7 +219,7 @@ class PullRequests(Part):
             return
         if group is not None:
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
-        if self.take_over(request, fields):
+        if not is_bound and self.take_over(request, fields):
             return
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
             # Once: while the leader was confirmed the client may have committed a newer one.

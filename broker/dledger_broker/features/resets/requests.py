@@ -255,7 +255,7 @@ class Resets(Part):
         """Answer a pull of a queue that is reset; False, and nothing done, if its consumer knows of that."""
         key = (fields.consumer_group, fields.topic, fields.queue_id)
         pending = self._changes.table.pending.get(key)
-        if pending is None or request.confirmed:
+        if pending is None:
             return False
         if not self._group.ready:
             self._requests.fail(request, NotLeaderError(None, 0, "the leader says where a group that is reset goes on"))

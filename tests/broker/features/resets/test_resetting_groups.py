@@ -141,6 +141,21 @@ def test_a_consumer_that_stands_there_by_chance_has_not_seen_it(broker: ServedBr
     assert (pull(member, 10)[0], pending(broker)) == (NOTHING, None)
 
 
+def test_a_pull_that_came_before_its_clients_heartbeat_shows_that_a_reset_was_seen(broker: ServedBroker) -> None:
+    """It is refused at first, and answered once the leader is confirmed, when the heartbeat has come.
+
+    Else the client read on, was told again with its next pull, and got everything from there once more.
+    """
+    member = broker.client("node-a/1")
+    reset(broker, 0, queueId="0", offset="3")
+    assert query(member) == 3
+    sent = member.send(11, pull_ext("T1", offset=3, sysFlag="2", subscription="", subVersion="1"))
+    assert not member.has_answer(sent)
+    join(broker, "c1", "node-a/1")
+    broker.settle()
+    assert (member.answered(sent).code, pending(broker)) == (FOUND, None)
+
+
 def test_a_pull_that_waits_is_answered(broker: ServedBroker, member: FakeClient) -> None:
     waiting = member.send(11, _long_poll())
     broker.settle()
