@@ -53,9 +53,10 @@ PULL_ANSWERS = {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_NOT_LATEST,
 }
-"""Java's client pulls the queues of a rebalance before it heartbeats the new version of its subscription: 25."""
+"""Java's client pulls queues before it heartbeats its subscription (24), or the new version of that (25)."""
 OTHER_ANSWERS: dict[int, set[ResponseCode]] = {
     RequestCode.PULL_MESSAGE: PULL_ANSWERS,
     RequestCode.LITE_PULL_MESSAGE: PULL_ANSWERS,
