@@ -25,7 +25,7 @@ from dledger_remoting.properties import (
     find_property,
     without_broker_owned,
 )
-from dledger_remoting.record import KEPT_SYS_FLAGS, MessageRecord
+from dledger_remoting.record import KEPT_SYS_FLAGS, MAX_PROPERTIES_BYTES, MessageRecord
 
 _DELAYS: Final = frozenset(
     name.encode() for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
@@ -33,7 +33,10 @@ _DELAYS: Final = frozenset(
 
 
 def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | None) -> NewRecord:
-    """The message in a record as it goes to a retry or dead letter topic; None: without a delay."""
+    """The message in a record as it goes to a retry or dead letter topic; None: without a delay.
+
+    One whose properties have no room for what is added goes with its topic changed.
+    """
     properties = bytes(record.properties)
     added: dict[str, str] = {}
     if not find_property(properties, RETRY_TOPIC.encode()):
@@ -42,11 +45,13 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | N
         added[ORIGIN_MESSAGE_ID] = offset_message_id(record.store_host, record.physical_offset)
     if asked is not None:
         added[asked.name] = str(asked.value)
+    bare = _without_delays(properties)
+    whole = _with_properties(bare, added)
     return NewRecord(
         topic=topic,
         queue_id=queue_id,
         body=bytes(record.body),
-        properties=_with_properties(_without_delays(properties), added),
+        properties=whole if len(whole) <= MAX_PROPERTIES_BYTES else bare,
         flag=record.flag,
         sys_flag=record.sys_flag & KEPT_SYS_FLAGS,
         born_ms=record.born_timestamp,

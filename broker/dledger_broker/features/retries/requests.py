@@ -35,6 +35,7 @@ from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
     GroupNotExist,
+    MessageIllegal,
     OutcomeUnknown,
     QuorumTimeout,
     RemotingError,
@@ -169,17 +170,24 @@ class RetryRequests(Part):
     def _store_retry(
         self, request: Request, record: MessageRecord, topic: TopicState, asked: Asked, due: Due | None
     ) -> None:
-        """Store a message that waits until it is due."""
+        """Store a message that waits until it is due; one that has no room to say that comes again at once.
+
+        Refused, it could never be finished: what its client sends to the retry topic by itself has no room either.
+        """
         invariant(due is not None, "what comes again waits for a time to come", asked=asked)
         due = cast(Due, due)
         try:
             if self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
                 return
             queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
-            message = sent_back(record, topic.config.topic_name, queue_id, asked)
-            waiting = self._due_messages.waiting(message, due)
             done = partial(self._retry_stored, request, record)
-            self._due_messages.store((waiting,), done, sent_back=True)
+            try:
+                message = sent_back(record, topic.config.topic_name, queue_id, asked)
+                waiting = self._due_messages.waiting(message, due)
+            except MessageIllegal:
+                self._writer.write((sent_back(record, topic.config.topic_name, queue_id, None),), done=done)
+            else:
+                self._due_messages.store((waiting,), done, sent_back=True)
         except (RemotingError, LogError) as error:
             self._requests.fail(request, error)
             return

@@ -224,6 +224,16 @@ def test_a_message_of_4_mib_is_sent_back():
     assert len(stored(broker, SCHEDULE_TOPIC)[0].body) == 4 << 20
 
 
+@pytest.mark.parametrize("level", [0, -1])
+@pytest.mark.parametrize("length", [31_500, 31_700, 32_500, 32_650])
+def test_what_leaves_no_room_in_its_properties_comes_again_and_becomes_a_dead_letter(broker, client, length, level):
+    message = send(client, f"own\x01{'x' * length}\x02")
+    assert send_back(client, message, delayLevel=str(level)).code == 0
+    found = [*stored(broker, SCHEDULE_TOPIC), *stored(broker, RETRIES if level == 0 else DEAD_LETTERS)]
+    assert [(bytes(one.body), one.reconsume_times) for one in found] == [(b"body", 1)]
+    assert parse_properties(found[0].properties)["own"] == "x" * length
+
+
 def test_a_leader_that_loses_its_group_says_that_the_outcome_is_unknown(broker, client):
     ext = {"offset": str(retried(client, 16).physical_offset), "group": "CG", "delayLevel": "0"}
     broker.memory.create_topic(DEAD_LETTERS, queues=1)
