@@ -7,7 +7,8 @@ itself writes, `locks` those of queue locks, `halves` those of transactions, `po
 those of replies, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
 `clocks` those of group time, `upgrades` those of nodes of different versions, `assignments` those of how groups consume
 topics, `resets` those of groups that are reset, `quotas` those of quotas, `accounts` those of access control, `aliases`
-those of write aliases, `state` those of other state and of views; `apply` puts one into a real process.
+those of write aliases and of where readers are sent, `state` those of other state and of views; `apply` puts one
+into a real process.
 """
 
 from __future__ import annotations

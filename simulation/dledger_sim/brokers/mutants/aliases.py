@@ -1,11 +1,13 @@
-"""Bugs of write aliases."""
+"""Bugs of write aliases, and of where readers are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dledger_broker.clients.gossip import READS_AS
+from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.frontend import dispatch, forwarding
 from dledger_broker.kernel.requests import Request
 from dledger_namesrv import table
@@ -65,4 +67,20 @@ CATALOGUE.add(
     "aliases-are-listed-as-brokers",
     "no list of a cluster has write aliases",
     (RouteTable, "cluster_info", _with_aliases),
+)
+
+
+def _look_at_none(self: Placement) -> Sequence[int]:
+    return sorted(self._gossip.told(READS_AS).values())
+
+
+CATALOGUE.add(
+    "dead-followers-are-homes",
+    "a leader sends no reader to a node that it does not hear",
+    (Placement, "_look", _look_at_none),
+)
+CATALOGUE.add(
+    "new-leader-takes-its-readers-for-its-own",
+    "no reader is sent to id 0 while that may stand for a dead leader",
+    (Placement, "_is_changing", False),
 )
