@@ -6,9 +6,10 @@ import msgspec
 
 
 class Quota(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an account or a topic may be sent in a second, by all its senders together; 0 is no limit.
+    """What an account may send, or a topic may be sent, in a second, by all senders together; 0 is no limit.
 
-    `kind` is `account` or `topic`. `bytes_per_second` counts records as they are stored.
+    `kind` is `account` or `topic`; with `account-reads` or `topic-reads` it is what is read. `bytes_per_second` counts
+    records as they are stored.
     """
 
     kind: str
@@ -18,7 +19,7 @@ class Quota(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuotaRow(Quota, frozen=True, rename="camel", omit_defaults=True):
-    """A quota, and how many sends the node that answers has held and refused for it since its start."""
+    """A quota, and how many requests the node that answers has held and refused for it since its start."""
 
     held: int = 0
     refused: int = 0

@@ -1,4 +1,4 @@
-"""`dledger quota`: what accounts and topics may be sent in a second."""
+"""`dledger quota`: what accounts and topics may be sent in a second, and what of it may be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .client_calls import with_admin
 from .completing import broker_groups
 from .options import namesrv_option
 
-_kind_argument: Final = click.argument("kind", type=click.Choice(["account", "topic"]))
+_kind_argument: Final = click.argument("kind", type=click.Choice(["account", "topic", "account-reads", "topic-reads"]))
 _broker_groups_option: Final = click.option(
     "--broker-group",
     "broker_groups",
@@ -28,7 +28,7 @@ _broker_groups_option: Final = click.option(
 
 
 class QuotaLine(msgspec.Struct, frozen=True):
-    """A quota of a broker group; 0 is no limit. `held` and `refused` count sends, since the leader has started."""
+    """A quota of a broker group; 0 is no limit. `held` and `refused` count requests, since the leader has started."""
 
     broker_group: str
     kind: str
@@ -41,7 +41,9 @@ class QuotaLine(msgspec.Struct, frozen=True):
 
 @click.group(cls=HelpGroup)
 def quota() -> None:
-    """Set, list and delete quotas: what accounts and topics may be sent in a second, on each broker group."""
+    """Set, list and delete quotas: what accounts and topics may be sent in a second, on each broker group, and what may
+    be read.
+    """
 
 
 @quota.command("set")
@@ -58,6 +60,7 @@ def set_quota(
     """Set the quota of an account or a topic, there or not; it counts at once, and replaces the one before.
 
     Sends beyond it are held for up to a second, and then answered 2 (SYSTEM_BUSY), which not every client tries again.
+    Kinds that end with -reads limit pulls and pops: they are held for up to 5 seconds, and then answered 2.
     """
     if not messages and not size:
         raise WrongUsageError("--messages or --bytes is needed; delete takes a quota back")
@@ -68,7 +71,7 @@ def set_quota(
 @namesrv_option
 @output_option
 def list_quotas(namesrv: str, output: str) -> None:
-    """List the quotas of every broker group, with how many sends its leader has held and refused for each."""
+    """List the quotas of every broker group, with how many requests its leader has held and refused for each."""
 
     async def work(admin: Admin) -> list[QuotaLine]:
         return _lines(await admin.quotas())

@@ -104,7 +104,7 @@ class BrokerTrial:
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
         self.counts["repetition held"] += counters.idempotent_waits
-        meters = broker.service.parts[QuotaRequests].admission.meters().values()
+        meters = broker.service.parts[QuotaRequests].sends.meters().values()
         self.counts["send held by a quota"] += sum(meter.held for meter in meters)
         self.counts["send refused by a quota"] += sum(meter.refused for meter in meters)
         remembered = broker.broker.state.table(REMEMBERED)

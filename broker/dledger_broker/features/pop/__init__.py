@@ -28,6 +28,7 @@ from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
@@ -61,6 +62,7 @@ def _build(context: Context) -> PopRequests:
         AckRequests(machine, changes, clock, requests),
         Revivals(machine, env, live.own, clock, dues, changes, reads, groups),
         SharedNames(machine, context.access),
+        context.parts[QuotaRequests].reads,
     )
 
 

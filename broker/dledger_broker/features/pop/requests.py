@@ -30,6 +30,7 @@ from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.requests import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
@@ -96,7 +97,9 @@ class PopRequests(Part):
         acks: AckRequests,
         revivals: Revivals,
         shared_names: SharedNames,
+        quotas: Admission,
     ) -> None:
+        self._quotas = quotas
         self._shared_names = shared_names
         self._machine = machine
         self._env = env
@@ -179,7 +182,7 @@ class PopRequests(Part):
         """200050: take messages, at once or when they come."""
         header = decode_ext(PopHeader, request.ext)
         ask = self._asked(request, header)
-        if ask is not None:
+        if ask is not None and self._quotas.takes(request, header.topic, 0, 0):
             self._pop(request, header, ask, None)
 
     def _asked(self, request: Request, header: PopHeader) -> PopAsk | None:
@@ -295,7 +298,9 @@ class PopRequests(Part):
         count = sum(len(each.records) for each in taken)
         self.popped += count
         for each in taken:
-            self._counters.count_delivery(ask.group, each.row.topic, len(each.records), sum(map(len, each.records)))
+            size = sum(map(len, each.records))
+            self._counters.count_delivery(ask.group, each.row.topic, len(each.records), size)
+            self._quotas.charge(request, ask.topic, len(each.records), size)
         invisible_ms, is_ordered = command.invisible_ms, ask.is_ordered
         body = found_body(
             taken, ask.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
@@ -327,6 +332,7 @@ class PopRequests(Part):
         else:
             expire = partial(answer, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
             wait = wait_of(ask.group, ask.topic, ask.queue_id, has_filter=ask.message_filter is not None)
+            request.within_quotas = False  # others may have used them up when it is handled again
             self.held.hold(request, wait, self._deadline(request, header.poll_time), expire)
 
     @staticmethod
@@ -362,7 +368,8 @@ class PopRequests(Part):
         header = decode_ext(PeekHeader, request.ext)
         if not 1 <= header.max_msg_nums <= MAX_POP_MESSAGES:
             raise InvalidParameter(f"maxMsgNums {header.max_msg_nums} is outside 1..{MAX_POP_MESSAGES}")
-        self._peek(request, header, None)
+        if self._quotas.takes(request, header.topic, 0, 0):
+            self._peek(request, header, None)
 
     def _peek(self, request: Request, header: PeekHeader, read: Read | None) -> None:
         self._readable(header.topic, header.queue_id)
@@ -380,6 +387,7 @@ class PopRequests(Part):
         if taken:
             ext = found_ext(taken, now_ms, 0, choice.rest, is_ordered=False)
             body = b"".join(record for each in taken for record in each.records)
+            self._quotas.charge(request, topic, sum(len(each.records) for each in taken), len(body))
             request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
         else:
             ext = nothing_ext(now_ms, 0, choice.rest, is_ordered=False)

@@ -13,6 +13,7 @@ from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
@@ -32,6 +33,7 @@ def _build(context: Context) -> PullRequests:
         context.parts[GroupRequests].proposals,
         context.parts[ClassFilters],
         context.access,
+        context.parts[QuotaRequests].reads,
     )
 
 

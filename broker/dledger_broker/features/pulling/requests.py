@@ -27,6 +27,7 @@ from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
@@ -114,8 +115,10 @@ class PullRequests(Part):
         group_proposals: GroupProposals,
         classes: ClassFilters,
         access: Access,
+        quotas: Admission,
     ) -> None:
         self._access = access
+        self._quotas = quotas
         self._placement = Placement(env, log, group, live, gossip, access)
         self._held = passed_on(self._placement)
         self._machine = machine
@@ -221,9 +224,13 @@ class PullRequests(Part):
             self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
         if not is_bound and self.take_over(request, fields):
             return
-        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0 and not request.confirmed:
-            # Once: while the leader was confirmed the client may have committed a newer one.
+        commits = fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0
+        if commits and not request.confirmed and not request.committed:
+            # Once: while the leader was confirmed, or the pull waited, the client may have committed a newer one.
+            request.committed = True
             self._offsets.commit_by_pull(request, fields)
+        if not self._quotas.takes(request, fields.topic, 0, 0):
+            return
         self._read(request, fields, topic.queue(fields.queue_id), message_filter)
 
     # ---------------------------------------------------------------- reading
@@ -365,6 +372,7 @@ class PullRequests(Part):
 
     def _answer_found(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
         self._counters.count_delivery(fields.consumer_group, fields.topic, result.message_count, result.size)
+        self._quotas.charge(request, fields.topic, result.message_count, result.size)
         if request.is_oneway:
             request.origin.settle()
             return
@@ -413,11 +421,15 @@ class PullRequests(Part):
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
-        """Look again for a held pull, if its account may still have it; True if it was answered."""
+        """Look again for a held pull, if its account may still have it, and has not read too much; True if it was
+        answered, or waits for a quota.
+        """
         try:
             self._access.admit(pull.request, _READING)
         except RemotingError as refusal:  # also that this node cannot judge: an exception here would end it
             self._requests.fail(pull.request, refusal)
+            return True
+        if not self._quotas.takes_again(pull.request, pull.fields.topic):
             return True
         while True:
             result = self._look_again(pull)

@@ -1,14 +1,15 @@
-"""Admission of sends: those beyond a quota wait on the leader until there is room for them, or are refused.
+"""Admission of sends and of reads: those beyond a quota wait until there is room for them, or are refused.
 
-Nothing of a send that waits has been proposed. It is a request that is handled from the start when it goes on, by
-then of another topic, account or leader perhaps, and its quotas are then used once.
+Nothing of a request that waits has been done. It is handled from the start when it goes on, by then of another topic,
+account or leader perhaps. A send's quotas are used once, when it goes on. What a read brings is known once it is
+answered, and is missing to those behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.environment import Environment
 from dledger_broker.features.quotas.meters import HeldSend, Meter
@@ -23,18 +24,50 @@ HOLD_S: Final = 1.0
 """No send waits longer. Stock clients give up after 3 s."""
 TICK_S: Final = 0.02
 """How often is looked whether those that wait may go on."""
+READ_HOLD_S: Final = 5.0
+"""No read waits longer for a quota. Stock clients give up after 10 s at the soonest."""
 MAX_HELD: Final = 256
-"""Sends that wait for one quota; one more is refused at once."""
+"""Requests that wait for one quota; one more is refused at once."""
 MAX_HELD_BYTES: Final = 8 << 20
 """Bytes of them, but for the last one."""
 MAX_ALL_HELD_BYTES: Final = 128 << 20
 """Bytes that wait for all quotas, but for the last one of each."""
 
 
-class SendAdmission:
-    """Meters of the quotas on a leader; each leader begins with full ones."""
+class Scope(NamedTuple):
+    """What is admitted: the quotas that limit it, how long it waits for them, and what it is told then."""
 
-    def __init__(self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests) -> None:
+    account: QuotaKind
+    topic: QuotaKind
+    hold_s: float
+    advice: str
+    is_measured_first: bool
+    """Whether it is known how much one takes before it goes on."""
+
+
+SENDS: Final = Scope(
+    QuotaKind.ACCOUNT,
+    QuotaKind.TOPIC,
+    HOLD_S,
+    "this request stored nothing, send again later, and more slowly",
+    is_measured_first=True,
+)
+READS: Final = Scope(
+    QuotaKind.ACCOUNT_READS,
+    QuotaKind.TOPIC_READS,
+    READ_HOLD_S,
+    "this request read nothing, ask again later",
+    is_measured_first=False,
+)
+
+
+class Admission:
+    """Meters of the quotas of `scope` on a node; each leader begins with full ones."""
+
+    def __init__(
+        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, scope: Scope = SENDS
+    ) -> None:
+        self._scope = scope
         self._env = env
         self._group = group
         self._requests = requests
@@ -65,12 +98,12 @@ class SendAdmission:
         """Whether sends to these topics may be limited; asked once for many sends."""
         meters = self._present()
         return bool(meters) and (
-            self._of_accounts or any(QuotaOwner(QuotaKind.TOPIC, topic) in meters for topic in topics)
+            self._of_accounts or any(QuotaOwner(self._scope.topic, topic) in meters for topic in topics)
         )
 
     def takes(self, request: Request, topic: str, messages: int, size: int) -> bool:
-        """Whether a send goes on; else it waits, or was refused, and its sender hears of it. `size` in bytes."""
-        if request.within_quotas:
+        """Whether a request goes on; else it waits, or was refused, and its client hears of it. `size` in bytes."""
+        if request.within_quotas or not self._present():
             return True
         meters = self._meters_of(request.account, topic)
         if not meters:
@@ -84,9 +117,20 @@ class SendAdmission:
             self._refuse(blocked, request, now)
         else:
             blocked.held += 1
-            blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, now + HOLD_S))
+            blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, now + self._scope.hold_s))
             self._tick_later()
         return False
+
+    def takes_again(self, request: Request, topic: str) -> bool:
+        """As `takes`, for a read that went on, waited for messages, and finds some: others may have read meanwhile."""
+        request.within_quotas = False
+        return self.takes(request, topic, 0, 0)
+
+    def charge(self, request: Request, topic: str, messages: int, size: int) -> None:
+        """A read is answered with so much."""
+        if self._present():
+            for meter in self._meters_of(request.account, topic):
+                meter.take(messages, size)
 
     def release(self) -> None:
         """Nothing waits any more, and nothing will: this node stops, or leaves its group's route."""
@@ -113,6 +157,8 @@ class SendAdmission:
         """
         now, old, meters = self._env.now(), self._meters, dict[QuotaOwner, Meter]()
         for quota in table.rows():
+            if quota.kind not in (self._scope.account, self._scope.topic):
+                continue
             owner = QuotaOwner(quota.kind, quota.name)
             meter = old.pop(owner) if owner in old else Meter(quota, now)
             if meter.quota != quota:
@@ -124,10 +170,10 @@ class SendAdmission:
                 meters[owner] = meter
                 self._env.call_soon(self._let_all_go)
         self._meters = meters
-        self._of_accounts = any(owner.kind == QuotaKind.ACCOUNT for owner in meters)
+        self._of_accounts = any(owner.kind == self._scope.account for owner in meters)
 
     def _meters_of(self, account: str, topic: str) -> list[Meter]:
-        owners = (QuotaOwner(QuotaKind.ACCOUNT, account), QuotaOwner(QuotaKind.TOPIC, topic))
+        owners = (QuotaOwner(self._scope.account, account), QuotaOwner(self._scope.topic, topic))
         return [meter for owner in owners if (meter := self._present().get(owner)) is not None]
 
     def _is_full(self, meter: Meter) -> bool:
@@ -169,7 +215,10 @@ class SendAdmission:
             hand_over()
 
     def _let_go(self, meter: Meter, now: float) -> None:
-        """Let sends go on for as long as there is something left, those that have waited longest first."""
+        """Let requests go on for as long as there is something left, those that have waited longest first.
+
+        Only one read at a time: what it brings is known some turns later, and all would go on before that.
+        """
         while meter.waiting and not meter.is_used_up(now):
             send = meter.next()
             meters = self._meters_of(send.request.account, send.topic)
@@ -177,6 +226,8 @@ class SendAdmission:
             if other is None:
                 _use(send.request, meters, send.messages, send.size)
                 self._requests.run(send.request)
+                if not self._scope.is_measured_first:
+                    return
             elif self._is_full(other):
                 self._refuse(other, send.request, now)
             else:
@@ -188,7 +239,7 @@ class SendAdmission:
 
     def _refuse(self, meter: Meter, request: Request, now: float) -> None:
         meter.refused += 1
-        self._requests.fail(request, SystemBusy(meter.refusal(now)))
+        self._requests.fail(request, SystemBusy(f"{meter.refusal(now)}: {self._scope.advice}"))
 
     def _on_role(self) -> None:
         """Another leader takes what waits, by its own meters; this node's are full when it leads again."""

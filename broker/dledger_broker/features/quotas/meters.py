@@ -125,13 +125,10 @@ class Meter:
         return sends
 
     def refusal(self, now: float) -> str:
-        """What a send is told that cannot go through."""
+        """Why a request cannot go through."""
         quota = self.quota
         if self._bytes.is_empty(now) and not self._messages.is_empty(now):
             what = f"{quota.size} bytes/s"
         else:
             what = f"{quota.messages} messages/s" if quota.messages else f"{quota.size} bytes/s"
-        return (
-            f"the quota of {quota.kind} {quota.name}, {what}, is used up: this request stored nothing, send again "
-            "later, and more slowly"
-        )
+        return f"the quota of {quota.kind} {quota.name}, {what}, is used up"

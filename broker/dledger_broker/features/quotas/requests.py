@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dledger.errors import LogError
-from dledger_broker.features.quotas.admission import SendAdmission
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.quotas.meters import Meter
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner
 from dledger_broker.kernel import rights
@@ -31,8 +31,9 @@ _LABELS: Final = ("kind", "name")
 class QuotaRequests(Part):
     """Sets quotas on the leader, and tells them; `admission` is what sends ask."""
 
-    def __init__(self, machine: BrokerMachine, requests: Requests, admission: SendAdmission) -> None:
-        self.admission = admission
+    def __init__(self, machine: BrokerMachine, requests: Requests, sends: Admission, reads: Admission) -> None:
+        self.sends = sends
+        self.reads = reads
         self._machine = machine
         self._requests = requests
         self._on_their_way: Counter[QuotaOwner] = Counter()
@@ -56,17 +57,18 @@ class QuotaRequests(Part):
     def labelled_gauges(self) -> Sequence[LabelledGauge]:
         """See `Part.labelled_gauges`."""
         return (
-            LabelledGauge("quota_held", "Sends that had to wait for a quota, on this node", _LABELS, self._held),
-            LabelledGauge("quota_refused", "Sends refused for a quota, on this node", _LABELS, self._refused),
+            LabelledGauge("quota_held", "Requests that had to wait for a quota, on this node", _LABELS, self._held),
+            LabelledGauge("quota_refused", "Requests refused for a quota, on this node", _LABELS, self._refused),
         )
 
     def release(self) -> None:
         """See `Part.release`."""
-        self.admission.release()
+        self.sends.release()
+        self.reads.release()
 
     @property
     def _meters(self) -> Mapping[QuotaOwner, Meter]:
-        return self.admission.meters()
+        return {**self.sends.meters(), **self.reads.meters()}
 
     def _held(self) -> Iterator[Sample]:
         """Of each quota, of which there are at most `MAX_QUOTAS`."""
@@ -124,7 +126,7 @@ class QuotaRequests(Part):
 def _check(put: PutQuota) -> None:
     """Raises `InvalidParameter`."""
     if put.kind not in tuple(QuotaKind):
-        raise InvalidParameter(f"kind {put.kind[:64]!r}: expected account or topic")
+        raise InvalidParameter(f"kind {put.kind[:64]!r}: expected {', '.join(QuotaKind)}")
     if not 1 <= len(put.name) <= MAX_NAME_CHARS or not put.name.isprintable():
         raise InvalidParameter(f"name {put.name[:64]!r}: expected 1 to {MAX_NAME_CHARS} characters")
     for name, rate in (("messagesPerSecond", put.messages), ("bytesPerSecond", put.size)):

@@ -18,10 +18,12 @@ NAME: Final = "quotas"
 
 
 class QuotaKind(StrEnum):
-    """Whose sends a quota limits."""
+    """What a quota limits: what an account sends, what a topic is sent, and what of them is read."""
 
     ACCOUNT = "account"
     TOPIC = "topic"
+    ACCOUNT_READS = "account-reads"
+    TOPIC_READS = "topic-reads"
 
 
 class QuotaOwner(NamedTuple):

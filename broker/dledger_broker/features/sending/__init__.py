@@ -41,7 +41,7 @@ def _build(context: Context) -> SendRequests:
         requests,
         idempotent,
         context.parts[DueMessages],
-        context.parts[QuotaRequests].admission,
+        context.parts[QuotaRequests].sends,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from dledger.errors import LogError, LogFullError
 from dledger.invariants import known
 from dledger.native_part import NativePart, SendRun
-from dledger_broker.features.quotas.admission import SendAdmission
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES, UnitsOnTheirWay
 from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.kernel.contexts import QueueRun
@@ -37,7 +37,7 @@ class NativeSends:
         live: LiveConfig,
         counters: BrokerCounters,
         targets: SendTargets,
-        quotas: SendAdmission,
+        quotas: Admission,
         on_their_way: UnitsOnTheirWay,
         store_host: bytes,
         id_prefix: bytes,

@@ -27,7 +27,7 @@ from dledger.errors import LogError
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.delay.asked import asked_delay
 from dledger_broker.features.delay.messages import DueMessages
-from dledger_broker.features.quotas.admission import SendAdmission
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
@@ -108,7 +108,7 @@ class SendRequests(Part):
         requests: Requests,
         idempotent: IdempotentSends,
         due_messages: DueMessages,
-        quotas: SendAdmission,
+        quotas: Admission,
     ) -> None:
         self._machine = machine
         self._idempotent = idempotent

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dledger_broker.features.quotas.admission import SendAdmission
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.quotas.table import PutQuota, QuotaOwner, QuotaTable
 from dledger_broker.kernel.requests import Request
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("quotas")
 
-_takes = SendAdmission.takes
+_takes = Admission.takes
 
 
-def _take_what_is_held(self: SendAdmission, request: Request, topic: str, messages: int, size: int) -> bool:
+def _take_what_is_held(self: Admission, request: Request, topic: str, messages: int, size: int) -> bool:
     _takes(self, request, topic, messages, size)
     return True
 
@@ -20,7 +20,7 @@ def _take_what_is_held(self: SendAdmission, request: Request, topic: str, messag
 CATALOGUE.add(
     "held-send-is-stored-at-once",
     "of a send that waits for a quota nothing is stored before it goes on",
-    (SendAdmission, "takes", _take_what_is_held),
+    (Admission, "takes", _take_what_is_held),
 )
 
 

@@ -202,7 +202,10 @@ def test_a_thousand_quotas_are_all_however_many_are_set_at_once(client: FakeClie
 @pytest.mark.parametrize(
     ("body", "remark"),
     [
-        ({"kind": "host", "name": "a", "messagesPerSecond": 1}, "kind 'host': expected account or topic"),
+        (
+            {"kind": "host", "name": "a", "messagesPerSecond": 1},
+            "kind 'host': expected account, topic, account-reads, topic-reads",
+        ),
         ({"kind": "topic", "name": "", "messagesPerSecond": 1}, "name '': expected 1 to 128 characters"),
         ({"kind": "topic", "name": "a", "bytesPerSecond": -1}, "bytesPerSecond -1 is outside"),
     ],

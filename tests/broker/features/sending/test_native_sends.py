@@ -273,7 +273,7 @@ def test_a_batch_that_is_not_sound_is_refused_by_the_twin(staged: Staged) -> Non
 
 
 def test_batches_that_are_handed_back_keep_their_code(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dledger_broker.features.quotas.admission.SendAdmission.limits", lambda _self, topics: True)
+    monkeypatch.setattr("dledger_broker.features.quotas.admission.Admission.limits", lambda _self, topics: True)
     staged.send(staged.frame(batch_of(b"1", b"2"), code=320), staged.frame(batch_of(b"3"), m="true"))
     staged.broker.settle()
     assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
@@ -344,7 +344,7 @@ def test_a_send_overtaken_by_a_deletion_goes_to_the_next_topic_of_that_name(stag
 def test_sends_to_a_topic_with_a_quota_are_looked_at_one_by_one(
     staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admission = "dledger_broker.features.quotas.admission.SendAdmission"
+    admission = "dledger_broker.features.quotas.admission.Admission"
     counted: list[tuple[str, int]] = []
     monkeypatch.setattr(f"{admission}.limits", lambda _self, topics: "T1" in set(topics))
     monkeypatch.setattr(
