@@ -8,6 +8,7 @@ import pytest
 from dledger_admin.cluster.bootstrap import founding_manifest
 from dledger_admin.cluster.config_files import Overrides, broker_table, namesrv_table
 from dledger_admin.cluster.layout import ClusterLayout
+from dledger_admin.cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions
 from dledger_admin.cluster.securing import how_to_connect, is_secured, make_secure, secure_folder
 from dledger_admin.errors import AdminError
 from dledger_broker.config import build_config as build_broker_config
@@ -81,3 +82,19 @@ def test_five_lines_say_how_to_connect_and_no_secret(layout):
     for path in re.findall(rf"{re.escape(str(secure_folder(layout)))}/[\w.]+", "\n".join(lines)):
         assert Path(path).exists()
     assert Tls(secure_folder(layout) / "ca.pem").context()
+
+
+def test_the_variables_for_a_shell_follow_the_ports_at_each_start(tmp_path, monkeypatch, ports):
+    """Also where that does not say --secure again."""
+    monkeypatch.setattr(RunningCluster, "spawn", lambda _: None)
+    told = []
+    base_port, namesrv_port = ports
+    for namesrv, secure in ((namesrv_port, True), (namesrv_port + 1, False)):
+        options = UpOptions(
+            tmp_path / "data", groups=1, nodes=1, namesrv_port=namesrv, base_port=base_port, secure=secure
+        )
+        setup = ClusterSetup.prepare(options)
+        setup.start()
+        told.append((setup.layout.namesrv_address, contents(setup.layout)["client.env"].decode()))
+    assert told[0][0] != told[1][0]
+    assert all(f"DLEDGER_NAMESRV={address}\n" in text for address, text in told)

@@ -38,7 +38,7 @@ from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
-from .securing import make_secure
+from .securing import is_secured, make_secure
 from .starting import START_TIMEOUT_S, Patience
 from .validation import check_broker_config, check_namesrv_config
 
@@ -89,7 +89,7 @@ class ClusterSetup:
         manifest = complete_bootstrap(self.layout, self.manifest)
         if read_manifest(self.layout.data_dir) != manifest:
             write_manifest(self.layout.data_dir, manifest)
-        if self.secure:
+        if self.secure or is_secured(self.layout):  # what names the ports follows them
             make_secure(self.layout)
         write_config_files(self.layout, manifest, self.overrides)
         cluster = RunningCluster(self.layout)
