@@ -16,6 +16,7 @@ from dledger.errors import LogError, TooLargeError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked, Due
 from dledger_broker.features.delay.messages import DueMessages, WaitingMessage
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_seed
 from dledger_broker.features.sending.gathering import Gathering
@@ -33,6 +34,8 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD_BYTES
 
 DeliverAtOnce: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
 """Takes a message whose time has come."""
+GoesOn: TypeAlias = Callable[[Request, str, bytes], bool]
+"""Whether quotas let a send to a topic go on, which has these properties."""
 
 _REQUEST: Final = itemgetter(0)
 _SEED: Final = itemgetter(8)
@@ -66,7 +69,11 @@ class DelayedSends:
         idempotent: IdempotentSends,
         id_prefix: bytes,
         deliver_at_once: DeliverAtOnce,
+        quotas: Admission,
+        goes_on: GoesOn,
     ) -> None:
+        self._quotas = quotas
+        self._goes_on = goes_on
         self._counters = counters
         self._requests = requests
         self._tails = tails
@@ -88,7 +95,18 @@ class DelayedSends:
             self._deliver_at_once(request, fields, target, queue_id)
         elif not self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
             send = self._checked(request, fields, target, queue_id, due)
-            self._gathering.add(send, send.waiting.size)
+            if self._is_admitted(send, request, fields, target.topic):
+                self._gathering.add(send, send.waiting.size)
+
+    def _is_admitted(self, send: DelayedSend, request: Request, fields: SendV2Fields, topic: str) -> bool:
+        """Whether quotas let a send go on. One that repeats another one is answered as that, whatever is used up: if a
+        quota refused it, its sender would hear that nothing was stored.
+        """
+        if self._quotas.limits((topic,)) and _SEED(send.compared):
+            self._gathering.flush()  # what came before is compared with, too
+            if not self._idempotent.without_repetitions([send.compared]):
+                return False
+        return self._goes_on(request, topic, fields.properties.encode())
 
     def close(self) -> None:
         """Answer what is under way: this node will not learn its outcome."""

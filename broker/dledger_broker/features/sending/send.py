@@ -129,9 +129,8 @@ class SendRequests(Part):
         self._gathering: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
-        self._delayed = DelayedSends(
-            env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix, self._add_at_once
-        )
+        around = env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix
+        self._delayed = DelayedSends(*around, self._add_at_once, quotas, self._goes_on)
         self._halves: Halves | None = None
         self._native: NativeSends | None = None
         """What it holds came before what is pending."""
@@ -308,8 +307,7 @@ class SendRequests(Part):
         of_retry = target.retry_group is not None
         asked = None if is_batch or target.redirected else asked_delay(properties, of_retry=of_retry)
         if asked is not None:
-            if self._goes_on(request, target.topic, properties):
-                self._delayed.take(request, fields, target, queue_id, asked)
+            self._delayed.take(request, fields, target, queue_id, asked)
             return
         self._collect(request, fields, properties, target, queue_id, self._tails.complete)
 

@@ -23,8 +23,8 @@ def remembering(broker: ServedBroker) -> FakeClient:
     return client
 
 
-def send(client: FakeClient, key: str) -> int:
-    return client.send(310, send_ext("T1", properties=f"UNIQ_KEY\x01{key}\x02", idempotent="true"), b"x")
+def send(client: FakeClient, key: str, asks: str = "") -> int:
+    return client.send(310, send_ext("T1", properties=f"UNIQ_KEY\x01{key}\x02{asks}", idempotent="true"), b"x")
 
 
 def test_a_repetition_is_answered_as_the_first_was_though_the_quota_is_used_up(remembering: FakeClient) -> None:
@@ -51,3 +51,17 @@ def test_what_is_no_repetition_counts_though_it_opts_in(remembering: FakeClient)
     assert codes(remembering, opaques) == [0]
     remembering.broker.advance(2 * HOLD_S)
     assert codes(remembering, opaques) == [0, 0, BUSY, BUSY]
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_repetition_of_a_delayed_message_is_answered_as_the_first_was(remembering: FakeClient, settles: bool) -> None:
+    """Also of one that came in the same turn, whether that is staged or not."""
+    first = send(remembering, "K1", "DELAY\x013\x02")
+    if settles:
+        remembering.broker.settle()
+    again = send(remembering, "K1", "DELAY\x013\x02")
+    another = send(remembering, "K2", "DELAY\x013\x02")
+    remembering.broker.advance(HOLD_S / 2)
+    assert codes(remembering, [first, again, another]) == [0, 0]
+    assert remembering.answered(again).ext["queueOffset"] == remembering.answered(first).ext["queueOffset"]
+    assert told(remembering) == {"topic T1": (1, 0)}
