@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 from dledger.errors import ConfigError
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -82,6 +82,17 @@ class NativePart(Protocol):
 
     def scan_runs(self, records: bytes | memoryview, log_position: int) -> list[tuple[bytes, int, int, bytes]] | None:
         """`dledger_broker.views.scan.scan_runs`; None of records that are unusual or not sound."""
+
+    def select_units(
+        self,
+        units: bytes,
+        max_messages: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        first_position: int,
+        whole: bool,
+    ) -> tuple[int, int, int, int, list[tuple[int, int]]] | None:
+        """`dledger_broker.views.reading.choose_units`; None of units that are not sound, and of long filters."""
 
     def scan_keys(self, data: bytes, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """The rows of `dledger_broker.views.keyscan.scan_keys`; None of records that are unusual or not sound."""

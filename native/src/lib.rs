@@ -10,13 +10,14 @@ mod batch;
 mod layout;
 mod records;
 mod runs;
+mod select;
 mod send_header;
 mod sends;
 mod sync_thread;
 mod targets;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule]
 fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -25,5 +26,6 @@ fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sync_thread::SyncThread>()?;
     module.add_class::<sends::SendRun>()?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
+    module.add_function(wrap_pyfunction!(select::select_units, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)
 }

@@ -1,4 +1,4 @@
-"""`python -m tests.native.fuzz`: mutated records and frames of sends through the native part and its twins.
+"""`python -m tests.native.fuzz`: mutated records, units and frames of sends through the native part and its twins.
 
 What the native part takes, its twin must read alike; what it does not take is the twin's. A crash of the process, an
 exception, or a difference ends it, and the seed that is printed repeats it.
@@ -18,7 +18,8 @@ from dledger_broker.features.sending.tails import RecordTails
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.kernel.records import magic_of, message_sizes
 from dledger_broker.kernel.requests import Request
-from dledger_broker.views import keyscan, scan
+from dledger_broker.views import keyscan, reading, scan
+from dledger_broker.views.units import UNIT
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import join_frame, split_frames
@@ -101,6 +102,26 @@ def compare_records(data: bytes) -> int:
         taken += 1
         assert np.array_equal(np.frombuffer(rows, keyscan.KEYS_TYPE), keyscan._scan_in_python(data, [(0, len(data))]))
     return taken
+
+
+def compare_units(rng: random.Random) -> int:
+    """Whether the native part chose from some units; as its twin."""
+    units, position = bytearray(), rng.choice((0, 70))
+    for _ in range(rng.randrange(8)):
+        position += rng.choice((0, 0, 0, 5))
+        size = rng.randrange(100)
+        units += UNIT.pack(position, size, rng.choice((0, 1, 2**63 - 1)))
+        position += size
+    if rng.random() < 0.3:
+        mutate(rng, units)
+    codes = rng.choice((None, frozenset((1,)), frozenset(range(70))))
+    asked = bytes(units), rng.randint(1, 9), rng.choice((0, 100, 9_999)), codes, rng.choice((0, 0, 0, 100))
+    whole = codes is None and rng.random() < 0.5
+    chosen = native.select_units(*asked, whole)
+    if chosen is None:
+        return 0
+    assert chosen == reading.choose_units(*asked, whole=whole)
+    return 1
 
 
 class Client:
@@ -247,7 +268,7 @@ def taken_by_twin(
 @click.option("--cases", default=1_000_000, show_default=True, help="So many mutated inputs.")
 @click.option("--seed", default=1, show_default=True)
 def main(cases: int, seed: int) -> None:
-    """Feed mutated records and sends to the native part, and compare what it takes with its twin."""
+    """Feed mutated records, units and sends to the native part, and compare what it takes with its twin."""
     taken, shown_at = 0, time.monotonic()
     for number in range(cases):
         rng = random.Random(f"{seed} {number}")
@@ -255,6 +276,7 @@ def main(cases: int, seed: int) -> None:
         mutate(rng, data)
         try:
             taken += compare_records(bytes(data))
+            taken += compare_units(rng)
             data = sound_sends(rng)
             if rng.random() < 0.3:
                 mutate(rng, data)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
+from dledger import native_part
 from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.filters.tags import TagFilter
 
@@ -113,12 +114,39 @@ def select(
 
     Units of records below `first_position` of the log are skipped, alone: what is skipped is told before what is there.
     """
-    if tag_filter is None and (whole := _whole_run(units, max_messages, max_bytes, first_position)):
-        position, size, count = whole
-        return GetResult(ReadStatus.FOUND, offset + count, min_offset, max_offset, [(position, size)], count, size)
-    runs: list[tuple[int, int]] = []
     codes = tag_filter.codes if tag_filter is not None and not tag_filter.matches_all else None
-    count = total = removed = 0
+    part, chosen = native_part.PART, None
+    if part is not None:
+        chosen = part.select_units(units, max_messages, max_bytes, codes, first_position, tag_filter is None)
+    passed, count, size, removed, runs = chosen or choose_units(
+        units, max_messages, max_bytes, codes, first_position, whole=tag_filter is None
+    )
+    if count:
+        status = ReadStatus.FOUND
+    else:
+        status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, offset + passed, min_offset, max_offset, runs, count, size)
+
+
+def choose_units(
+    units: bytes,
+    max_messages: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+    first_position: int,
+    *,
+    whole: bool,
+) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+    """How many units were passed, how many of them chosen, the size of their records, how many were below
+    `first_position`, and the pieces of the log that the records are.
+
+    `codes` are those of the tags that match, None where all do. `whole`: they may be looked at all at once.
+    """
+    if whole and (run := _whole_run(units, max_messages, max_bytes, first_position)):
+        position, size, count = run
+        return count, count, size, 0, [(position, size)]
+    runs: list[tuple[int, int]] = []
+    passed = count = total = removed = 0
     run_start = run_end = -1
     for position, size, code in UNIT.iter_unpack(units):
         if position < first_position:
@@ -136,10 +164,7 @@ def select(
                 if run_start >= 0:
                     runs.append((run_start, run_end - run_start))
                 run_start, run_end = position, position + size
-        offset += 1
+        passed += 1
     if count:
         runs.append((run_start, run_end - run_start))
-        status = ReadStatus.FOUND
-    else:
-        status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
-    return GetResult(status, offset, min_offset, max_offset, runs, count, total)
+    return passed, count, total, removed, runs

@@ -1,0 +1,86 @@
+"""The native choice of a pull's records and its twin in Python: the same, whatever units there are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger import native_part
+from dledger_broker.views import reading
+from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, choose_units, select
+from dledger_broker.views.units import UNIT
+from dledger_remoting.filters.tags import TagFilter
+
+native = pytest.importorskip("dledger_native", reason="the native part is not built (make native)")
+
+CODES = st.sampled_from([0, 1, 2, -1, 2**63 - 1])
+LONG = st.sampled_from([-(2**63), -1, 0, 1, 2**31, 2**63 - 1])
+FILTERS = st.none() | st.frozensets(CODES, max_size=3)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> bytes:
+    """Units of records that lie behind one another, some apart, few anywhere."""
+    position, units = draw(st.integers(0, 50)), bytearray()
+    for _ in range(draw(st.integers(0, 10))):
+        size = draw(st.integers(0, 100) | st.sampled_from([0, 1, -1, -(2**31), 2**31 - 1]))
+        at = draw(st.just(position) | st.just(position) | st.just(position) | st.integers(0, 500) | LONG)
+        units += UNIT.pack(at, size, draw(CODES))
+        position = min(max(at + size, 0), 2**62)
+    return bytes(units)
+
+
+@given(
+    rows() | st.binary(max_size=60),
+    st.integers(1, 12),
+    st.integers(0, 400) | LONG,
+    FILTERS,
+    st.integers(0, 60) | LONG,
+    st.booleans(),
+)
+def test_a_pull_gets_the_same(
+    units: bytes, max_messages: int, max_bytes: int, codes: frozenset[int] | None, first_position: int, whole: bool
+) -> None:
+    chosen = native.select_units(units, max_messages, max_bytes, codes, first_position, whole)
+    if chosen is not None:
+        assert chosen == choose_units(units, max_messages, max_bytes, codes, first_position, whole=whole)
+
+
+def row(count: int, size: int = 100) -> bytes:
+    return b"".join(UNIT.pack(1000 + number * size, size, number % 2) for number in range(count))
+
+
+@pytest.mark.parametrize("expression", [None, "*", "a"])
+def test_what_is_usual_is_chosen_by_the_native_part(monkeypatch: pytest.MonkeyPatch, expression: str | None) -> None:
+    asked = row(40), 7, 0, 90, 32, 2_500, None if expression is None else TagFilter.parse(expression), 1000
+    expected = select(*asked)
+    monkeypatch.setattr(native_part, "PART", native)
+    monkeypatch.setattr(reading, "choose_units", lambda *_, **__: pytest.fail("it is not asked"))
+    assert select(*asked) == expected
+
+
+def test_records_that_are_gone_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_part, "PART", native)
+    result = select(row(4), 7, 0, 90, 32, 2_500, None, 1200)
+    assert (result.status, result.next_begin, result.runs) == (ReadStatus.MESSAGE_WAS_REMOVING, 9, [])
+
+
+@pytest.mark.parametrize("length", [1, 19, 21])
+def test_units_that_are_cut_off_are_left_to_the_twin(length: int) -> None:
+    assert native.select_units(row(2)[:length], 32, 1000, None, 0, True) is None
+
+
+def test_a_filter_of_many_tags_is_left_to_the_twin() -> None:
+    assert native.select_units(row(2), 32, 1000, frozenset(range(65)), 0, False) is None
+    assert native.select_units(row(2), 32, 1000, frozenset(range(64)), 0, False) is not None
+
+
+def test_as_many_units_as_a_read_looks_at_are_chosen_from() -> None:
+    order = random.Random(3)
+    units = b"".join(UNIT.pack(order.randrange(2**40), 2**31 - 1, order.randrange(3)) for _ in range(MAX_SCANNED_UNITS))
+    for codes in (None, frozenset((1,)), frozenset((9,))):
+        asked = units, MAX_SCANNED_UNITS, 2**62, codes, 0
+        assert native.select_units(*asked, False) == choose_units(*asked, whole=False)
