@@ -276,6 +276,7 @@ class PySyncObjEngine:
             self.term_start = self._leading.term_start
         elif self._leading is not None:
             self._leading = self._journal.run_limit = self.leader = None
+            self._library.counts_from = 0
             self._put_off_election()
             self._library.set_members(self.me, self.table.membership)
 
