@@ -43,12 +43,16 @@ def fetch_all(services: Sequence[Service], comparison: Comparison, say: Callable
 
 
 def measure(
-    services: Sequence[Service], settings: Settings, comparison: Comparison, say: Callable[[str], None]
+    services: Sequence[Service],
+    settings: Settings,
+    comparison: Comparison,
+    say: Callable[[str], None],
+    keep: Callable[[Comparison], None],
 ) -> None:
     """Measure all rows on all services, `settings.runs` times in turns, and add the figures to `comparison`.
 
-    Every other run has the services the other way round. A row that fails is skipped
-    from then on, and the rest goes on.
+    Every other run has the services the other way round. A row that fails is skipped from then on, and the rest goes
+    on. After each turn `keep` gets what there is, so that an interrupted run keeps what it measured.
     """
     for number in range(settings.runs):
         for flush in FLUSHES:
@@ -58,6 +62,7 @@ def measure(
                 if rows:
                     say(f"run {number + 1} of {settings.runs}: {service.name}, {flush}")
                     _turn(service, flush, rows, settings, comparison)
+                    keep(comparison)
 
 
 def _turn(service: Service, flush: Flush, rows: Sequence[str], settings: Settings, comparison: Comparison) -> None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -75,9 +76,8 @@ def main(
         with tempfile.TemporaryDirectory(prefix="dledger-peers-", dir=work_dir) as directory:
             timing = Timing(seconds, warmup, backlog)
             settings = Settings(_chosen(rows, ROWS), runs, timing, Path(directory))
-            _measure(services, settings, comparison, console)
-        output = output or RUNS_DIR / f"{comparison.date:%Y-%m-%d}-peers-{comparison.date:%H%M}.toml"
-        output.write_text(encode(comparison), encoding="utf-8")
+            output = output or RUNS_DIR / f"{comparison.date:%Y-%m-%d}-peers-{comparison.date:%H%M}.toml"
+            _measure(services, settings, comparison, console, output)
     console.print(terminal_table(comparison))
     if page is not None:
         write_section(page, BEGIN, END, markdown(comparison))
@@ -85,7 +85,9 @@ def main(
         console.print(f"every run: {output}")
 
 
-def _measure(services: Sequence[Service], settings: Settings, comparison: Comparison, console: Console) -> None:
+def _measure(
+    services: Sequence[Service], settings: Settings, comparison: Comparison, console: Console, output: Path
+) -> None:
     """Measure the machine, then the services; the load average is that of the machine before any of it."""
     load = os.getloadavg()[0]
     limits = measure_limits(settings.work_dir)
@@ -96,8 +98,13 @@ def _measure(services: Sequence[Service], settings: Settings, comparison: Compar
         "load_average_before": round(load, 1),
     }
     with console.status("") as status:
-        usable = fetch_all(services, comparison, status.update)
-        measure(usable, settings, comparison, status.update)
+        say = status.update if console.is_terminal else console.print
+        usable = fetch_all(services, comparison, say)
+        measure(usable, settings, comparison, say, partial(_keep, output))
+
+
+def _keep(output: Path, comparison: Comparison) -> None:
+    output.write_text(encode(comparison), encoding="utf-8")
 
 
 def _empty(services: Sequence[Service], about: str) -> Comparison:

@@ -29,6 +29,7 @@ from bench.peers.service import CannotRunError, RunningService, Timing
 from bench.peers.table import lines, markdown, terminal_table
 from dledger_admin.cluster.ports import has_ended
 
+ROOT = Path(__file__).resolve().parents[2]
 SLEEPS = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
 IGNORES_SIGTERM = [
     sys.executable,
@@ -184,8 +185,9 @@ class _Broken:
 
 def test_a_service_that_does_not_start_is_skipped_and_leaves_no_files(tmp_path: Path) -> None:
     shown = comparison()
+    kept: list[Comparison] = []
     settings = Settings(list(ROWS), 2, Timing(0.1, 0.0, 1000), tmp_path)
-    measure(fetch_all([_Broken()], shown, lambda _: None), settings, shown, lambda _: None)
+    measure(fetch_all([_Broken()], shown, lambda _: None), settings, shown, lambda _: None, kept.append)
     assert {each.row for each in shown.skipped} == set(ROWS)
     assert len(shown.skipped) == len(ROWS), "the second run does not try again"
     assert "disk on fire" in shown.skipped[0].reason
@@ -205,9 +207,11 @@ def nats_is_there() -> None:
 @pytest.mark.usefixtures("nats_is_there")
 def test_nats_takes_every_kind_of_load_and_nothing_of_it_stays(tmp_path: Path) -> None:
     shown = comparison()
+    kept: list[Comparison] = []
     rows = ["sync-1x64", "sync-8x64", "async-latency", "consume"]
-    measure([Nats()], Settings(rows, 1, Timing(0.5, 0.2, 5000), tmp_path), shown, lambda _: None)
+    measure([Nats()], Settings(rows, 1, Timing(0.5, 0.2, 5000), tmp_path), shown, lambda _: None, kept.append)
     assert shown.skipped == []
+    assert len(kept) == 2, "after each turn"
     assert {each.row for each in shown.figures} == set(rows)
     for each in shown.figures:
         assert each.messages_per_s[0] > 0
@@ -238,6 +242,11 @@ def _wait_for_nodes(work_dir: Path, bench: subprocess.Popen[str]) -> list[int]:
         if len(pids) == 3 and all(pids):
             return [int(words[0]) for words in pids]
     raise AssertionError("the benchmark ended early")
+
+
+def test_the_page_shows_the_newest_run_that_was_kept() -> None:
+    newest = max((ROOT / "bench/runs").glob("*-peers-*.toml"))
+    assert markdown(decode(newest)) in (ROOT / "docs/performance-beside-peers.md").read_text()
 
 
 def test_the_versions_that_are_fetched_are_exact() -> None:
