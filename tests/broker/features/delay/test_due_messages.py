@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger_remoting.properties import TIMER_DELAY_MS
+from dledger_sim.brokers.schedules.brokers import TOPIC
 from tests.broker.features.delay.delayed_brokers import Delayed
 
 DAY_MS = 86_400_000
@@ -44,6 +45,25 @@ def test_a_later_leader_delivers_what_an_earlier_one_has_taken() -> None:
     assert all(map(delayed.is_delivered, operations))
     brokers.group.start(old)
     brokers.run(3.0)
+    assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
+
+
+def test_a_message_waits_while_its_topic_may_be_deleted_and_is_delivered_if_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The deletion is staged when the message is due, and then dropped: fired without a copy, it would be lost."""
+    delayed = Delayed()
+    operation, later = delayed.send(1_500), delayed.send(1_700)
+    proposals = delayed.leader.broker.proposals
+    being_deleted = {TOPIC}
+    monkeypatch.setattr(proposals, "topic_deleting", being_deleted.__contains__)
+    delayed.brokers.run(3.0)
+    assert not delayed.is_delivered(operation)
+    assert [table.total.rows for table in delayed.tables()] == [2, 2, 2]
+    being_deleted.clear()
+    delayed.brokers.run(1.5)
+    assert delayed.is_delivered(operation)
+    assert delayed.is_delivered(later)
     assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
 
 
