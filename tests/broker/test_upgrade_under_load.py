@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,8 @@ import pytest
 from broker_group import BrokerGroup, client_of
 from broker_in_process import Client
 
-from dledger_broker.features import FEATURES, assignments, pop, transactions
+from dledger_broker.features import FEATURES
+from dledger_broker.features.accounts.table import DeleteAccount
 from dledger_broker.kernel import machine as machine_module
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import CommandRegistry
@@ -27,13 +28,16 @@ from dledger_broker.kernel.state import registry_of
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.ids import offset_message_id
 from dledger_remoting.pop import CheckPoint, Retry
 from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.locks.lock_bodies import lock_body
 
-ACTIVATED = frozenset(feature.name for feature in FEATURES if feature.activated)
+ACTIVATED = tuple(feature for feature in FEATURES if feature.activated)
+ACCOUNTS = frozenset(range(50, 55)) | frozenset(range(3001, 3011))
+"""Codes about accounts, which nodes without access control refuse."""
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 POLICY = {"groupName": "CG", "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}}
 INVISIBLE_MS = 60_000
@@ -56,6 +60,15 @@ ASSIGNED = {
     "strategyName": "AVG",
     "messageModel": "CLUSTERING",
 }
+RESET = {"topic": "T1", "group": "CG", "timestamp": "-1", "isForce": "true"}
+QUOTA = {"kind": "topic", "name": "T1", "messagesPerSecond": 1_000_000, "bytesPerSecond": 0}
+REFUSED = {
+    "end of a transaction": "no transaction is open at 0",
+    "half that is checked again": "no transaction that was given up is kept",
+    "recall": "recall handle is invalid",
+    "where members are": "No Any Consumer online",
+}
+"""What is refused once its feature is active: what it is about is not there."""
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02
 
@@ -112,25 +125,82 @@ class Load:
         await self._task
 
 
-async def every_new_request(client: Client) -> dict[str, RemotingCommand]:
-    """What became of requests that an older build does not know, by their names."""
-    offset = {"offset": "0", "group": "CG", "delayLevel": "1"}
-    message = next(iter_records((await client.pull(0)).body))
-    half = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}
+class AskingClient(Client):
+    """A client that keeps which codes it has asked."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        self.asked: set[int] = set()
+
+    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        self.asked.add(code)
+        return await super().call(code, ext, body)
+
+
+async def every_new_request(broker: Broker) -> dict[str, RemotingCommand]:
+    """What became of requests to a node that an older build does not know, by their names; of all such codes."""
+    client = await AskingClient.connect(broker.config.port)
+    codes = {code for code, route in broker.service.parts.routes().items() if route.feature is not None}
     put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
-    return {
+    await client.call(put, {}, b'{"groupName":"CG"}')
+    answers = {
         "delayed send": await client.send(b"later", i="DELAY\x011\x02"),
         "half send": await client.send(b"half", i=HALF, f="4"),
-        "send-back": await client.call(36, offset | {"offset": str(message.physical_offset)}),
-        "end of a transaction": await client.call(37, half),
-        "recall": await client.call(370, {"producerGroup": "PG", "topic": "T1", "recallHandle": "none"}),
-        "lock": await client.call(41, {}, lock_body("anna", ("T1", 0))),
-        "unlock": await client.call(42, {}, lock_body("anna", ("T1", 0))),
         "retry policy": await client.call(put, {}, json.dumps(POLICY).encode()),
+        **await every_request_about_a_message(client),
         **await every_pop_request(client),
+        **await every_request_about_a_group(client),
+        **await every_request_of_operators(client),
+        **{code.name: await client.call(code) for code in map(RequestCode, sorted(codes & ACCOUNTS))},
+    }
+    assert not codes - client.asked, "codes of activated features that nothing here asks"
+    client.close()
+    return answers
+
+
+async def every_request_about_a_message(client: Client) -> dict[str, RemotingCommand]:
+    """Of messages that come later, and of halves."""
+    message = next(iter_records((await client.pull(0)).body))
+    back = {"offset": str(message.physical_offset), "group": "CG", "delayLevel": "1"}
+    stored_as = offset_message_id(message.store_host, message.physical_offset)
+    half = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}
+    return {
+        "send-back": await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back),
+        "recall": await client.call(
+            RequestCode.RECALL_MESSAGE, {"producerGroup": "PG", "topic": "T1", "recallHandle": "none"}
+        ),
+        "end of a transaction": await client.call(RequestCode.END_TRANSACTION, half),
+        "half that is checked again": await client.call(
+            RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "T1", "msgId": stored_as}
+        ),
+    }
+
+
+async def every_request_about_a_group(client: Client) -> dict[str, RemotingCommand]:
+    """Of queues: who has them, how they are consumed, and from where on."""
+    copy = {"srcGroup": "CG", "destGroup": "CG-2", "topic": "T1", "offline": "true"}
+    return {
+        "lock": await client.call(RequestCode.LOCK_BATCH_MQ, {}, lock_body("anna", ("T1", 0))),
+        "unlock": await client.call(RequestCode.UNLOCK_BATCH_MQ, {}, lock_body("anna", ("T1", 0))),
+        "release of locks": await client.call(RequestCode.RELEASE_LOCKS, {"consumerGroup": "CG", "clientID": "anna"}),
         "request mode": await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(MODE).encode()),
         "request modes": await client.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {}),
         "assignment": await client.call(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(ASSIGNED).encode()),
+        "reset": await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET),
+        "copy of offsets": await client.call(RequestCode.CLONE_GROUP_OFFSET, copy),
+        "where members are": await client.call(
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T1", "group": "CG"}
+        ),
+    }
+
+
+async def every_request_of_operators(client: Client) -> dict[str, RemotingCommand]:
+    """Of settings and quotas."""
+    return {
+        "setting": await client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"timer_max_delay_s=86400"),
+        "settings": await client.call(RequestCode.GET_BROKER_CONFIG),
+        "quota": await client.call(RequestCode.PUT_QUOTA, {}, json.dumps(QUOTA).encode()),
+        "quotas": await client.call(RequestCode.LIST_QUOTAS),
     }
 
 
@@ -159,6 +229,7 @@ async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
         "peek": await client.call(RequestCode.PEEK_MESSAGE, asked | {"maxMsgNums": "1"}),
         "notification": await client.call(RequestCode.NOTIFICATION, asked),
         "polling info": await client.call(RequestCode.POLLING_INFO, asked),
+        "rollback of pops": await client.call(RequestCode.POP_ROLLBACK),
     }
 
 
@@ -169,7 +240,9 @@ async def active(group: BrokerGroup) -> None:
     for changes in (leader.machine.on_members_changed, leader.machine.on_topics_changed):
         changes.append(changed.set)
     async with asyncio.timeout(30):
-        while not all(map(leader.machine.is_active, ACTIVATED)) or leader.machine.topic(HALF_TOPIC) is None:
+        while leader.machine.topic(HALF_TOPIC) is None or not all(
+            leader.machine.is_active(feature.name) for feature in ACTIVATED
+        ):
             changed.clear()
             await changed.wait()
 
@@ -197,23 +270,17 @@ async def test_new_requests_wait_for_the_last_node_and_nothing_stops_meanwhile(t
         await load.reaches(20)
         for name in (first, second):
             for broker in group.brokers.values():
-                client = await client_of(broker)
-                await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, b'{"groupName":"CG"}')
-                for what, answer in (await every_new_request(client)).items():
+                for what, answer in (await every_new_request(broker)).items():
                     assert answer.code == ResponseCode.SYSTEM_BUSY, (what, answer)
                     assert "is not active in this group yet" in (answer.remark or ""), what
                     assert second in (answer.remark or ""), (what, "names who is to be upgraded")
-                client.close()
             await restart(group, name)
             await load.reaches(20)
         await active(group)
         await load.reaches(20)
         await load.stop()
+        check_that_all_is_taken(await every_new_request(group.brokers[first]))
         client = await client_of(group.brokers[first])
-        answers = await every_new_request(client)
-        assert "no transaction is open at 0" in (answers.pop("end of a transaction").remark or "")
-        assert "recall handle is invalid" in (answers.pop("recall").remark or "")
-        assert {what: answer.code for what, answer in answers.items()} == dict.fromkeys(answers, 0)
         assert load.refused == []
         assert not set(load.acknowledged) - set(await stored(client))
         client.close()
@@ -235,22 +302,32 @@ def without(feature: Feature) -> list[Feature]:
     return [replace(one, name="another") if one is feature else one for one in FEATURES]
 
 
+def check_that_all_is_taken(answers: Mapping[str, RemotingCommand]) -> None:
+    """Every request was answered 0, or with what it has to be refused with: the nodes here have no access control."""
+    refused = dict(REFUSED) | {RequestCode(code).name: "access control is off" for code in ACCOUNTS}
+    for what, answer in answers.items():
+        if what in refused:
+            assert refused[what] in (answer.remark or ""), (what, answer)
+        else:
+            assert answer.code == ResponseCode.SUCCESS, (what, answer)
+
+
 async def write_new_kinds(group: BrokerGroup) -> None:
-    """Have the log hold a half, a message that is popped and acknowledged, and how a group consumes a topic."""
-    client = await client_of(await group.leader())
-    await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, b'{"groupName":"CG"}')
+    """Have the log hold commands of every activated feature."""
+    leader = await group.leader()
+    client = await client_of(leader)
     for _ in range(4):
         assert (await client.send(b"plain")).code == ResponseCode.SUCCESS
-    assert (await client.send(b"half", i=HALF, f="4")).code == ResponseCode.SUCCESS
-    answers = await every_pop_request(client)
-    answers["mode"] = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(MODE).encode())
-    assert {what: answer.code for what, answer in answers.items()} == dict.fromkeys(answers, 0)
     client.close()
+    check_that_all_is_taken(await every_new_request(leader))
+    applied = asyncio.get_running_loop().create_future()
+    # Of none that is there: nodes without access control would refuse to serve a group with accounts.
+    leader.machine.stage_command(DeleteAccount("anna"), applied.set_result)
+    async with asyncio.timeout(20):
+        assert await applied is None
 
 
-@pytest.mark.parametrize(
-    "feature", [transactions.FEATURE, pop.FEATURE, assignments.FEATURE], ids=lambda feature: feature.name
-)
+@pytest.mark.parametrize("feature", ACTIVATED, ids=lambda feature: feature.name)
 async def test_a_node_that_goes_back_to_an_older_build_says_what_it_lacks(group: BrokerGroup, feature: Feature) -> None:
     await active(group)
     await write_new_kinds(group)
