@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, LogFullError, TooLargeError
@@ -52,6 +52,9 @@ MAX_UNIT_BYTES: Final = 256 << 10
 """Copies of one unit, in a large segment; a larger message travels alone."""
 MAX_SEGMENT_SHARE: Final = 4
 """No unit has more than this part of a segment."""
+
+_Name: TypeAlias = tuple[PopQueueKey, int]
+"""A delivery: its queue, and its pop time."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -138,7 +141,7 @@ class Revivals:
     def _due(self, now_ms: int) -> list[tuple[PopQueue, Delivery]]:
         """Deliveries that are to be revived now. All that are looked at stay on the list, until they are gone."""
         due: list[tuple[PopQueue, Delivery]] = []
-        looked_at: dict[tuple[PopQueueKey, int], int] = {}
+        looked_at: dict[_Name, int] = {}
         in_order: set[str] = set()
         while self._heap and self._heap[0][0] <= now_ms and len(due) < MAX_DELIVERIES:
             _, key, pop_time_ms = heapq.heappop(self._heap)
@@ -225,48 +228,71 @@ class Revivals:
         """Write the copies of messages that are still open and that nothing is in flight for."""
         self._is_busy = False
         unit = _Unit(self._unit_bytes)
-        for message in messages:
-            queue, delivery, bit, record = message
-            if self._changes.table.delivery(queue.key, delivery.pop_time_ms) is not delivery:
+        later: dict[_Name, int] = {}
+        lacking: dict[str, dict[_Name, int]] = {}
+        for queue, delivery, bit, record in messages:
+            name = (queue.key, delivery.pop_time_ms)
+            if self._changes.table.delivery(*name) is not delivery:
                 continue
             if not bit & self._changes.free_bits(queue, delivery) or not self._dues.is_due(delivery):
                 continue
-            if record is None:
-                self._set_aside(queue, delivery, now_ms)
+            if self._is_ending(queue):
+                later[name] = now_ms + AGAIN_MS
+            elif record is None:
+                self._found_unreadable(queue)
+                later[name] = now_ms + REPAIR_MS
+            elif self._machine.topic(topic := self._topic_for(queue, delivery, record)) is None:
+                later[name] = now_ms + AGAIN_MS
+                lacking.setdefault(topic, {})[name] = now_ms
             elif unit.has_room_for(record):
-                self._take(handle, unit, message, record)
+                unit.add(queue, delivery, bit, copy_of(record, topic, delivery.pop_time_ms))
+                unit.buried += topic == dead_letter_topic(queue.key.group)
+        self._look_again(later)
+        for topic, waiting in lacking.items():
+            self._make(handle, topic, waiting)
         if unit.copies:
             self._write(handle, unit, now_ms)
 
-    def _set_aside(self, queue: PopQueue, delivery: Delivery, now_ms: int) -> None:
+    def _look_again(self, whens_ms: Mapping[_Name, int]) -> None:
+        """Look at deliveries at these group times, and at those that follow meanwhile.
+
+        1. Fifty deliveries come first, and their retry topic cannot be made. 2. They stay due. 3. Each look takes the
+        fifty that come first, and finds no other one, ever.
+        """
+        if whens_ms:
+            self._heap = [entry for entry in self._heap if entry[1:] not in whens_ms]
+            self._heap += ((when_ms, *name) for name, when_ms in whens_ms.items())
+            heapq.heapify(self._heap)
+
+    def _is_ending(self, queue: PopQueue) -> bool:
+        """Whether the deletion of a topic or a group is in flight, which ends the deliveries."""
+        return self._machine.topic(queue.key.topic) is None or not self._groups.has_group(queue.key.group)
+
+    def _found_unreadable(self, queue: PopQueue) -> None:
         self.unreadable += 1
-        name = (queue.key, delivery.pop_time_ms)
-        self._heap = [entry for entry in self._heap if entry[1:] != name]
-        self._heap.append((now_ms + REPAIR_MS, *name))
-        heapq.heapify(self._heap)
         _logger.warning(
             "event=popped_message_unreadable topic=%s queue=%d consequence='tried again later'", *queue.key[1:]
         )
 
-    def _take(self, handle: JobHandle, unit: _Unit, message: _Message, record: MessageRecord) -> None:
-        """Add the copy of a message to a unit, unless its topic is to be made first, or is being deleted."""
-        queue, delivery, bit, _ = message
+    def _topic_for(self, queue: PopQueue, delivery: Delivery, record: MessageRecord) -> str:
+        """The topic that a message goes to."""
         group = queue.key.group
-        if self._machine.topic(queue.key.topic) is None or not self._groups.has_group(group):
-            return
-        too_often = record.reconsume_times >= self._group(group).retry_max_times
-        if delivery.is_ordered or too_often:
-            config = _topic_config(dead_letter_topic(group))
-        elif is_retry_topic(queue.key.topic):
-            config = _topic_config(queue.key.topic)
-        else:
-            config = _topic_config(pop_retry_topic(group, queue.key.topic, self._retry))
-        if self._machine.topic(config.topic_name) is None:
-            handle.require_running()
-            self._machine.proposals.ensure_topic(config, _looked_for_again)
-            return
-        unit.add(queue, delivery, bit, copy_of(record, config.topic_name, delivery.pop_time_ms))
-        unit.buried += delivery.is_ordered or too_often
+        if delivery.is_ordered or record.reconsume_times >= self._group(group).retry_max_times:
+            return dead_letter_topic(group)
+        if is_retry_topic(queue.key.topic):
+            return queue.key.topic
+        return pop_retry_topic(group, queue.key.topic, self._retry)
+
+    def _make(self, handle: JobHandle, topic: str, waiting: Mapping[_Name, int]) -> None:
+        """Create a topic that deliveries wait for; they are looked at once it is there."""
+
+        def made(error: LogError | None) -> None:
+            if error is None:
+                self._look_again(waiting)
+
+        handle.require_running()
+        config = TopicConfig(topic, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
+        self._machine.proposals.ensure_topic(config, handle.guarded(made))
 
     def _write(self, handle: JobHandle, unit: _Unit, now_ms: int) -> None:
         closed = unit.closed
@@ -287,8 +313,9 @@ class Revivals:
             self._changes.end_closing(closed)
         except TooLargeError:
             self._changes.end_closing(closed)
-            for queue, delivery in unit.deliveries:
-                self._set_aside(queue, delivery, now_ms)
+            for queue, _ in unit.deliveries:
+                self._found_unreadable(queue)
+            self._look_again({(queue.key, each.pop_time_ms): now_ms + REPAIR_MS for queue, each in unit.deliveries})
 
 
 class _Unit:
@@ -335,14 +362,6 @@ def _message(queue: PopQueue, delivery: Delivery, bit: int, read: Found | None) 
     if record is not None and [record.queue_offset] != offsets_of(delivery.offsets, bit):
         record = None
     return _Message(queue, delivery, bit, record)
-
-
-def _topic_config(name: str) -> TopicConfig:
-    return TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
-
-
-def _looked_for_again(_error: object) -> None:
-    """The next look sees whether the topic is there."""
 
 
 def _nobody_waits(_topics: Iterable[str]) -> None:
