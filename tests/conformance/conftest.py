@@ -141,14 +141,17 @@ def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
     """Start one of Apache RocketMQ's own clients for a name server's address."""
     with ExitStack() as clients:
 
-        def start(namesrv: str, properties: Mapping[str, str] | None = None) -> StockClient:
+        def start(
+            namesrv: str, properties: Mapping[str, str] | None = None, account: Credentials | None = None
+        ) -> StockClient:
             home = Path(tmp_path, f"apache-{namesrv.rpartition(':')[2]}-{next(numbers)}")
             tool, *arguments = program
             if Path(tool).stem == "java":
                 # Java does not look at HOME: the offsets of earlier runs' broadcast groups lay in the user's.
                 said = {"user.home": str(home), **(properties or {})}
                 arguments[:0] = [f"-D{name}={value}" for name, value in said.items()]
-            return clients.enter_context(StockClient([tool, *arguments, namesrv], home=home))
+            command = [tool, *arguments, namesrv]
+            return clients.enter_context(StockClient(command, home=home, environment=signing(account)))
 
         numbers = iter(range(100))
         yield start

@@ -186,8 +186,14 @@ func selecting(retries int) (rocketmq.Producer, error) {
 	return made, made.Start()
 }
 
+// signing is the account in the environment that clients sign for; an empty one signs nothing.
+func signing() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("DRIVER_ACCESS_KEY"), SecretKey: os.Getenv("DRIVER_SECRET")}
+}
+
 func startProducer(group string, more ...producer.Option) (rocketmq.Producer, error) {
 	options := append([]producer.Option{
+		producer.WithCredentials(signing()),
 		producer.WithNameServer(nameServer),
 		producer.WithGroupName(group),
 		producer.WithQueueSelector(producer.NewHashQueueSelector()),
@@ -334,6 +340,7 @@ func reply(one *primitive.MessageExt, before string) error {
 // A push consumer that says what it receives; it fails for a body as often as `fails` says.
 func push(wanted request) error {
 	options := []consumer.Option{
+		consumer.WithCredentials(signing()),
 		consumer.WithNameServer(nameServer),
 		consumer.WithGroupName(wanted.Group),
 		consumer.WithInstance(wanted.Name),

@@ -17,6 +17,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -24,6 +26,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -38,6 +41,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 public class Driver {
     static final long RETRY_PAUSE_MS = 100;
@@ -59,13 +63,22 @@ public class Driver {
         Runtime.getRuntime().halt(0);
     }
 
+    // What has a client sign for the account in the environment; null without one.
+    static RPCHook signing() {
+        String account = System.getenv("DRIVER_ACCESS_KEY");
+        if (account == null) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(account, System.getenv("DRIVER_SECRET")));
+    }
+
     static void answer(JSONObject wanted) {
         Map<String, Object> said = new LinkedHashMap<>();
         said.put("id", wanted.get("id"));
         try {
             said.put("result", call(wanted));
         } catch (Throwable error) {
-            said.put("error", error.toString());
+            said.put("error", error.getCause() == null ? error.toString() : error + ": " + error.getCause());
         }
         say(said);
     }
@@ -178,7 +191,7 @@ public class Driver {
 
     static synchronized DefaultMQProducer ready() throws Exception {
         if (producer == null) {
-            DefaultMQProducer made = new DefaultMQProducer("java-producers");
+            DefaultMQProducer made = new DefaultMQProducer("java-producers", signing());
             made.setNamesrvAddr(nameServer);
             made.start();
             producer = made;
@@ -326,7 +339,9 @@ public class Driver {
     static Object push(JSONObject wanted) throws Exception {
         String name = wanted.getString("name");
         DefaultMQPushConsumer made =
-            new DefaultMQPushConsumer(wanted.getString("group"), wanted.getBooleanValue("trace"), null);
+            new DefaultMQPushConsumer(
+                null, wanted.getString("group"), signing(), new AllocateMessageQueueAveragely(),
+                wanted.getBooleanValue("trace"), null);
         made.setNamesrvAddr(nameServer);
         made.setInstanceName(name);
         if (wanted.containsKey("namespace")) {

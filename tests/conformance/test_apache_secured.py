@@ -1,0 +1,115 @@
+"""Apache's `mqadmin` 5.3.3, unmodified, on a group with TLS and access control; and which clients speak no TLS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from conftest import HERE, installed_jars
+from guarded_groups import GUARDED, ROOT_ACCOUNT
+from mqadmin import NEW
+from stock_clients import StockClient
+
+from dledger_chaos.toxiproxy.build import find_go
+from dledger_client import SyncAdmin, Tls
+from dledger_client.testing import LocalCluster
+from dledger_serving.issuing import Authority
+
+LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
+SECONDS = 40
+
+MakeTools = Callable[..., Callable[[str], str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of all nodes, and who has signed it."""
+    made = tmp_path_factory.mktemp("tls")
+    authority = Authority("a test", timedelta(days=1))
+    (made / "ca.pem").write_bytes(authority.certificate)
+    authority.issue("node", ["127.0.0.1"]).write(made / "node.pem", made / "node-key.pem")
+    return made
+
+
+@pytest.fixture(scope="module")
+def secured(folder: Path) -> Iterator[LocalCluster]:
+    own = f'tls = "enforcing"\ntls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
+    trusted = f'tls_namesrv_ca_file = "{folder}/ca.pem"\ntls_peer_ca_file = "{folder}/ca.pem"\n'
+    of_nodes, namesrv, of_namesrv = GUARDED.partition("[namesrv]\n")
+    with LocalCluster(config=f"{own}{trusted}{of_nodes}{namesrv}{own}{of_namesrv}") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mqadmin(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[MakeTools]:
+    """Starts it with TLS or without, with the account of `tools.yml` or without."""
+    jars = installed_jars(request, f"mqadmin-{NEW}", NEW, HERE / "java" / "tools.xml", "Tools")
+    started: list[StockClient] = []
+
+    def start(*, tls: bool = True, account: bool = True) -> Callable[[str], str]:
+        home = tmp_path / f"home-{len(started)}"
+        (home / "conf").mkdir(parents=True)
+        (home / "conf" / "logback_tools.xml").write_text(LOGBACK)
+        if account:
+            said = f"accessKey: {ROOT_ACCOUNT.access_key}\nsecretKey: {ROOT_ACCOUNT.secret}\n"
+            (home / "conf" / "tools.yml").write_text(said)
+        settings = {"user.home": str(home), "rocketmq.home.dir": str(home), "tls.enable": str(tls).lower()}
+        settings |= {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
+        settings["tls.client.trustCertPath"] = f"{folder}/ca.pem"
+        words = [f"-D{name}={value}" for name, value in settings.items()]
+        tools = StockClient(
+            ["java", "-Xmx256m", *words, "-cp", f"{jars}/lib/*{os.pathsep}{jars}/classes", "Tools"], home=home
+        )
+        started.append(tools)
+        return lambda text: str(tools.call("run", timeout=2 * SECONDS, words=text.split(), seconds=SECONDS))
+
+    yield start
+    for tools in started:
+        tools.close()
+
+
+def test_mqadmin_makes_topics_and_accounts_over_tls(secured: LocalCluster, folder: Path, mqadmin: MakeTools) -> None:
+    run, where = mqadmin(), f"-n {secured.namesrv} -b {secured.client_address(secured.leader())}"
+    assert "success" in run(f"updateTopic {where} -t Managed -r 2 -w 2")
+    assert "success" in run(f"createUser {where} -u tenant -p secret-of-tenant")
+    assert "success" in run(f"createAcl {where} -s User:tenant -r Topic:Managed -a Pub -d Allow")
+    with SyncAdmin(secured.namesrv, credentials=ROOT_ACCOUNT, tls=Tls(folder / "ca.pem")) as admin:
+        assert "Managed" in admin.topics()
+    assert "tenant" in run(f"listUser {where}")
+    assert "Topic:Managed" in run(f"getAcl {where} -s User:tenant")
+
+
+@pytest.mark.parametrize("lacks", ["tls", "account"])
+def test_mqadmin_does_nothing_without_either(
+    secured: LocalCluster, folder: Path, mqadmin: MakeTools, lacks: str
+) -> None:
+    run = mqadmin(**{lacks: False})
+    address = secured.client_address(secured.leader())
+    printed = run(f"updateTopic -n {secured.namesrv} -b {address} -t Never -r 1 -w 1")
+    assert "success" not in printed
+    assert lacks == "tls" or "username cannot be null" in printed, printed
+    with SyncAdmin(secured.namesrv, credentials=ROOT_ACCOUNT, tls=Tls(folder / "ca.pem")) as admin:
+        assert "Never" not in admin.topics()
+
+
+def test_the_cpp_client_was_built_without_tls() -> None:
+    """`docs/compatibility.md` says so."""
+    library = Path(sysconfig.get_path("purelib"), "rocketmq", "librocketmq.so").read_bytes()
+    assert b"SSL_connect" not in library
+    assert b"EnableSsl" not in library
+
+
+def test_the_go_client_has_no_tls() -> None:
+    """`docs/compatibility.md` says so."""
+    go = (find_go(), "-C", str(HERE / "go"))
+    subprocess.run([*go, "mod", "download"], check=True, timeout=SECONDS)
+    listed = [*go, "list", "-m", "-f", "{{.Dir}}", "github.com/apache/rocketmq-client-go/v2"]
+    folder = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=SECONDS).stdout.strip()
+    files = list(Path(folder).rglob("*.go"))
+    assert files
+    assert not [file for file in files if "crypto/tls" in file.read_text(encoding="utf-8")]

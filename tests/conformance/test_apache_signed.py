@@ -1,0 +1,38 @@
+"""Apache's Java and Go clients, unmodified, that sign, on a group with access control."""
+
+from __future__ import annotations
+
+import pytest
+import rows
+from guarded_groups import APP, STRANGER, TOPIC, guarded, guarded_group
+from stock_clients import StockClientError
+
+from dledger_client import Credentials
+from dledger_client.testing import LocalCluster
+
+__all__ = ["guarded", "guarded_group"]
+
+
+def test_it_sends_and_receives(guarded: LocalCluster, apache, request: pytest.FixtureRequest) -> None:
+    client = apache(guarded.namesrv, account=APP)
+    body = f"signed by {request.node.name}"
+    assert rows.send(client, topic=TOPIC, body=body)["status"] == "SEND_OK"
+    client.call("push", name="reader", group=request.node.callspec.id.replace(".", "-"), topic=TOPIC)
+    client.wait_for(lambda: body in client.bodies("reader"), "the message")
+
+
+@pytest.mark.parametrize(
+    ("who", "words"),
+    [
+        (None, "username cannot be null"),
+        (STRANGER, "has no permission to access Topic:Signed"),
+        (Credentials("app", "another secret"), "check signature failed"),
+        (Credentials("nobody", "a secret"), "User:nobody is not found"),
+    ],
+    ids=["no account", "no right", "another secret", "no such account"],
+)
+def test_it_is_refused_with_words_that_its_caller_sees(
+    guarded: LocalCluster, apache, who: Credentials | None, words: str
+) -> None:
+    with pytest.raises(StockClientError, match=words):
+        apache(guarded.namesrv, account=who).call("send", topic=TOPIC, body="never")
