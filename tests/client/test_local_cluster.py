@@ -32,6 +32,14 @@ def test_nodes_have_the_names_and_ports_of_dledger_up():
         cluster.client_address("broker-c-n0")
 
 
+def test_the_environment_names_the_engine_of_clusters_that_name_none(monkeypatch, tmp_path):
+    monkeypatch.delenv("DLEDGER_ENGINE", raising=False)
+    assert "--engine" not in LocalCluster(data_dir=tmp_path)._up_options()
+    monkeypatch.setenv("DLEDGER_ENGINE", "pysyncobj")
+    assert LocalCluster(data_dir=tmp_path)._up_options()[-2:] == ["--engine", "pysyncobj"]
+    assert LocalCluster(data_dir=tmp_path, engine="native")._up_options()[-2:] == ["--engine", "native"]
+
+
 def test_ports_of_a_block_are_distinct_and_below_the_systems_own():
     ports = block_ports(find_base_port(3, 3), 3, 3)
     assert len(ports) == len(set(ports)) == 3 * 3 * 4 + 1

@@ -63,10 +63,11 @@ class LocalCluster:
             ...
             cluster.kill_leader()
 
-    `config` is TOML text laid over the configuration of every node, `engine` names what they are founded with. All
-    methods block; `async with LocalCluster()` starts and stops without blocking the event loop, and
-    `asyncio.to_thread(cluster.leader)` does the same for a single call. Nodes are named `broker-<g>-n<k>`, their
-    groups `broker-<g>`, with g = a, b, … and k = 0, 1, ….
+    `config` is TOML text laid over the configuration of every node, `engine` names what they are founded with, or else
+    `DLEDGER_ENGINE` of the environment does, so that tests which name none run on any. All methods block; `async with
+    LocalCluster()` starts and stops without blocking the event loop, and `asyncio.to_thread(cluster.leader)` does the
+    same for a single call. Nodes are named `broker-<g>-n<k>`, their groups `broker-<g>`, with g = a, b, … and k = 0, 1,
+    ….
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class LocalCluster:
         self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
         self.nodes_per_group = nodes
         self._config = config
-        self._engine = engine
+        self._engine = engine or os.environ.get("DLEDGER_ENGINE")
         self._data_dir = data_dir
         self._scratch: Path | None = None
         self._base_port = 0
