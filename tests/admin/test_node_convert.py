@@ -13,7 +13,7 @@ from dledger_admin.cli import main
 from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifest
 from dledger_admin.cluster.config_files import Overrides, write_config_files
 from dledger_admin.cluster.layout import ClusterLayout
-from dledger_admin.cluster.lifecycle import ClusterSetup, UpOptions
+from dledger_admin.cluster.lifecycle import ClusterSetup, UpOptions, up_lock
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.errors import AdminError
 
@@ -99,6 +99,15 @@ def test_nothing_is_converted_while_a_node_runs(layout):
         lock.release()
     assert code == 1
     assert f"in use by the live process {os.getpid()}" in output
+    assert {identity.engine for identity in identities(layout)} == {"native"}
+    assert read_manifest(layout.data_dir).engine == "native"
+
+
+def test_nothing_is_converted_while_the_cluster_starts(layout):
+    """No node runs yet; those that start next would read what is half written."""
+    with up_lock(layout.data_dir):
+        code, output = convert(layout, "pysyncobj", NODES[1])
+    assert (code, "another `dledger up` holds" in output) == (1, True)
     assert {identity.engine for identity in identities(layout)} == {"native"}
     assert read_manifest(layout.data_dir).engine == "native"
 

@@ -16,8 +16,8 @@ import msgspec
 from dledger.types import ENGINES
 
 from ..cluster.config_files import stored_overrides, write_config_files
-from ..cluster.layout import ClusterLayout
-from ..cluster.lifecycle import require_engine, services
+from ..cluster.layout import ClusterLayout, NodePlace
+from ..cluster.lifecycle import require_engine, services, up_lock
 from ..cluster.manifest import require_manifest, write_manifest
 from ..errors import AdminError
 from ..output import emit, output_option
@@ -45,22 +45,33 @@ def convert(data: Path, node_id: str, engine: str, output: str) -> None:
     Stop the whole cluster, convert every node of it, then start it: nodes with different engines do not speak with
     each other.
     """
+    manifest = require_manifest(data)
+    if not manifest.complete:
+        raise AdminError(f"the bootstrap of {data} was interrupted: `dledger up --data {data}` completes it")
+    place = manifest.layout(data).place(node_id)
+    require_engine(engine)
+    _require_stopped(manifest.layout(data))
+    with up_lock(data):  # else a cluster that starts meanwhile would read half of it
+        emit(_convert(data, place, engine), output, _render)
+
+
+def _require_stopped(layout: ClusterLayout) -> None:
+    running = sorted(name for name, service in services(layout).items() if service.pid() and name != "namesrv")
+    if running:
+        raise AdminError(
+            f"{', '.join(running)} of {layout.data_dir} runs: all nodes of a group have one engine, stop them first"
+            f" with `dledger down --data {layout.data_dir}` (nothing was changed)"
+        )
+
+
+def _convert(data: Path, place: NodePlace, engine: str) -> Conversion:
     from dledger.errors import IdentityError
     from dledger.store.disk import OsDisk
     from dledger.store.identity import DirectoryLock, read_identity, write_identity
 
     manifest = require_manifest(data)
-    if not manifest.complete:
-        raise AdminError(f"the bootstrap of {data} was interrupted: `dledger up --data {data}` completes it")
     layout = manifest.layout(data)
-    place = layout.place(node_id)
-    require_engine(engine)
-    running = sorted(name for name, service in services(layout).items() if service.pid() and name != "namesrv")
-    if running:
-        raise AdminError(
-            f"{', '.join(running)} of {data} runs: all nodes of a group have the same engine, stop them first with"
-            f" `dledger down --data {data}` (nothing was changed)"
-        )
+    _require_stopped(layout)
     disk = OsDisk(str(place.directory))
     try:
         lock = DirectoryLock.acquire(str(place.directory), os.getpid())
@@ -69,7 +80,7 @@ def convert(data: Path, node_id: str, engine: str, output: str) -> None:
             f"{place.directory} is not there: a node that was wiped gets its engine when it starts"
         ) from None
     except IdentityError as error:
-        raise AdminError(f"{node_id} runs: {error}") from error
+        raise AdminError(f"{place.node_id} runs: {error}") from error
     try:
         identity = read_identity(disk, str(place.directory))
         if identity is None:
@@ -83,7 +94,7 @@ def convert(data: Path, node_id: str, engine: str, output: str) -> None:
             write_identity(disk, msgspec.structs.replace(identity, engine=engine))
     finally:
         lock.release()
-    emit(Conversion(node_id, identity.engine, engine, _remaining(layout, engine)), output, _render)
+    return Conversion(place.node_id, identity.engine, engine, _remaining(layout, engine))
 
 
 def _remaining(layout: ClusterLayout, engine: str) -> list[str]:
