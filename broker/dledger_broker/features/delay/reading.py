@@ -4,6 +4,8 @@ A record that is due at another time than its row says has rotted here, and noth
 
 1. A bit of a waiting message's due time flips on the leader's disk; its body is whole, and so is the body's checksum.
 2. The leader moves or delivers it: what it writes stands in the log of every node, and nothing can heal that.
+
+See `docs/decisions/contradicted-rows-are-set-aside.md`.
 """
 
 from __future__ import annotations
