@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_broker.features.pop.changes import PopChanges
+from dledger_broker.features.pop.changes import MAX_ROWS, PopChanges
 from dledger_broker.features.pop.commands import NO_ROW, PopQueueKey, PopRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.reading import Found, PopReads, Read, Wanted, offset_of, runs_of
@@ -71,7 +72,9 @@ class Choice:
 
 
 class Chooser:
-    """Chooses on the leader, in the turn that proposes the pop; no more than `max_pop_in_flight` are open."""
+    """Chooses on the leader, in the turn that proposes the pop, of `MAX_ROWS` queues at most; no more than
+    `max_pop_in_flight` of a queue are open.
+    """
 
     def __init__(
         self,
@@ -87,11 +90,18 @@ class Chooser:
         self._is_due = is_due
         self._reads = reads
         self._pops = 0
+        self._begin = 0
+        """The queue that the next look at a topic begins with, modulo its queues."""
 
-    def choose(self, ask: PopAsk, read: Read | None = None) -> Choice:
-        """What a pop gets; `read` is what was read for it before."""
+    def choose(self, ask: PopAsk, read: Read | None = None, *, is_question: bool = False) -> Choice:
+        """What a pop gets; `read` is what was read for it before. A question proposes nothing: it has no limit."""
         choice = Choice()
-        for source in self._sources(ask):
+        for looked_at, source in enumerate(self._sources(ask)):
+            if len(choice.taken) >= MAX_ROWS and not is_question:
+                # 1. A group pops 20,000 empty queues for the first time. 2. Each gets a row. 3. No segment holds them
+                # all. What is left is looked at once these are applied, from where this ends.
+                self._begin += looked_at - 1
+                break
             if choice.messages >= ask.max_messages or choice.size >= ask.max_bytes:
                 choice.rest += self._left(ask, source)
             elif ask.is_ordered:
@@ -133,13 +143,14 @@ class Chooser:
     def _sources(self, ask: PopAsk) -> Iterator[Source]:
         """The queues to look at, in an order that gives each its turn."""
         self._pops += 1
-        normal = list(self._queues_of(ask, Retry.NONE))
+        self._begin += 1
+        normal = self._queues_of(ask, Retry.NONE)
         if ask.is_ordered:
             yield from normal
             return
         retries = (Retry.V1, Retry.V2) if ask.reads_v1 else (Retry.V2,)
         again = [source for retry in retries for source in self._queues_of(ask, retry)]
-        yield from (*again, *normal) if self._pops % RETRIES_FIRST == 0 else (*normal, *again)
+        yield from chain(again, normal) if self._pops % RETRIES_FIRST == 0 else chain(normal, again)
 
     def _queues_of(self, ask: PopAsk, retry: Retry) -> Iterator[Source]:
         topic = self._machine.topic(pop_retry_topic(ask.group, ask.topic, retry))
@@ -149,8 +160,9 @@ class Chooser:
         if retry is Retry.NONE and ask.queue_id >= 0:
             yield Source(retry, topic, ask.queue_id)
             return
+        begin = self._begin
         for number in range(count):
-            yield Source(retry, topic, (number + self._pops) % count)
+            yield Source(retry, topic, (number + begin) % count)
 
     def _left(self, ask: PopAsk, source: Source) -> int:
         return max(0, source.topic.queue(source.queue_id).next_offset - self.start_of(ask, source))

@@ -378,7 +378,7 @@ class PopRequests(Part):
         group, topic = header.consumer_group, header.topic
         ask = question_of(group, topic, header.queue_id, header.max_msg_nums)
         ask = ask._replace(reads_v1=self._shared_names.may_read(request, group, topic))
-        choice = self._chooser.choose(ask, read)
+        choice = self._chooser.choose(ask, read, is_question=True)
         taken = [each for each in choice.taken if each.records]
         if choice.cold and (read is None or not taken):
             self._requests.spawn(request, self._peek_cold(request, header, choice.cold[0]))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records
 
+from dledger_broker.features.pop.changes import MAX_ROWS
+from dledger_broker.features.pop.commands import Pop
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.contexts import Done
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.pop import Retry
 from dledger_remoting.properties import parse_properties
@@ -35,6 +39,22 @@ from tests.broker.features.pop.pop_calls import (
 @pytest.fixture
 def broker(broker: ServedBroker) -> ServedBroker:
     return with_revivals(with_group(broker))
+
+
+@pytest.fixture
+def staged(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> list[Pop]:
+    """The pops that are proposed."""
+    pops: list[Pop] = []
+    machine = broker.memory.machine
+    stage = machine.stage_command
+
+    def keep(command: Command, done: Done, *, privileged: bool = False) -> None:
+        if isinstance(command, Pop):
+            pops.append(command)
+        stage(command, done, privileged=privileged)
+
+    monkeypatch.setattr(machine, "stage_command", keep)
+    return pops
 
 
 def bodies(popped: list[object]) -> list[bytes]:
@@ -302,3 +322,34 @@ def test_a_question_waits_until_there_is_something_to_pop(broker: ServedBroker, 
     late = client.send(NOTIFY, ext)
     broker.advance(15.1)
     assert client.answered(late).ext["hasMsg"] == "false"
+
+
+def test_a_first_pop_of_very_many_queues_finds_what_is_in_the_last_one(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    """A row for each of the empty queues is more than a segment holds."""
+    wide = "W" * 127
+    broker.memory.create_topic(wide, 10_000)
+    client.send_message(wide, b"a", 9_999)
+    assert bodies(pop(client, wide)) == [b"a"]
+
+
+def test_a_first_pop_of_many_queues_begins_in_each_of_them(
+    broker: ServedBroker, client: FakeClient, staged: list[Pop]
+) -> None:
+    broker.memory.create_topic("WIDE", 3 * MAX_ROWS + 1)
+    waiting = client.send(POP, pop_ext("WIDE", pollTime="15000", initMode="1"))
+    broker.settle()
+    assert sorted(row.queue_id for command in staged for row in command.rows) == list(range(3 * MAX_ROWS + 1))
+    assert max(len(command.rows) for command in staged) <= MAX_ROWS
+    assert not client.has_answer(waiting)
+    client.send_message("WIDE", b"a", 77)
+    assert bodies(messages(client.answered(waiting), "WIDE")) == [b"a"]
+
+
+def test_peeking_looks_at_all_of_many_queues(broker: ServedBroker, client: FakeClient) -> None:
+    broker.memory.create_topic("WIDE", 3 * MAX_ROWS)
+    client.send_message("WIDE", b"a", 2 * MAX_ROWS)
+    ext = {"consumerGroup": "CG", "topic": "WIDE", "queueId": "-1", "maxMsgNums": "8"}
+    for _ in range(3):
+        assert bodies(messages(client.call(PEEK, ext), "WIDE")) == [b"a"]
