@@ -53,16 +53,17 @@ class EndedDeliveriesFrame(msgspec.Struct, frozen=True, tag="ended-deliveries"):
 class PopTable(Table):
     """The replicated part.
 
-    `ended` counts messages whose deliveries were ended by resets, trims, and deletions or shrinking of topics.
+    `open_count` counts messages that are delivered and not done with. `ended` counts messages whose deliveries were
+    ended by resets, trims, and deletions or shrinking of topics.
     `on_delivery` is a node's own: it is told of each new delivery.
     """
 
-    __slots__ = ("_groups", "_new", "_of_queue", "_offsets", "_queues", "_topics", "ended", "on_delivery")
+    __slots__ = ("_groups", "_new", "_of_queue", "_offsets", "_queues", "_topics", "ended", "on_delivery", "open_count")
 
     frames = (PopQueueFrame, DeliveryFrame, EndedDeliveriesFrame)
 
     def __init__(self) -> None:
-        self.ended = 0
+        self.ended = self.open_count = 0
         self.on_delivery: Callable[[PopQueue, Delivery], None] | None = None
         self._queues: dict[PopQueueKey, PopQueue] = {}
         self._of_queue: dict[tuple[str, int], list[PopQueue]] = {}
@@ -88,12 +89,7 @@ class PopTable(Table):
     @property
     def has_deliveries(self) -> bool:
         """Whether any message is delivered and not done with."""
-        return any(queue.open_count for queue in self)
-
-    @property
-    def open_count(self) -> int:
-        """How many are."""
-        return sum(queue.open_count for queue in self)
+        return self.open_count > 0
 
     def has_queue(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a group pops a queue."""
@@ -149,7 +145,7 @@ class PopTable(Table):
                 return
             same = bool(command.attempt_id) and earlier.attempt_id == command.attempt_id
             attempt = earlier.attempt if same else earlier.attempt + 1
-            queue.settle(earlier, closed=earlier.open_bits)
+            self._settle(queue, earlier, closed=earlier.open_bits)
         queue.next_offset = row.next_offset
         if row.offsets:
             self._deliver(
@@ -174,7 +170,18 @@ class PopTable(Table):
 
     def _deliver(self, queue: PopQueue, delivery: Delivery) -> None:
         queue.add(delivery)
+        self.open_count += delivery.open_bits.bit_count()
         self._new.append((queue, delivery))
+
+    def _settle(self, queue: PopQueue, delivery: Delivery, *, acked: int = 0, closed: int = 0) -> None:
+        before = queue.open_count
+        queue.settle(delivery, acked=acked, closed=closed)
+        self.open_count -= before - queue.open_count
+
+    def _end_all(self, queue: PopQueue) -> None:
+        ended = queue.end_all()
+        self.open_count -= ended
+        self.ended += ended
 
     def _ack(self, row: AckRow) -> None:
         found = self._find(row)
@@ -182,7 +189,7 @@ class PopTable(Table):
             return
         queue, delivery = found
         if not row.new_pop_time_ms:
-            queue.settle(delivery, acked=row.bits)
+            self._settle(queue, delivery, acked=row.bits)
         elif row.bits & delivery.open_bits and row.new_pop_time_ms > queue.last_pop_ms:
             offset = delivery.offsets[row.bits.bit_length() - 1]
             hidden = Delivery(
@@ -194,7 +201,7 @@ class PopTable(Table):
                 delivery.attempt,
                 delivery.is_ordered,
             )
-            queue.settle(delivery, closed=row.bits)
+            self._settle(queue, delivery, closed=row.bits)
             self._deliver(queue, hidden)
         self._commit(queue)
 
@@ -202,7 +209,7 @@ class PopTable(Table):
         found = self._find(row)
         if found is not None:
             queue, delivery = found
-            queue.settle(delivery, closed=row.bits)
+            self._settle(queue, delivery, closed=row.bits)
             self._commit(queue)
 
     def _reset(self, command: ResetPop) -> None:
@@ -210,7 +217,7 @@ class PopTable(Table):
         if queue is None or queue.created_position != command.created_position:
             return
         kept = self._topics[command.topic].queue(command.queue_id).first_offset
-        self.ended += queue.end_all()
+        self._end_all(queue)
         queue.next_offset = max(command.offset, kept)
         self._commit(queue)
 
@@ -247,7 +254,7 @@ class PopTable(Table):
         for queue in self:
             if queue.key.topic == name and queue.key.queue_id >= queues and queue.deliveries:
                 queue.next_offset = queue.lowest_open
-                self.ended += queue.end_all()
+                self._end_all(queue)
 
     def on_queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
         """See `Table.on_queue_trimmed`: what was open and is gone ends."""
@@ -257,7 +264,7 @@ class PopTable(Table):
             for delivery in list(queue):
                 gone = sum(1 << number for number, offset in enumerate(delivery.offsets) if offset < first_offset)
                 self.ended += (gone & delivery.open_bits).bit_count()
-                queue.settle(delivery, closed=gone)
+                self._settle(queue, delivery, closed=gone)
             queue.next_offset = max(queue.next_offset, first_offset)
             self._commit(queue)
 
@@ -273,7 +280,7 @@ class PopTable(Table):
     def _drop(self, keys: Iterable[PopQueueKey]) -> None:
         for key in keys:
             queue = self._queues.pop(key)
-            self.ended += queue.end_all()
+            self._end_all(queue)
             others = self._of_queue[key[1:]]
             others.remove(queue)
             if not others:
@@ -307,6 +314,7 @@ class PopTable(Table):
                     delivery = Delivery(*row)
                     delivery.applied_at = now
                     self._queues[PopQueueKey(group, topic, queue_id)].restore(delivery)
+                    self.open_count += delivery.open_bits.bit_count()
             case EndedDeliveriesFrame(messages=messages):
                 self.ended = messages
 
