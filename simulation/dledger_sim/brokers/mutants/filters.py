@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dledger_broker.features.pulling import requests
-from dledger_broker.features.pulling.properties import choose
+from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.views.reading import GetResult
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.values import Incomparable
@@ -42,4 +42,31 @@ CATALOGUE.add(
     "left-out-is-passed-over",
     "a pull goes on at what it left out, not behind all that was read",
     (requests, "choose", _go_on_behind_all),
+)
+
+
+class _OneBehind:
+    """Answers for each record what its filter said of the one in front of it; nothing stands in front of the first."""
+
+    def __init__(self, wanted: Matcher) -> None:
+        self._wanted = wanted
+        self._before = b""
+
+    def matches_text(self, properties: bytes) -> bool:
+        """See `Matcher.matches_text`."""
+        before, self._before = self._before, properties
+        return self._wanted.matches_text(before)
+
+
+def _ask_of_the_one_in_front(
+    read: GetResult, pieces: Iterable[bytes], asked: int, wanted: Matcher, max_messages: int, max_bytes: int
+) -> tuple[GetResult, list[bytes]]:
+    asks_sql = isinstance(wanted, SqlFilter)
+    return choose(read, pieces, asked, _OneBehind(wanted) if asks_sql else wanted, max_messages, max_bytes)
+
+
+CATALOGUE.add(
+    "properties-of-the-one-in-front",
+    "a filter looks at a message's own properties",
+    (requests, "choose", _ask_of_the_one_in_front),
 )
