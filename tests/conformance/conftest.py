@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from limit_rows import TRIMMED
 from rows import QUICK
 from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
@@ -36,6 +37,7 @@ def signing(account: Credentials | None) -> dict[str, str]:
 quick_group = local_cluster_fixture(scope="session", config=QUICK)
 quick_groups = local_cluster_fixture(scope="session", groups=2, config=QUICK)
 one_group = local_cluster_fixture(scope="module")
+trimmed_group = local_cluster_fixture(scope="session", config=TRIMMED)
 two_groups = local_cluster_fixture(scope="module", groups=2)
 
 

@@ -22,6 +22,7 @@ from rocketmq.ffi import MessageModel  # noqa: E402
 NAME_SERVER = sys.argv[1]
 ACCOUNT = (os.environ.get("DRIVER_ACCESS_KEY", ""), os.environ.get("DRIVER_SECRET", ""), "ALIYUN")
 RETRY_PAUSE_SECONDS = 0.1
+WHOLE = "cpp-whole"
 CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 
 _producers: dict[str, Producer] = {}
@@ -77,6 +78,17 @@ def send(topic: str, body: str, **more: object) -> dict[str, object]:
     return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
 
 
+def send_whole(topic: str, body: str) -> dict[str, object]:
+    """Send as it is, but for some bytes that deflate adds, however large it is: the broker says what is too much."""
+    if WHOLE not in _producers:
+        made = Producer(WHOLE, max_message_size=1 << 30, compress_level=0, timeout=30_000)
+        made.set_namesrv_addr(NAME_SERVER)
+        made.start()
+        _producers[WHOLE] = made
+    result = _producers[WHOLE].send_sync(message(topic, body))
+    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+
+
 def send_oneway(topic: str, body: str) -> None:
     """Send and want no answer."""
     producer().send_oneway(message(topic, body))
@@ -127,9 +139,14 @@ def push(
     *,
     orderly: bool = False,
     broadcast: bool = False,
+    from_last: bool = True,
     fails: dict[str, int] | None = None,
 ) -> None:
-    """Start a push consumer that says what it receives, and cannot handle a body as often as `fails` says."""
+    """Start a push consumer that says what it receives, and cannot handle a body as often as `fails` says.
+
+    It begins at the end, and cannot be told otherwise.
+    """
+    assert from_last
     left = dict(fails or {})
 
     def receive(one: RecvMessage) -> None:
@@ -176,7 +193,7 @@ def pull(group: str, topic: str, tag: str = "*") -> list[str]:
 
 CALLS: dict[str, Callable[..., object]] = {
     call.__name__: call
-    for call in (send, send_oneway, send_orderly, send_batch, stream, stop_streams, push, close_push, pull)
+    for call in (send, send_whole, send_oneway, send_orderly, send_batch, stream, stop_streams, push, close_push, pull)
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+import limit_rows
 import mode_rows
 import pytest
 import reset_rows
@@ -59,6 +60,11 @@ def test_a_live_group_goes_on_where_it_is_told(row):
 @WITH_AND_WITHOUT_A_KILL
 def test_a_group_that_is_away_comes_back_where_it_was_told(row):
     reset_rows.a_group_that_is_away_comes_back_where_it_was_told(row, reset_rows.by_mqadmin)
+
+
+def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, ali_ons):
+    client = ali_ons(trimmed_group.namesrv)
+    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, "AliTrimmed")
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["closed", "killed"])

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -44,6 +45,7 @@ type request struct {
 	Broadcast bool     `json:"broadcast"`
 	Orderly   bool     `json:"orderly"`
 	Trace     bool     `json:"trace"`
+	FromLast  bool     `json:"from_last"`
 	Replies   string   `json:"replies"`
 	TimeoutMs int      `json:"timeout_ms"`
 	Level     int      `json:"level"`
@@ -64,6 +66,11 @@ var (
 	ready         = sync.OnceValues(func() (rocketmq.Producer, error) { return startProducer("go-producers") })
 	traced        = sync.OnceValues(func() (rocketmq.Producer, error) {
 		return startProducer("go-tracers", producer.WithTrace(traces()), producer.WithInstanceName("tracers"))
+	})
+	// Its messages go as they are, however large: the broker says what is too much.
+	whole = sync.OnceValues(func() (rocketmq.Producer, error) {
+		return startProducer("go-whole", producer.WithCompressMsgBodyOverHowmuch(math.MaxInt),
+			producer.WithSendMsgTimeout(30*time.Second), producer.WithInstanceName("whole"))
 	})
 )
 
@@ -118,6 +125,9 @@ func call(wanted request) (any, error) {
 	if wanted.Trace {
 		begin = traced
 	}
+	if wanted.Call == "send_whole" {
+		begin = whole
+	}
 	sender, err := begin()
 	if err != nil {
 		return nil, err
@@ -129,7 +139,7 @@ func call(wanted request) (any, error) {
 			return nil, err
 		}
 		return string(reply.Body), nil
-	case "send":
+	case "send", "send_whole":
 		return shown(sender.SendSync(background, message(wanted)))
 	case "send_async":
 		answered := make(chan func() (any, error), 1)
@@ -339,12 +349,16 @@ func reply(one *primitive.MessageExt, before string) error {
 
 // A push consumer that says what it receives; it fails for a body as often as `fails` says.
 func push(wanted request) error {
+	from := consumer.ConsumeFromFirstOffset
+	if wanted.FromLast {
+		from = consumer.ConsumeFromLastOffset
+	}
 	options := []consumer.Option{
 		consumer.WithCredentials(signing()),
 		consumer.WithNameServer(nameServer),
 		consumer.WithGroupName(wanted.Group),
 		consumer.WithInstance(wanted.Name),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumeFromWhere(from),
 	}
 	if wanted.Broadcast {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))

@@ -106,6 +106,19 @@ public class Driver {
                 } finally {
                     within.shutdown();
                 }
+            case "send_whole": // as it is, however large: the broker says what is too much
+                DefaultMQProducer whole = new DefaultMQProducer("java-whole");
+                whole.setNamesrvAddr(nameServer);
+                whole.setInstanceName("whole");
+                whole.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+                whole.setMaxMessageSize(Integer.MAX_VALUE);
+                whole.setSendMsgTimeout(30_000);
+                whole.start();
+                try {
+                    return shown(whole.send(message(wanted)));
+                } finally {
+                    whole.shutdown();
+                }
             case "send_async":
                 return shown(sendAsync(message(wanted)));
             case "request":
@@ -347,7 +360,8 @@ public class Driver {
         if (wanted.containsKey("namespace")) {
             made.setNamespace(wanted.getString("namespace"));
         }
-        made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        made.setConsumeFromWhere(wanted.getBooleanValue("from_last")
+            ? ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET : ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (wanted.getBooleanValue("assigned")) { // brokers assign its queues, which the 4.x line cannot have
             made.getClass().getMethod("setClientRebalance", boolean.class).invoke(made, false);
         }

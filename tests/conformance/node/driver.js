@@ -98,13 +98,13 @@ const calls = {
   },
 
   // A push consumer that says what it receives, and cannot handle a body as often as `fails` says.
-  async push({ name, group, topic, tag, fails, namespace, broadcast }) {
+  async push({ name, group, topic, tag, fails, namespace, broadcast, from_last }) {
     const left = { ...fails };
     const made = new Consumer({
       ...base,
       namespace: namespace || '',
       consumerGroup: group,
-      consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+      consumeFromWhere: from_last ? 'CONSUME_FROM_LAST_OFFSET' : 'CONSUME_FROM_FIRST_OFFSET',
       isBroadcast: Boolean(broadcast),
     });
     made.on('error', complain);

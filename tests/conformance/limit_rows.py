@@ -1,0 +1,76 @@
+"""Rows about limits, that clients of others have to come through: of what a queue keeps, and of sizes; see `rows`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import rows
+from cluster_checks import bodies_of, create_topic, stored_messages, wait_until
+from rows import RETRY_SECONDS
+from stock_clients import StockClient, StockClientError
+from wiretap import Wiretap
+
+from dledger_client import SyncAdmin, SyncProducer
+from dledger_client.testing import LocalCluster
+from dledger_remoting.codes import ResponseCode
+
+TRIMMED = """
+segment_bytes = 1048576
+retention_bytes = 3145728
+snapshot_interval_s = 1
+"""
+"""Configuration of a cluster that keeps 3 MiB of messages."""
+OLD_MESSAGES, OLD_BYTES = 64, 100_000
+FOUR_MIB = 4 << 20
+RECEIVED_SECONDS = 1.0
+
+
+def a_new_group_begins_at_the_end_of_a_trimmed_queue(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """A new group that asks for the end begins there, and gets all from its first message on; 0 is the start of young
+    queues only.
+    """
+    create_topic(cluster, topic, queues=1)
+    group = f"{topic}-readers"
+    with SyncProducer(cluster.namesrv) as producer, SyncAdmin(cluster.namesrv) as admin:
+        for _ in range(OLD_MESSAGES):
+            producer.send(topic, random.randbytes(OLD_BYTES))  # which compressing makes no smaller
+        assert wait_until(lambda: all(queue.first > 0 for queue in admin.offsets(group, topic)), RETRY_SECONDS), (
+            "the queue is trimmed"
+        )
+        client.call("push", name="reader", group=group, topic=topic, from_last=True)
+        sent: list[str] = []
+
+        def has_begun() -> bool:
+            sent.append(f"new {len(sent)}")
+            producer.send(topic, sent[-1].encode())
+            return wait_until(lambda: client.bodies("reader") != [], RECEIVED_SECONDS)
+
+        assert wait_until(has_begun, RETRY_SECONDS), "a message that was sent after the group began"
+        client.wait_for(lambda: sent[-1] in client.bodies("reader"), "the last message", timeout=RETRY_SECONDS)
+    got = client.bodies("reader")
+    client.call("close_push", name="reader")
+    assert got == sent[-len(got) :], "nothing that is older, and no gap"
+
+
+def only_a_body_of_4_mib_is_stored(
+    cluster: LocalCluster, tap: Wiretap, client: StockClient, topic: str, *, adds: int = 0
+) -> None:
+    """A body of 4 MiB is stored and received; one that is longer is answered 13, nothing of it is stored, and the
+    client goes on. `adds` is what the client itself adds to a body at most.
+    """
+    create_topic(cluster, topic, queues=1)
+    largest = "x" * (FOUR_MIB - adds)
+    rows.send(client, "send_whole", topic=topic, body=largest)
+    with pytest.raises(StockClientError):
+        client.call("send_whole", topic=topic, body="y" * (FOUR_MIB + 1))
+    sends = tap.exchanges(*rows.SENDS)
+    refused = [one for one in sends if len(one.body) > FOUR_MIB]
+    assert refused, "the client leaves it to the broker to say what is too large"
+    assert {one.answer for one in refused} == {ResponseCode.MESSAGE_ILLEGAL}
+    rows.send(client, "send", topic=topic, body="next")
+    assert {*bodies_of(stored_messages(cluster, topic))} == {largest, "next"}
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
+    client.wait_for(lambda: "next" in client.bodies("reader"), "the message behind it", timeout=RETRY_SECONDS)
+    client.wait_for(lambda: largest in client.bodies("reader"), "a message of 4 MiB", timeout=RETRY_SECONDS)
+    client.call("close_push", name="reader")

@@ -1,0 +1,23 @@
+"""Apache RocketMQ's own clients, unmodified, begin where they say in trimmed queues, and are told what is too large.
+
+`make test-clients` runs this; it needs a JDK and Maven.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import limit_rows
+from wiretap import Wiretap
+
+_NUMBERS = count()
+
+
+def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, apache):
+    client = apache(trimmed_group.namesrv)
+    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, f"Trimmed{next(_NUMBERS)}")
+
+
+def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(quick_group, apache):
+    with Wiretap(quick_group) as tap:
+        limit_rows.only_a_body_of_4_mib_is_stored(quick_group, tap, apache(tap.namesrv), f"Large{next(_NUMBERS)}")
