@@ -6,6 +6,7 @@ More of it is in the simulator's schedules (`dledger_sim.brokers.schedules.pops`
 from __future__ import annotations
 
 from dledger_remoting.record import iter_records
+from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.schedules.brokers import TOPIC
 from dledger_sim.brokers.schedules.pops import HIDDEN_MS, Popping, codes, offsets
 from dledger_sim.log.registers import leading
@@ -59,6 +60,20 @@ def test_a_deposed_leader_does_not_say_that_nothing_is_known_of_a_message() -> N
     popping.group.network.heal()
     popping.brokers.run(5.0)
     assert codes(answers) in ([0], [14], [1])
+
+
+def test_a_leader_that_is_cut_off_does_not_say_so_before_it_steps_down_either() -> None:
+    """1. A leader is cut off, and believes that it leads. 2. An acknowledgement comes of which it never heard."""
+    popping = Popping()
+    old = popping.brokers.leader
+    popping.cut_off(old)
+    answers = popping.ack(Answer(0, {"popTime": "1"}, b"", ""), 0, old)
+    popping.brokers.run(0.1)
+    life = popping.group.nodes[old].life
+    assert life is not None
+    assert life.replica.is_ready
+    popping.brokers.run(5.0)
+    assert codes(answers) != [208]
 
 
 def test_nodes_that_start_from_a_snapshot_know_what_was_popped() -> None:

@@ -144,6 +144,15 @@ def test_a_trim_ends_what_is_gone_and_only_that() -> None:
     assert open_offsets(table) == [20]
 
 
+def test_a_pop_that_passes_over_what_a_trim_takes_meanwhile_moves_no_group_behind_it() -> None:
+    state, table = fresh()
+    before = pop(state, 10, NO_ROW, end=5)
+    apply(state, TrimQueues(1, (("T1", created(state), 0, 20),)), before)
+    assert (table.queue(KEY), committed(state)) == (None, None)
+    apply(state, pop(state, 10, NO_ROW, end=30))
+    assert committed(state) == 30
+
+
 def test_a_queue_that_its_topic_loses_ends_its_deliveries_and_begins_again_at_the_lowest_open_message() -> None:
     state, table = fresh()
     apply(state, pop(state, 10, NO_ROW, 0, 1, 2), ack(state, 10, 0b001))

@@ -8,6 +8,7 @@ from served_broker import FakeClient, ServedBroker, pull_ext, records
 from tests.broker.features.pop.pop_calls import (
     FOUND,
     HIDDEN_S,
+    NOTHING,
     POP,
     Popped,
     ack,
@@ -120,3 +121,11 @@ def test_what_came_too_often_is_a_dead_letter_and_blocks_nothing(broker: ServedB
     assert bodies(in_order(five, 1)) == [b"1"]
     assert [record.body for record in records(ask(five, 11, pull_ext("%DLQ%CG")))] == [b"0"]
     assert table_of(broker).open_count == 1
+
+
+def test_a_pop_takes_nothing_of_a_queue_while_another_one_is_in_flight(five: FakeClient) -> None:
+    """1. Both come in one turn. 2. The second is chosen before the first is applied: it would get what follows."""
+    asked = [five.send(POP, pop_ext(order="true", maxMsgNums="2")) for _ in range(2)]
+    five.broker.settle()
+    first, second = map(five.answered, asked)
+    assert (bodies(messages(first)), second.code) == ([b"0", b"1"], NOTHING)

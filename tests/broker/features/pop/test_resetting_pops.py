@@ -65,6 +65,7 @@ def test_acknowledgements_of_the_same_turn_count_before_it(broker: ServedBroker,
     acked = four.send(ACK, ack_ext(popped[0]))
     assert reset(four, 0) == FOUND
     assert four.answered(acked).code == FOUND
+    assert table_of(broker).ended == 0
     assert next(message.body for message in pop(four)) == b"0"
 
 
