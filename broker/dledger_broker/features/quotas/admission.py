@@ -32,6 +32,8 @@ MAX_HELD_BYTES: Final = 8 << 20
 """Bytes of them, but for the last one."""
 MAX_ALL_HELD_BYTES: Final = 128 << 20
 """Bytes that wait for all quotas, but for the last one of each."""
+MAX_UNMEASURED: Final = 8
+"""Reads of a quota that go on at a tick although it is not known yet what they bring: those of a disk, or that wait on."""
 
 
 class Scope(NamedTuple):
@@ -79,6 +81,8 @@ class Admission:
         self._changes = -1
         self._ticking = False
         self._holds = True
+        self._charged = 0
+        """How many reads were charged."""
         machine.on_state(self._keep_table)
         group.listeners.append(self._on_role)
 
@@ -128,6 +132,7 @@ class Admission:
 
     def charge(self, request: Request, topic: str, messages: int, size: int) -> None:
         """A read is answered with so much."""
+        self._charged += 1
         if self._present():
             for meter in self._meters_of(request.account, topic):
                 meter.take(messages, size)
@@ -217,16 +222,20 @@ class Admission:
     def _let_go(self, meter: Meter, now: float) -> None:
         """Let requests go on for as long as there is something left, those that have waited longest first.
 
-        Only one read at a time: what it brings is known some turns later, and all would go on before that.
+        Of reads most are answered on the spot, and charged. Of others few go on: what they bring is known some turns
+        later, and all would go on before that. One at a tick would be too few: while one waits the next ones do, too.
         """
+        unmeasured = 0
         while meter.waiting and not meter.is_used_up(now):
             send = meter.next()
             meters = self._meters_of(send.request.account, send.topic)
             other = _blocked([one for one in meters if one is not meter], now)
             if other is None:
+                before = self._charged
                 _use(send.request, meters, send.messages, send.size)
                 self._requests.run(send.request)
-                if not self._scope.is_measured_first:
+                unmeasured += not self._scope.is_measured_first and self._charged == before
+                if unmeasured == MAX_UNMEASURED:
                     return
             elif self._is_full(other):
                 self._refuse(other, send.request, now)

@@ -59,6 +59,16 @@ def test_what_was_read_in_advance_is_missing_to_those_behind(client: FakeClient)
     assert codes(client, pulls) == [0, 0]
 
 
+def test_many_small_reads_that_wait_go_on_as_fast_as_their_quota_allows(client: FakeClient) -> None:
+    """One at a tick, 50 a second, is what all would get as long as two clients read again at once."""
+    put(client, "topic-reads", "T1", messages=200)
+    assert codes(client, [pull(client, most=10) for _ in range(20)]) == [0] * 20
+    pulls = [pull(client, most=1) for _ in range(60)]
+    assert codes(client, pulls) == []
+    client.broker.advance(0.4)
+    assert codes(client, pulls) == [0] * 60
+
+
 def test_a_pull_is_refused_at_last_and_its_client_told_why(client: FakeClient) -> None:
     put(client, "topic-reads", "T1", size=100)
     assert count(client.answered(pull(client))) == 5
