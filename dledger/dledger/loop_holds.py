@@ -84,12 +84,12 @@ class LoopPart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        took = self._clock() - self._starts.pop()
         inside = self._inside
-        own = took - inside.pop()
+        others = inside.pop()  # before the clock is read: a collection between the two counts for who goes on
+        took = self._clock() - self._starts.pop()
         if inside:
             inside[-1] += took
-        self.count(own)
+        self.count(max(took - others, 0.0))
 
     def count(self, seconds: float) -> None:
         """It held the loop for so long."""

@@ -8,6 +8,7 @@ node without it does not start. What is native does what its twin does, to the b
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
@@ -19,6 +20,8 @@ INTERFACE: Final = 5
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
+PASSED_OVER: Final = "none (the one that is installed is of another version: make native)"
+"""The same, where nobody has asked for Python alone."""
 
 
 class SyncThread(Protocol):
@@ -147,5 +150,8 @@ def require_obeyed() -> None:
 
 
 def version() -> str:
-    """The version of the native part that this process uses, or `none`."""
-    return NONE if PART is None else PART.__version__
+    """The version of the native part that this process uses, or `none`, with the reason if there would be one."""
+    if PART is not None:
+        return PART.__version__
+    wanted = os.environ.get(VARIABLE) != "0"
+    return PASSED_OVER if wanted and importlib.util.find_spec("dledger_native") is not None else NONE

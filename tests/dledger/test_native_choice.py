@@ -51,8 +51,6 @@ def test_without_a_native_part_python_does_everything_unless_told_otherwise(monk
 def test_the_version_tells_what_is_used(installed, monkeypatch):
     monkeypatch.setattr(native_part, "PART", installed)
     assert native_part.version() == "1.2.3"
-    monkeypatch.setattr(native_part, "PART", None)
-    assert native_part.version() == "none"
 
 
 def test_what_cannot_be_obeyed_keeps_a_node_from_starting_and_nobody_else(tmp_path):
@@ -70,3 +68,18 @@ def test_what_cannot_be_obeyed_keeps_a_node_from_starting_and_nobody_else(tmp_pa
     )
     command = run("dledger_admin", "--version")
     assert (command.returncode, command.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "told"),
+    [
+        (object(), "", native_part.PASSED_OVER),
+        (object(), "0", native_part.NONE),
+        (None, "", native_part.NONE),
+    ],
+)
+def test_one_that_is_installed_and_not_used_is_told_of(monkeypatch, found, wanted, told):
+    monkeypatch.setattr(native_part, "PART", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: found)
+    monkeypatch.setenv(native_part.VARIABLE, wanted)
+    assert native_part.version() == told

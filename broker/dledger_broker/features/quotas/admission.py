@@ -33,7 +33,7 @@ MAX_HELD_BYTES: Final = 8 << 20
 MAX_ALL_HELD_BYTES: Final = 128 << 20
 """Bytes that wait for all quotas, but for the last one of each."""
 MAX_UNMEASURED: Final = 8
-"""Reads of a quota that go on at a tick although it is not known yet what they bring: those of a disk, or that wait on."""
+"""Reads of a quota that go on at a tick although it is not known yet what they bring: of a disk, or waiting on."""
 
 
 class Scope(NamedTuple):
