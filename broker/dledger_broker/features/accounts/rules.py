@@ -3,7 +3,7 @@
 The rules of the account itself come before those that count by default: these are looked at if none of the others
 says anything about the action, the resource and the address. Of several, the one for exactly this name decides, then
 the longest prefix, then the rule for all names, then the one for resources of all kinds; a refusal comes before a
-permission. That no rule says anything is a refusal. Where either of two actions would do, each is judged by itself.
+permission. That no rule says anything is a refusal.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class _Compiled(NamedTuple):
         pattern = 2 if self.name is None else int(self.is_prefix)
         return self.kind is None, pattern, -len(self.name or ""), self.allow
 
-    def is_about(self, demand: Demand, address: str) -> bool:
-        """Whether it is about this resource, from this address."""
+    def says_something(self, demand: Demand, address: str) -> bool:
+        """Whether it is about what is asked for."""
         if self.kind is not None and self.kind is not demand.kind:
             return False
         if self.name is not None:
             matches = demand.name.startswith(self.name) if self.is_prefix else demand.name == self.name
             if not matches:
                 return False
+        if self.actions.isdisjoint(demand.actions):
+            return False
         return not self.sources or any(source(address) for source in self.sources)
 
 
@@ -66,14 +68,9 @@ class AccountRules:
 
     def decide(self, demand: Demand, address: str) -> Decision:
         """Whether the account may have what is asked for, from an address."""
-        found = [self._decide_on(action, demand, address) for action in demand.actions]
-        return next((one for one in (Decision.ALLOWED, Decision.DENIED) if one in found), Decision.NOTHING_SAID)
-
-    def _decide_on(self, action: Action, demand: Demand, address: str) -> Decision:
-        """What one of the actions that would do comes to."""
         for rules in (self._custom, self._default):
             for rule in rules:
-                if action in rule.actions and rule.is_about(demand, address):
+                if rule.says_something(demand, address):
                     return Decision.ALLOWED if rule.allow else Decision.DENIED
         return Decision.NOTHING_SAID
 

@@ -229,16 +229,3 @@ def test_a_rule_ends_however_its_resource_was_written(broker: ServedBroker, clie
     assert call(client, who, 310, send_ext("T1")).code == 0
     as_root(broker, DELETE_ACL, {"subject": "User:app", "resource": "TOPIC:T1"})
     assert call(client, who, 310, send_ext("T1")).code == NO_PERMISSION
-
-
-@pytest.mark.parametrize(("denied", "may"), [("Get", True), ("Sub", False)])
-def test_of_two_actions_that_would_do_a_denial_of_one_denies_not_the_other(
-    broker: ServedBroker, client: FakeClient, denied: str, may: bool
-) -> None:
-    """30 asks for Sub or Get on the topic: an account may Sub on all topics, and is denied one of the two on this."""
-    who = make_account(broker, "app")
-    allow(broker, "app", "Topic:*", "Sub")
-    allow(broker, "app", "Topic:T1", denied, decision="Deny")
-    answer = call(client, who, 30, {"topic": "T1", "queueId": "0"})
-    assert (answer.code == 0) == may, answer.remark
-    assert may or "the decision is deny" in (answer.remark or "")
