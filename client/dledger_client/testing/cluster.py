@@ -82,7 +82,7 @@ class LocalCluster:
         self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
         self.nodes_per_group = nodes
         self._config = config
-        self._engine = engine or os.environ.get("DLEDGER_ENGINE")
+        self._engine = engine or os.environ.get("DLEDGER_ENGINE") or None
         self._data_dir = data_dir
         self._scratch: Path | None = None
         self._base_port = 0

@@ -24,8 +24,8 @@ HOLD_S: Final = 1.0
 """No send waits longer. Stock clients give up after 3 s."""
 TICK_S: Final = 0.02
 """How often is looked whether those that wait may go on."""
-READ_HOLD_S: Final = 5.0
-"""No read waits longer for a quota. Stock clients give up after 10 s at the soonest."""
+READ_HOLD_S: Final = 3.0
+"""No read waits longer for a quota. Stock clients give up after 10 s at the soonest, ours after 5 s."""
 MAX_HELD: Final = 256
 """Requests that wait for one quota; one more is refused at once."""
 MAX_HELD_BYTES: Final = 8 << 20
@@ -113,17 +113,31 @@ class Admission:
         if not meters:
             return True
         now = self._env.now()
-        blocked = _blocked(meters, now)
+        blocked = self._blocked(meters, now)
         if blocked is None:
             _use(request, meters, messages, size)
             return True
+        if self._is_full(blocked) and not self._scope.is_measured_first:
+            for gone in blocked.gone():
+                self._refuse(blocked, gone.request, now)
         if self._is_full(blocked):
             self._refuse(blocked, request, now)
         else:
             blocked.held += 1
-            blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, now + self._scope.hold_s))
+            held_bytes = len(request.header) + len(request.body)
+            deadline = now + self._scope.hold_s
+            blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, held_bytes, deadline))
             self._tick_later()
         return False
+
+    def _blocked(self, meters: Iterable[Meter], now: float) -> Meter | None:
+        """The first of some meters through which nothing may go now.
+
+        Earlier sends go first. Reads do not wait for earlier ones: one that finds nothing uses nothing, and as many as
+        come would wait behind each other for ever, for a quota that is not used.
+        """
+        is_ordered = self._scope.is_measured_first
+        return next((meter for meter in meters if (is_ordered and meter.waiting) or meter.is_used_up(now)), None)
 
     def takes_again(self, request: Request, topic: str) -> bool:
         """As `takes`, for a read that went on, waited for messages, and finds some: others may have read meanwhile."""
@@ -228,14 +242,17 @@ class Admission:
         unmeasured = 0
         while meter.waiting and not meter.is_used_up(now):
             send = meter.next()
+            if not self._scope.is_measured_first and not send.request.origin.is_open:
+                self._refuse(meter, send.request, now)  # a pop would hide messages that nobody gets
+                continue
             meters = self._meters_of(send.request.account, send.topic)
-            other = _blocked([one for one in meters if one is not meter], now)
+            other = self._blocked([one for one in meters if one is not meter], now)
             if other is None:
                 before = self._charged
                 _use(send.request, meters, send.messages, send.size)
                 self._requests.run(send.request)
                 unmeasured += not self._scope.is_measured_first and self._charged == before
-                if unmeasured == MAX_UNMEASURED:
+                if unmeasured == MAX_UNMEASURED and not meter.is_taken_back:
                     return
             elif self._is_full(other):
                 self._refuse(other, send.request, now)
@@ -263,11 +280,6 @@ class Admission:
         self._forget_taken_back()
         for send in sends:
             self._requests.run(send.request)
-
-
-def _blocked(meters: Iterable[Meter], now: float) -> Meter | None:
-    """The first of some meters through which nothing may go now: earlier sends go first."""
-    return next((meter for meter in meters if meter.waiting or meter.is_used_up(now)), None)
 
 
 def _use(request: Request, meters: Iterable[Meter], messages: int, size: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dledger_broker.features.quotas.table import PutQuota
@@ -22,13 +23,17 @@ _WHOLE: Final = 1 - 1e-6
 
 
 class HeldSend(NamedTuple):
-    """A send that waits; `size` in bytes, `deadline` by the clock of the event loop. `number` grows as sends come."""
+    """A send that waits, or a read; `deadline` by the clock of the event loop. `number` grows as they come.
+
+    `size` is what it takes of the quota, in bytes, `held_bytes` what it takes of memory while it waits.
+    """
 
     number: int
     request: Request
     topic: str
     messages: int
     size: int
+    held_bytes: int
     deadline: float
 
 
@@ -100,12 +105,12 @@ class Meter:
     def wait(self, send: HeldSend) -> None:
         """One more send waits, behind those that came before it: it may have waited for another quota."""
         insort(self.waiting, send)
-        self.waiting_bytes += send.size
+        self.waiting_bytes += send.held_bytes
 
     def next(self) -> HeldSend:
         """The send that has waited longest, which waits no more."""
         send = self.waiting.popleft()
-        self.waiting_bytes -= send.size
+        self.waiting_bytes -= send.held_bytes
         return send
 
     def all(self) -> list[HeldSend]:
@@ -117,12 +122,19 @@ class Meter:
 
     def overdue(self, now: float) -> list[HeldSend]:
         """Those that have waited long enough, which wait no more."""
-        sends = [send for send in self.waiting if send.deadline <= now]
-        if sends:
-            kept = [send for send in self.waiting if send.deadline > now]
+        return self._take_out(lambda send: send.deadline <= now)
+
+    def gone(self) -> list[HeldSend]:
+        """Those whose clients are gone, which wait no more."""
+        return self._take_out(lambda send: not send.request.origin.is_open)
+
+    def _take_out(self, which: Callable[[HeldSend], bool]) -> list[HeldSend]:
+        found = [send for send in self.waiting if which(send)]
+        if found:
+            kept = [send for send in self.waiting if not which(send)]
             self.waiting = deque(kept)
-            self.waiting_bytes = sum(send.size for send in kept)
-        return sends
+            self.waiting_bytes = sum(send.held_bytes for send in kept)
+        return found
 
     def refusal(self, now: float) -> str:
         """Why a request cannot go through."""

@@ -6,13 +6,13 @@ import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext, records, send_ext
 
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_broker.features.quotas.admission import MAX_HELD, READ_HOLD_S, TICK_S
+from dledger_broker.features.quotas.admission import MAX_HELD, MAX_HELD_BYTES, READ_HOLD_S, TICK_S
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.signatures import signed
 from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.broker.features.accounts.guarded_broker import allow, as_root, guarded_broker, make_account
 from tests.broker.features.accounts.guarded_broker import call as call_as
-from tests.broker.features.pop.pop_calls import POP, pop_ext
+from tests.broker.features.pop.pop_calls import POP, pop, pop_ext
 from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, put, send_many, told
 
 PULL, PEEK = 11, 200052
@@ -88,6 +88,60 @@ def test_no_more_reads_wait_than_may(client: FakeClient) -> None:
     pull(client)
     pulls = [pull(client) for _ in range(MAX_HELD + 1)]
     assert codes(client, pulls) == [BUSY]
+
+
+def test_reads_that_find_nothing_do_not_wait_behind_each_other(client: FakeClient) -> None:
+    """They use nothing: a hundred a second would wait, and be refused, for a quota that is not used."""
+    put(client, "topic-reads", "T1", messages=5)
+    pull(client)
+    waiting = [pull(client, offset=12) for _ in range(60)]
+    client.broker.advance(0.2 + TICK_S)
+    assert not all(map(client.has_answer, waiting))
+    assert client.has_answer(pull(client, offset=12))
+    client.broker.advance(0.2)
+    assert all(map(client.has_answer, waiting))
+
+
+def test_a_quota_of_reads_that_is_taken_back_holds_nobody(client: FakeClient) -> None:
+    put(client, "topic-reads", "T1", messages=1)
+    pull(client)
+    waiting = [pull(client, offset=12) for _ in range(100)]
+    put(client, "topic-reads", "T1")
+    client.broker.settle()
+    client.broker.advance(2 * TICK_S)
+    assert all(map(client.has_answer, waiting))
+
+
+def test_who_is_gone_takes_no_place(client: FakeClient) -> None:
+    put(client, "topic-reads", "T1", messages=4)
+    pull(client, most=4)
+    gone = client.broker.client("gone/1")
+    pulls = [pull(gone) for _ in range(MAX_HELD)]
+    assert codes(gone, pulls) == []
+    gone.is_open = False
+    waiting = pull(client, most=1)
+    client.broker.advance(0.3)
+    assert count(client.answered(waiting)) == 1
+
+
+def test_a_pop_that_waits_hides_nothing_for_who_is_gone(client: FakeClient) -> None:
+    put(client, "topic-reads", "T1", messages=4)
+    assert [one.point.queue_offset for one in pop(client, maxMsgNums="4")] == [0, 1, 2, 3]
+    gone = client.broker.client("gone/1")
+    sent = gone.send(POP, pop_ext("T1", maxMsgNums="4"))
+    client.broker.settle()
+    assert not gone.has_answer(sent)
+    gone.is_open = False
+    client.broker.advance(0.3)
+    assert [one.point.queue_offset for one in pop(client, maxMsgNums="4")] == [4, 5, 6, 7]
+
+
+def test_what_waits_counts_as_memory(client: FakeClient) -> None:
+    put(client, "topic-reads", "T1", messages=1)
+    pull(client)
+    large = [client.send(PULL, pull_ext("T1"), bytes(1 << 20)) for _ in range(MAX_HELD_BYTES >> 20)]
+    assert codes(client, large) == []
+    assert codes(client, [pull(client)]) == [BUSY]
 
 
 @pytest.mark.parametrize(("code", "ext"), [(POP, pop_ext("T1")), (PEEK, pop_ext("T1"))])
