@@ -26,7 +26,7 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
     `body_crc32` other than 0 must equal crc32(body) & 0x7fffffff. The body is `registration.RegisterBrokerBody`.
     The last fields are our own. `topics_complete`: the group has no other topics than those named, as of the body's
-    data version. `node_id`, `alias_number` and `alias_addr`: the node's write alias, told while any topic has aliases.
+    data version. `node_id`, `alias_number` and `alias_addr`: the node's write alias, told while it has a port for it.
     `member_ids`, of a leader, are the node ids of all members of the group, joined by commas.
     """
 

@@ -97,6 +97,20 @@ def test_a_node_that_becomes_the_leader_is_not_listed_and_the_former_one_is() ->
     assert names.aliases() == {"b@n0": alias_address(0), "b@n2": alias_address(2)}
 
 
+def test_aliases_stay_while_one_node_after_the_other_is_killed_and_starts_without_knowing_any_topic() -> None:
+    """A node registers in the term of its disk and without topics, then in that of its leader, then with all topics."""
+    names = three()
+    leader, everybody = 0, {"b@n0", "b@n1", "b@n2"}
+    for term in range(2, 8):
+        killed, leader = leader, (leader + 1) % 3
+        names.table.drop_connection(killed)
+        assert len(names.aliases()) == 2
+        names.register(leader, leads=True, term=term, members="n0,n1,n2")
+        for known_term, topics in ((term - 1, ()), (term, ()), (term, TOPICS)):
+            names.register(killed, term=known_term, topics=topics)
+            assert names.aliases().keys() == everybody - {f"b@n{leader}"}
+
+
 def test_a_node_that_is_no_member_any_more_is_forgotten() -> None:
     names = three()
     names.table.drop_connection(2)

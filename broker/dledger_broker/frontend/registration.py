@@ -84,7 +84,11 @@ class OwnAlias(NamedTuple):
 
 
 Identity: TypeAlias = tuple[int, DataVersion, OwnAlias | None]
-"""A broker id, the version of the topics, and the write alias, if there is one and any topic has them."""
+"""A broker id, the version of the topics, and the write alias, if the node has a port for it.
+
+The alias does not depend on the topics that this node knows. 1. A node is killed. 2. It starts, and has yet to hear
+what is committed: its table has no topic. 3. It registers without an alias, and routes list it no more.
+"""
 
 
 class Registrar:
@@ -182,7 +186,7 @@ class Registrar:
         """What a name server is to know of this node now."""
         table = self._machine.state.topic_table
         broker_id = MASTER_ID if self._group.ready else self._config.broker_id_when_follower
-        alias = self._own_alias() if self._config.alias_port and self._aliased.any_of(table) else None
+        alias = self._own_alias() if self._config.alias_port else None
         return broker_id, data_version(self._group.term, table), alias
 
     def _own_alias(self) -> OwnAlias:

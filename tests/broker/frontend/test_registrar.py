@@ -141,6 +141,9 @@ async def test_a_follower_registers_its_own_id_everywhere(servers: list[FakeName
             "compressed": "false",
             "bodyCrc32": "0",
             "topicsComplete": "true",
+            "nodeId": NODE_ID,
+            "aliasNumber": "2",
+            "aliasAddr": "127.0.0.1:10914",
         }
     await setup.registrar.stop()
 
@@ -485,32 +488,24 @@ async def test_what_is_told_counts_those_name_servers_that_can_be_reached(server
     await setup.registrar.stop()
 
 
-async def test_a_node_tells_of_its_alias_while_a_topic_has_aliases(servers: list[FakeNameServer]) -> None:
+async def test_a_node_tells_of_its_alias_whatever_it_knows_of_topics(servers: list[FakeNameServer]) -> None:
     setup = Setup(servers)
     server = servers[0]
     server.accepts_changes = True
-    first = await server.registration()
-    assert "aliasAddr" not in first.ext
+    first = await server.registration(aliasAddr="127.0.0.1:10914", aliasNumber="2", nodeId=NODE_ID)
+    assert decode_registration(first.body).topic_config_serialize_wrapper.topic_config_table == {}
+    assert "memberIds" not in first.ext
     setup.memory.node.lead()
-    await server.registration(brokerId="0")
-
-    def put(name: str, attributes: dict[str, str]) -> None:
-        setup.memory.machine.proposals.put_topic(TopicConfig(name, 4, 4, attributes=attributes), lambda _: None)
-        setup.memory.env.run_ready()
-
-    put("T1", {WRITE_ALIASES_ATTRIBUTE: "true"})
-    request = await server.registration(aliasAddr="127.0.0.1:10914", aliasNumber="2", nodeId=NODE_ID)
+    request = await server.registration(brokerId="0", aliasNumber="2")
     assert request.ext["memberIds"] == ",".join(
         member.node_id for member in setup.memory.machine.log.membership.members
     )
-    table = decode_registration(request.body).topic_config_serialize_wrapper.topic_config_table
-    assert table["T1"].attributes == {WRITE_ALIASES_ATTRIBUTE: "true"}
-    while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
-        await asyncio.sleep(0)
-    put("T2", {})
-    assert (await server.changes()).topic_config_table.keys() == {"T2"}
-    put("T1", {})
-    assert "aliasAddr" not in (await server.registration()).ext
+    for attributes in ({WRITE_ALIASES_ATTRIBUTE: "true"}, {}):
+        while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
+            await asyncio.sleep(0)
+        setup.memory.machine.proposals.put_topic(TopicConfig("T1", 4, 4, attributes=attributes), lambda _: None)
+        setup.memory.env.run_ready()
+        assert (await server.changes()).topic_config_table["T1"].attributes == attributes
     await setup.registrar.stop()
 
 
@@ -522,14 +517,16 @@ async def test_name_servers_are_told_which_topics_have_aliases_by_configuration(
     server.accepts_changes = True
     setup.memory.node.lead()
     await server.registration(brokerId="0")
-    setup.memory.create_topic("T1", 1)
-    setup.memory.create_topic("T2")
-    registered = await server.registration(aliasNumber="2")
-    table = decode_registration(registered.body).topic_config_serialize_wrapper.topic_config_table
     while setup.registrar.registered < len(servers):  # noqa: ASYNC110 -- there is no event for an answer that came
         await asyncio.sleep(0)
+    table: dict[str, TopicConfig] = {}
+    setup.memory.create_topic("T1", 1)
+    setup.memory.create_topic("T2")
+    while "T2" not in table:
+        table |= (await server.changes()).topic_config_table
     setup.memory.create_topic("T3")
-    table |= (await server.changes()).topic_config_table
+    while "T3" not in table:
+        table |= (await server.changes()).topic_config_table
     assert {name: table[name].attributes for name in ("T1", "T2", "T3")} == {
         "T1": {},
         "T2": {WRITE_ALIASES_ATTRIBUTE: "true"},

@@ -13,8 +13,6 @@ import msgspec
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.system_topics import system_topics
-from dledger_broker.kernel.queues import TopicState
-from dledger_broker.kernel.topics import TopicTable
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.topics import (
     WRITE_ALIASES_ATTRIBUTE,
@@ -41,9 +39,6 @@ class AliasedTopics:
     def __init__(self, config: BrokerConfig) -> None:
         self._by_default = config.write_aliases
         self._own_topics = frozenset(topic.topic_name for topic in system_topics(config))
-        self._table: TopicTable | None = None
-        self._version = 0
-        self._names: set[str] = set()
 
     def has(self, topic: TopicConfig) -> bool:
         """Whether a topic has them."""
@@ -59,24 +54,6 @@ class AliasedTopics:
             or is_retry_topic(name)
             or is_dead_letter_topic(name)
         )
-
-    def any_of(self, table: TopicTable) -> bool:
-        """Whether any topic has them; only what changed since the last call is looked at."""
-        names = table.changes.since(self._version) if table is self._table else None
-        topics = table.by_name
-        if names is None:
-            self._names = {name for name, topic in topics.items() if self.has(topic.config)}
-        else:
-            for name in names:
-                self._note(name, topics.get(name))
-        self._table, self._version = table, table.version
-        return bool(self._names)
-
-    def _note(self, name: str, topic: TopicState | None) -> None:
-        if topic is not None and self.has(topic.config):
-            self._names.add(name)
-        else:
-            self._names.discard(name)
 
     def told(self, topic: TopicConfig) -> TopicConfig:
         """A topic as a name server is told of it: its attribute says whether it has aliases, for whatever reason."""

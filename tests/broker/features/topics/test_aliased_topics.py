@@ -8,7 +8,6 @@ import pytest
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.write_aliases import AliasedTopics
-from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE, TopicConfig
 from tests.broker.served_broker import ServedBroker
@@ -65,27 +64,6 @@ def test_some_topics_never_have_them(topic: TopicConfig) -> None:
     with_attribute = TopicConfig(topic.topic_name, 4, topic.write_queue_nums, order=topic.order, attributes=ON)
     assert not topics.has(with_attribute)
     assert topics.told(with_attribute).attributes == OFF
-
-
-def test_whether_any_topic_has_them_follows_every_change() -> None:
-    memory = BrokerInMemory()
-    table, topics = memory.machine.state.topic_table, aliased()
-
-    def put(name: str, attributes: dict[str, str]) -> None:
-        memory.machine.proposals.put_topic(TopicConfig(name, 4, 4, attributes=attributes), lambda _: None)
-        memory.env.run_ready()
-
-    assert not topics.any_of(table)
-    put("T1", {})
-    assert not topics.any_of(table)
-    put("T2", ON)
-    put("T3", ON)
-    assert topics.any_of(table)
-    put("T3", {})
-    assert topics.any_of(table)
-    memory.machine.proposals.delete_topic("T2", lambda _: None)
-    memory.env.run_ready()
-    assert not topics.any_of(table)
 
 
 @pytest.mark.parametrize(("value", "code"), [("true", 0), ("false", 0), ("yes", ResponseCode.INVALID_PARAMETER)])
