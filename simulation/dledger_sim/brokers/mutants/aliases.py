@@ -8,13 +8,11 @@ import msgspec
 
 from dledger_broker.clients.gossip import READS_AS
 from dledger_broker.features.pulling.placement import Placement
-from dledger_broker.frontend import dispatch, forwarding
-from dledger_broker.kernel.requests import Request
+from dledger_broker.frontend import dispatch
 from dledger_namesrv import table
 from dledger_namesrv.aliases import alias_entries
 from dledger_namesrv.records import Group
 from dledger_namesrv.table import RouteTable
-from dledger_remoting.errors import RemotingError
 from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, alias_name
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -24,18 +22,6 @@ CATALOGUE.add(
     "alias-stores-where-its-client-says",
     "what a write alias takes goes to the queue that follows from its number",
     (dispatch, "mark_send", lambda _request, _number: None),
-)
-
-
-def _fail(self: Request, error: RemotingError) -> None:
-    self.respond(error.code, error.remark, error.ext)
-
-
-CATALOGUE.add(
-    "send-that-went-on-twice-is-refused",
-    "a send that a leader may have stored is refused by no other one",
-    (Request, "fail", _fail),
-    (forwarding, "_refusal_in", lambda _response: None),
 )
 
 
