@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ async def write(directory: Path, killed: Path, clock: Clock) -> None:
         await _make_topics_and_groups(small)
         await _send_all(small, clock)
         await _commit_and_delete(small)
-        await _trim(small)
+        await _trim(small, directory)
         await _pin(small)
         await _send(small, clock, "orders", MESSAGES)
         copy_running(directory, killed)
@@ -130,8 +130,10 @@ async def _commit_and_delete(small: SmallBroker) -> None:
     await small.ask(207, {"groupName": "given-up"})
 
 
-async def _trim(small: SmallBroker) -> None:
-    """Drop the oldest segment, as retention does."""
+async def _trim(small: SmallBroker, directory: Path) -> None:
+    """Drop the oldest segment, as retention does, and wait for the worker that removes its files: the log begins where
+    they end, and a copy of the directory would have some of them.
+    """
     node, retention = small.broker.node, small.broker.service.parts[Retention]
     run = small.broker.machine.jobs.handle_of(retention.name)
     assert run is not None
@@ -140,6 +142,13 @@ async def _trim(small: SmallBroker) -> None:
     node.on_trimmed(trimmed.append)
     retention.trimming.trim(run, position)
     await until(lambda: bool(trimmed) and not retention.trimming.is_busy)
+    await until(lambda: not any(_files_below(directory, position)))
+
+
+def _files_below(directory: Path, position: int) -> Iterator[Path]:
+    """Segments, index files and snapshots that begin before a position of the log."""
+    for folder in ("commitlog", "index", "snapshots"):
+        yield from (each for each in (directory / folder).iterdir() if each.name < f"{position:020d}")
 
 
 async def _pin(small: SmallBroker) -> None:
