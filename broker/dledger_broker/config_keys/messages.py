@@ -119,8 +119,8 @@ class TopicsAndGroups:
     )
     pop_retry_topic_v2: bool = key(
         False,
-        "popped messages come again in `%RETRY%group+topic`, not in `%RETRY%group_topic`, whose name two groups may "
-        "share; old clients know only that",
+        "popped messages come again in `%RETRY%group+topic`, as they always do with access control, not in "
+        "`%RETRY%group_topic`, whose name two groups may share",
         aliases=(Alias("enableRetryTopicV2"),),
     )
     default_request_mode: str = key(

@@ -45,6 +45,7 @@ def _build(context: Context) -> PopRequests:
     classes = context.parts[ClassFilters]
     changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
+    shared_names = SharedNames(machine, context.access)
     return PopRequests(
         machine,
         env,
@@ -60,8 +61,8 @@ def _build(context: Context) -> PopRequests:
         Subscriptions(live, context.counters, context.parts[Gossip], classes),
         offsets.commits.buffer,
         AckRequests(machine, changes, clock, requests),
-        Revivals(machine, env, live.own, clock, dues, changes, reads, groups),
-        SharedNames(machine, context.access),
+        Revivals(machine, env, live.own, clock, dues, changes, reads, groups, shared_names),
+        shared_names,
         context.parts[QuotaRequests].reads,
     )
 

@@ -25,9 +25,9 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import BodyError, MessageIllegal, TopicNotExist
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResponseHeader
-from dledger_remoting.pop import parse_check_point, pop_retry_topic, revive_queue_of
+from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic, revive_queue_of
 from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
-from dledger_remoting.topics import retry_topic
+from dledger_remoting.topics import is_retry_topic, retry_topic
 
 
 def _acked_topic(group: str, topic: str) -> tuple[str, ...]:
@@ -35,6 +35,15 @@ def _acked_topic(group: str, topic: str) -> tuple[str, ...]:
     names that begin with its own. Only what the group itself has popped is found there.
     """
     return () if topic.startswith(retry_topic(group)) else (topic,)
+
+
+def _popped_topic(group: str, topic: str, point: CheckPoint) -> str:
+    """The topic in which a message stands. Old clients, which know no retry topics of the second form, name the topic
+    that they popped instead.
+    """
+    if point.retry is not Retry.V2 or is_retry_topic(topic):
+        return topic
+    return pop_retry_topic(group, topic, point.retry)
 
 
 def _topic_of(request: Request) -> tuple[str, ...]:
@@ -82,30 +91,32 @@ class AckRequests:
     def ack(self, request: Request) -> None:
         """200051: a message is done with."""
         header = decode_ext(AckHeader, request.ext)
-        topic = self._topic(header.topic, header.queue_id)
-        key = PopQueueKey(header.consumer_group, header.topic, header.queue_id)
-        pop_time_ms = parse_check_point(header.extra_info).pop_time_ms
-        bit = self._bit_of(key, pop_time_ms, header.offset)
+        point = parse_check_point(header.extra_info)
+        name = _popped_topic(header.consumer_group, header.topic, point)
+        topic = self._topic(name, header.queue_id)
+        key = PopQueueKey(header.consumer_group, name, header.queue_id)
+        bit = self._bit_of(key, point.pop_time_ms, header.offset)
         if bit is None:
-            self._unknown(request, f"offset {header.offset} of {header.topic}/{header.queue_id}")
+            self._unknown(request, f"offset {header.offset} of {name}/{header.queue_id}")
             return
-        row = AckRow(*_queue_of(key, topic), pop_time_ms, bit)
-        self._changes.ack(row, partial(self._acked, request, [header.topic]))
+        row = AckRow(*_queue_of(key, topic), point.pop_time_ms, bit)
+        self._changes.ack(row, partial(self._acked, request, [name]))
 
     def change(self, request: Request) -> None:
         """200053: hide a message for another while, from now on."""
         header = decode_ext(ChangeInvisibleHeader, request.ext)
         invisible_ms = invisible_ms_of(header.invisible_time)
-        topic = self._topic(header.topic, header.queue_id)
-        key = PopQueueKey(header.consumer_group, header.topic, header.queue_id)
         point = parse_check_point(header.extra_info)
+        name = _popped_topic(header.consumer_group, header.topic, point)
+        topic = self._topic(name, header.queue_id)
+        key = PopQueueKey(header.consumer_group, name, header.queue_id)
         now_ms = self._clock.reckoned_from_ms()
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
         bit = self._open_bit_of(key, point.pop_time_ms, header.offset)
         if bit is None:
-            self._unknown(request, f"offset {header.offset} of {header.topic}/{header.queue_id}")
+            self._unknown(request, f"offset {header.offset} of {name}/{header.queue_id}")
             return
         row = AckRow(*_queue_of(key, topic), point.pop_time_ms, bit, now_ms, invisible_ms)
         self._changes.ack(row, partial(self._changed, request, invisible_ms, point.is_ordered))

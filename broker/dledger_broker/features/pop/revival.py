@@ -24,7 +24,9 @@ from dledger_broker.features.pop.copies import copy_of
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
 from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import Found, PopReads, Wanted
+from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
+from dledger_broker.features.retries.records import topic_of
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
@@ -87,17 +89,19 @@ class Revivals:
         changes: PopChanges,
         reads: PopReads,
         groups: GroupProposals,
+        shared_names: SharedNames,
     ) -> None:
         self.on_due: Callable[[Iterable[str]], None] = _nobody_waits
         self.revived = self.buried = self.unreadable = 0
         self._machine = machine
         self._env = env
-        self._retry = Retry.V2 if config.pop_retry_topic_v2 else Retry.V1
+        self._takes_v2 = config.pop_retry_topic_v2
         self._clock = clock
         self._dues = dues
         self._changes = changes
         self._reads = reads
         self._groups = groups
+        self._shared_names = shared_names
         self._is_busy = False
         self._heap: list[tuple[int, PopQueueKey, int]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -279,9 +283,12 @@ class Revivals:
         group = queue.key.group
         if delivery.is_ordered or record.reconsume_times >= self._group(group).retry_max_times:
             return dead_letter_topic(group)
+        avoids_v1 = self._shared_names.are_unsafe
         if is_retry_topic(queue.key.topic):
-            return queue.key.topic
-        return pop_retry_topic(group, queue.key.topic, self._retry)
+            is_moved = avoids_v1 and queue.key.topic == pop_retry_topic(group, topic_of(record), Retry.V1)
+            return pop_retry_topic(group, topic_of(record), Retry.V2) if is_moved else queue.key.topic
+        retry = Retry.V2 if self._takes_v2 or avoids_v1 else Retry.V1
+        return pop_retry_topic(group, queue.key.topic, retry)
 
     def _make(self, handle: JobHandle, topic: str, waiting: Mapping[_Name, int]) -> None:
         """Create a topic that deliveries wait for; they are looked at once it is there."""

@@ -1,7 +1,8 @@
 """Retry topics that several groups may have: `%RETRY%a_b_c` is that of `a` in `b_c`, of `a_b` in `c`, and of `a_b_c`.
 
-Without access control who pops gets what comes again in it, whoever it was popped by, as with RocketMQ. With it, only
-who may consume as each of the groups that have the topic.
+Without access control who pops gets what comes again in it, whoever it was popped by, as with RocketMQ. With it nothing
+more is written there: who may make a group could take such a name, and then read what comes again for another one, or
+hold it up. What was written there before is popped only by who may consume as each of the groups that have the topic.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 
 
 class SharedNames:
-    """Whether a pop may look at the retry topic of the older name."""
+    """Whether copies may be written to the retry topic of the older name, and whether a pop may look there."""
 
     def __init__(self, machine: BrokerMachine, access: Access) -> None:
         self._machine = machine
         self._access = access
 
+    @property
+    def are_unsafe(self) -> bool:
+        """Whether nothing may be written there any more."""
+        return self._access.is_on
+
     def may_read(self, request: Request, group: str, topic: str) -> bool:
         """Whether who asks may have what comes again there for all its groups."""
-        return not self._access.is_on or all(
+        return not self.are_unsafe or all(
             self._access.allows(request, Demand((Action.SUB,), ResourceKind.GROUP, other))
             for other in self._others(group, topic)
         )

@@ -1,0 +1,115 @@
+"""Retry topics whose names several groups may have: with access control none of them gets in another one's way."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
+
+from dledger_remoting.pop import Retry, pop_retry_topic
+from dledger_remoting.properties import RETRY_TOPIC, format_properties
+from dledger_remoting.signatures import Credentials, signed
+from dledger_remoting.topics import SubscriptionGroupConfig
+from tests.broker.features.accounts.guarded_broker import allow, call, guarded_broker, make_account
+from tests.broker.features.pop.pop_calls import (
+    ACK,
+    CHANGE,
+    FOUND,
+    HIDDEN_S,
+    POP,
+    Popped,
+    ack_ext,
+    ask,
+    messages,
+    pop_ext,
+    wait,
+    with_group,
+    with_revivals,
+)
+
+TOPIC_NOT_EXIST, REFUSED = 17, 16
+GROUP, TOPIC = "a_b", "c"
+OLD_NAME = pop_retry_topic(GROUP, TOPIC, Retry.V1)
+NAME = pop_retry_topic(GROUP, TOPIC, Retry.V2)
+
+
+def with_consumer(broker: ServedBroker) -> Credentials:
+    """An account that sends to topic c and consumes it as group a_b."""
+    who = make_account(broker, "consumer")
+    allow(broker, "consumer", f"Group:{GROUP}", "Sub")
+    allow(broker, "consumer", f"Topic:{TOPIC}", "Pub", "Sub")
+    return who
+
+
+def with_topics_and_groups(broker: ServedBroker) -> ServedBroker:
+    for topic in (TOPIC, "b_c"):
+        broker.memory.create_topic(topic)
+    return with_revivals(with_group(broker, GROUP))
+
+
+def popped(client: FakeClient, who: Credentials, group: str = GROUP, topic: str = TOPIC) -> list[Popped]:
+    answer = ask(client, POP, signed(pop_ext(topic, consumerGroup=group), b"", who))
+    return messages(answer, topic, group)
+
+
+@pytest.fixture
+def broker() -> ServedBroker:
+    return with_topics_and_groups(guarded_broker())
+
+
+def come_again(broker: ServedBroker, who: Credentials) -> FakeClient:
+    """Have a message popped and not acknowledged until it is there again."""
+    client = broker.client()
+    assert call(client, who, 310, send_ext(TOPIC), b"again").code == 0
+    assert len(popped(client, who)) == 1
+    wait(broker, HIDDEN_S + 1)
+    return client
+
+
+def test_a_group_that_is_made_beside_another_one_keeps_nothing_from_it(broker: ServedBroker) -> None:
+    client = come_again(broker, who := with_consumer(broker))
+    for name in ("a", "a_b_c"):
+        broker.groups.put_group(SubscriptionGroupConfig(name), lambda _: None)
+    broker.settle()
+    (again,) = popped(client, who)
+    assert (again.body, again.topic, again.reconsume_times, again.point.retry) == (b"again", TOPIC, 1, Retry.V2)
+    assert call(client, who, ACK, ack_ext(again, GROUP)).code == FOUND
+
+
+def test_what_comes_again_is_nothing_that_a_group_of_the_same_name_can_pull_or_pop(broker: ServedBroker) -> None:
+    come_again(broker, with_consumer(broker))
+    other = make_account(broker, "other")
+    for group in ("a", "a_b_c"):
+        allow(broker, "other", f"Group:{group}", "Sub")
+    allow(broker, "other", "Topic:b_c", "Sub")
+    client = broker.client()
+    assert popped(client, other, "a", "b_c") == []
+    for topic, code in ((OLD_NAME, TOPIC_NOT_EXIST), (NAME, REFUSED)):
+        assert call(client, other, 11, pull_ext(topic, consumerGroup="a_b_c")).code == code
+
+
+def test_what_came_again_before_there_was_access_control_comes_again_by_the_other_name(broker: ServedBroker) -> None:
+    who = with_consumer(broker)
+    allow(broker, "consumer", "Group:a_b_c", "Sub")
+    broker.memory.create_topic(OLD_NAME)
+    client = broker.client()
+    copy = send_ext(OLD_NAME, properties=format_properties({RETRY_TOPIC: TOPIC}))
+    assert call(client, who, 310, copy, b"old").code == 0
+    (old,) = popped(client, who)
+    assert (old.body, old.topic, old.point.retry) == (b"old", TOPIC, Retry.V1)
+    wait(broker, HIDDEN_S + 1)
+    (again,) = popped(client, who)
+    assert (again.body, again.topic, again.point.retry) == (b"old", TOPIC, Retry.V2)
+    assert call(client, who, ACK, ack_ext(again, GROUP)).code == FOUND
+
+
+@pytest.mark.parametrize("code", [ACK, CHANGE])
+def test_an_old_client_that_knows_no_second_form_is_done_with_what_came_again(broker: ServedBroker, code: int) -> None:
+    """It names the topic that it popped, and hands back the check point that it was given."""
+    client = come_again(broker, who := with_consumer(broker))
+    (again,) = popped(client, who)
+    named = msgspec.structs.replace(again, real_topic=TOPIC)
+    ext = {**ack_ext(named, GROUP), "invisibleTime": str(int(HIDDEN_S * 2000))}
+    assert call(client, who, code, ext).code == FOUND
+    wait(broker, HIDDEN_S + 1)
+    assert popped(client, who) == []
