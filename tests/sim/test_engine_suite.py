@@ -4,7 +4,7 @@ import pytest
 
 from dledger.engines.native import NATIVE
 from dledger.invariants import InvariantError
-from dledger.testing.engine_suite import elections, leading, members, replication, storms
+from dledger.testing.engine_suite import elections, leading, members, replication
 from dledger.testing.engine_suite.groups import Promise
 from dledger_sim.log.mutants import MUTANTS
 
@@ -39,10 +39,10 @@ CAUGHT: dict[str, Promise] = {
     "membership-kept-by-truncation": members.a_membership_that_is_replaced_is_not_in_force,
     "membership-before-own-commit": members.nothing_changes_before_the_no_op_is_committed,
     "removed-leader-leads-on": members.a_leader_that_leaves_leads_until_that_is_committed,
-    "vote-twice": storms.a_storm_breaks_no_promise_and_passes,
-    "vote-for-short-log": storms.a_storm_breaks_no_promise_and_passes,
-    "stale-acknowledgement": storms.a_storm_breaks_no_promise_and_passes,
-    "truncate-matching": storms.a_storm_breaks_no_promise_and_passes,
+    "vote-twice": elections.nobody_votes_twice_in_a_term,
+    "vote-for-short-log": replication.what_the_others_have_outlives_the_leader_that_loses_it,
+    "stale-acknowledgement": replication.what_another_leader_brought_is_not_acknowledged,
+    "truncate-matching": replication.what_comes_again_cuts_nothing,
 }
 
 

@@ -250,7 +250,8 @@ class PySyncObjEngine:
         if state == (self._journal.term, self._journal.vote):
             self._outbox.unsaved = False
             self._pass_to(now)
-            if self._state is State.CANDIDATE and state.vote == self.me:
+            if self._state is State.CANDIDATE and state.vote == self.me and self.me not in self._granted:
+                self._granted.add(self.me)
                 self._library.own_vote_saved()
             self._settle(now)
 

@@ -204,6 +204,93 @@ def a_vote_that_comes_again_behind_a_time_out_counts_once(kind: EngineKind) -> N
     invariant(not group["a"].is_leader, "the same two do not, either")
 
 
+def nobody_votes_twice_in_a_term(kind: EngineKind) -> None:
+    """Be it that the process has started again in between."""
+    group = group_of(kind)
+    ask_for_votes(group, "a", "ab")
+    of_a = [envelope for envelope in group.held if envelope.to == "b"]
+    ask_for_votes(group, "c", "cb")
+    of_c = [envelope for envelope in group.held if envelope.to == "b"]
+    invariant({asked.message.term for asked in of_a + of_c} == {1}, "both ask in one term")
+    for envelope in of_a:
+        group.deliver(envelope)
+    for _ in range(2):
+        for envelope in of_c:
+            group.deliver(envelope)
+        group.crash("b")
+        group.settle()
+        let_through(group, "ab", "bc")
+    invariant(group.leaders in ({1: "a"}, {}), "who asked first has the vote", leaders=group.leaders)
+
+
+def votes_are_counted_by_voter(kind: EngineKind) -> None:
+    """A vote that comes again is the same vote, as is the own one when the disk tells of it again."""
+    group = group_of(kind, "a", "b", "c", "d", "e")
+    ask_for_votes(group, "a", "ab", "ac", "ad", "ae")
+    saved = group.members["a"].hard_state
+    for _ in range(3):
+        group["a"].hard_state_saved(saved, group.now)
+        group.run("a")
+    let_through(group, "ab")
+    votes = let_through(group, "ab")
+    for vote in votes * 3:
+        group.deliver(vote)
+    invariant(group["a"].role is Role.CANDIDATE, "two of five elect nobody", role=group["a"].role)
+    group["a"].hard_state_saved(saved, group.now)
+    group.run("a")
+    invariant(group["a"].role is Role.CANDIDATE, "two of five elect nobody", role=group["a"].role)
+
+
+def a_promise_to_vote_is_counted_by_voter(kind: EngineKind) -> None:
+    """Else one that would be elected by nobody raises the term."""
+    group = group_of(kind, "a", "b", "c", "d", "e")
+    group.hold(lambda _: True)
+    group.campaign("a")
+    let_through(group, "ab")
+    for promise in let_through(group, "ab") * 3:
+        group.deliver(promise)
+    state = group["a"].role, group["a"].term
+    invariant(state == (Role.PRE_CANDIDATE, 0), "two of five promise nothing", state=state)
+
+
+def a_save_counts_for_what_it_has_saved(kind: EngineKind) -> None:
+    """The one of an earlier term says nothing of the term and vote that are still on their way to the disk."""
+    group = group_of(kind)
+    ask_for_votes(group, "a", "ab")
+    earlier = [envelope for envelope in group.held if envelope.to == "b"]
+    for _ in range(2):
+        ask_for_votes(group, "c", "cb")
+    later = [envelope for envelope in group.held if envelope.to == "b"]
+    group.held.clear()
+    group.auto_save = False
+    for envelope in (*earlier, *later):
+        group.deliver(envelope)
+    member = group.members["b"]
+    invariant(member.saves[-1].term == 2 and member.hard_state.term < 2, "the later vote is not saved yet")
+    while member.saves:
+        for envelope in later:
+            group.deliver(envelope)
+        terms = {envelope.message.term for envelope in group.held if envelope.sender == "b"}
+        invariant(max(terms, default=0) < 2, "it tells nobody of what a crash may take back", terms=terms)
+        group.save("b")
+    invariant(any(sent.message.term == 2 for sent in group.held if sent.sender == "b"), "now it does")
+
+
+def an_own_vote_counts_in_the_term_that_was_saved(kind: EngineKind) -> None:
+    """A candidate whose disk is slow may have gone on to another term: the vote there is another one."""
+    group = group_of(kind, "a")
+    group.auto_save = False
+    member = group.members["a"]
+    while len(member.saves) < 2:
+        group.tick("a", STEP_S)
+        invariant(group.now < 10 * LONG_S, "who waits for its disk campaigns again")
+    group.save("a")
+    invariant(not group["a"].is_leader, "the vote of a term that is over elects nobody", term=group["a"].term)
+    while member.saves:
+        group.save("a")
+    invariant(group["a"].is_leader, "the vote of this one does", term=group["a"].term)
+
+
 PROMISES: Final[tuple[Promise, ...]] = (
     a_group_elects_one_leader_whom_all_know,
     a_group_of_one_leads_itself,
@@ -220,4 +307,9 @@ PROMISES: Final[tuple[Promise, ...]] = (
     strangers_neither_vote_nor_lead,
     who_cannot_read_the_members_does_not_lead,
     a_vote_that_comes_again_behind_a_time_out_counts_once,
+    nobody_votes_twice_in_a_term,
+    votes_are_counted_by_voter,
+    a_promise_to_vote_is_counted_by_voter,
+    a_save_counts_for_what_it_has_saved,
+    an_own_vote_counts_in_the_term_that_was_saved,
 )

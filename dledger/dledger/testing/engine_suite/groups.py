@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from dledger.consensus.engine import Engine, EngineKind
 from dledger.invariants import invariant
-from dledger.testing.engine_group import ENTRY_BYTES, EngineGroup, Envelope
+from dledger.testing.engine_group import ENTRY_BYTES, STEP_S, EngineGroup, Envelope
+from dledger.types import Role
 
 Promise = Callable[[EngineKind], None]
 Group = EngineGroup[Engine]
@@ -83,10 +84,15 @@ def let_through(group: Group, *pairs: str) -> list[Envelope]:
 
 
 def ask_for_votes(group: Group, name: str, *pairs: str) -> None:
-    """Have a member campaign, and ask with success whether it would be elected; its requests for votes are held."""
+    """Have a member campaign, and ask with success whether it would be elected; its requests for votes are held.
+
+    A candidate campaigns in the next term.
+    """
     group.wire.clear()
     group.held.clear()
     group.hold(lambda _: True)
+    while group[name].role is Role.CANDIDATE:
+        group.tick(name, STEP_S)
     group.campaign(name)
     let_through(group, *pairs)
     let_through(group, *pairs)

@@ -10,10 +10,12 @@ from dledger.invariants import invariant
 from dledger.testing.engine_group import Envelope, contents, replica
 from dledger.testing.engine_suite.groups import (
     LONG_S,
+    Group,
     Promise,
     brings_entries,
     engines,
     group_of,
+    leaders,
     led_by_a,
     require_equal_logs,
 )
@@ -300,6 +302,147 @@ def who_may_have_lost_entries_gets_them_again(kind: EngineKind) -> None:
     invariant(group["c"].commit_index == last and group["c"].may_vote, "it has all again, and votes")
 
 
+def what_the_others_have_outlives_the_leader_that_loses_it(kind: EngineKind) -> None:
+    """A leader commits what a majority of the others has, though its own disk lags; without that it leads no more."""
+    group = led_by_a(kind)
+    group.unsynced.add("a")
+    last = group.propose("a", 5)
+    group.settle()
+    group.pass_time(0.2)
+    invariant(group["a"].commit_index == last, "two disks of three commit", commit=group["a"].commit_index)
+    group.crash("a")
+    group.unsynced.clear()
+    invariant(group.members["a"].last_index < last, "its tail is gone", left=group.members["a"].last_index)
+    group.pass_time(LONG_S, "a")
+    invariant(not leaders(group), "nobody votes for a log that lacks what is here", leaders=leaders(group))
+    _goes_on_behind(group, last)
+
+
+def what_one_other_has_outlives_the_leader_that_loses_it(kind: EngineKind) -> None:
+    """A leader that syncs later than it says so loses what counted: nobody is elected without it."""
+    group = led_by_a(kind)
+    group.isolate("c")
+    last = group.propose("a", 5)
+    group.settle()
+    invariant(group["a"].commit_index == last, "two of three commit", commit=group["a"].commit_index)
+    group.members["a"].durable = 1
+    group.crash("a", may_vote=False)
+    group.heal()
+    group.pass_time(LONG_S, "a", "c")
+    invariant(not leaders(group), "who has it not is elected by nobody", leaders=leaders(group))
+    _goes_on_behind(group, last)
+    invariant(leaders(group) == ["b"] and group["a"].may_vote, "who has it leads, and makes it good")
+
+
+def _goes_on_behind(group: Group, last: int) -> None:
+    """All come to have what was committed, and a no-op of another leader behind it."""
+    group.pass_time(LONG_S)
+    require_equal_logs(group)
+    (leader,) = leaders(group)
+    index = group.propose(leader)
+    group.settle()
+    group.pass_time(0.3)
+    commits = {name: engine.commit_index for name, engine in engines(group).items()}
+    invariant(set(commits.values()) == {index}, "all commit what comes behind", commits=commits)
+    invariant(set(range(last + 1)) <= set(group.committed), "what was acknowledged is there", last=last)
+
+
+def a_follower_counts_for_what_it_has_not_lost(kind: EngineKind) -> None:
+    """One that syncs later than it says so may come back with less; what it has not is not on two disks."""
+    group = led_by_a(kind)
+    group.isolate("b")
+    group.unsynced.add("a")
+    index = group.propose("a", 3)
+    group.settle()
+    invariant(group["a"].progress[replica("c")].match_index == index, "c acknowledges")
+    group.members["c"].durable = 1
+    group.crash("c", may_vote=False)
+    group.hold(brings_entries)
+    group["a"].peer_disconnected(replica("c"))
+    group["a"].peer_connected(replica("c"), group.now)
+    group.run("a")
+    group.settle()
+    group.sync("a")
+    group.settle()
+    invariant(group["a"].commit_index == 0, "what c has lost is on one disk", commit=group["a"].commit_index)
+    group.release()
+    group.settle()
+    invariant(group["a"].commit_index == index, "c has it again", commit=group["a"].commit_index)
+
+
+def what_another_leader_brought_is_not_acknowledged(kind: EngineKind) -> None:
+    """The next leader's log may have other entries there.
+
+    1. `a` gives entries 1 to 3 to `b` alone.  2. `c` leads, with entries 1 to 3 of its own, which `d` has, too.
+    3. A beat of `c` reaches `b` before any of its entries: the answer claims none of them.
+    """
+    group = led_by_a(kind, "a", "b", "c", "d", "e")
+    for name in ("c", "d", "e"):
+        group.isolate(name)
+    last = group.propose("a", 3)
+    group.settle()
+    group.join(*((one, other) for one in "bcde" for other in "bcde"))
+    group.isolate("a")
+    group.hold(lambda envelope: envelope.to in ("b", "e") and envelope.message.entries is not None)
+    group.cut(("b", "c"), ("c", "b"))
+    group.elect("c")
+    group.propose("c", 2)
+    group.settle()
+    group.join(("b", "c"), ("c", "b"))
+    group.pass_time(0.3, "c")
+    logs = {name: group.members[name].terms for name in ("b", "d")}
+    invariant(group.members["d"].last_index == last and logs["b"] != logs["d"], "both have something", logs=logs)
+    match = group["c"].progress[replica("b")].match_index
+    invariant(match <= 0 and group["c"].commit_index == 0, "nothing of it is acknowledged", match=match)
+    group.release()
+    group.pass_time(0.3, "b", "c", "d", "e")
+    invariant(group["c"].commit_index == last, "b has its entries, and says so", commit=group["c"].commit_index)
+
+
+def a_truncation_takes_what_was_durable(kind: EngineKind) -> None:
+    """What replaces it was on no disk, though as many entries were."""
+    group = led_by_a(kind)
+    group.isolate("a")
+    group.propose("a", 9)
+    group.elect("b")
+    group.unsynced.add("a")
+    group.heal()
+    group.pass_time(0.3)
+    group.isolate("c")
+    index = group.propose("b")
+    group.settle()
+    invariant(group.members["a"].last_index == index, "it has the new leader's entries", index=index)
+    match = group["b"].progress[replica("a")].match_index
+    invariant(match == 0 and group["b"].commit_index < index, "none of them is on its disk", match=match)
+    group.sync("a")
+    group.settle()
+    invariant(group["b"].commit_index == index, "now they are", commit=group["b"].commit_index)
+
+
+def what_comes_again_cuts_nothing(kind: EngineKind) -> None:
+    """An older message says nothing of what came behind it, acknowledged by now."""
+    group = led_by_a(kind)
+    group.unsynced.update("ac")
+    said: list[Envelope] = []
+
+    def overhear(envelope: Envelope) -> bool:
+        if envelope.to == "b" and brings_entries(envelope):
+            said.append(envelope)
+        return False
+
+    group.hold(overhear)
+    for _ in range(4):
+        last = group.propose("a")
+        group.settle()
+    generation = group["b"].generation
+    for envelope in said:
+        group.deliver(envelope)
+    kept = group.members["b"].last_index
+    invariant((kept, group["b"].generation) == (last, generation), "the log is as it was", kept=kept, last=last)
+    match = group["a"].progress[replica("b")].match_index
+    invariant(match == last, "and acknowledged", match=match)
+
+
 PROMISES: Final[tuple[Promise, ...]] = (
     entries_are_committed_as_they_were_proposed,
     only_what_a_majority_has_durably_is_committed,
@@ -314,4 +457,10 @@ PROMISES: Final[tuple[Promise, ...]] = (
     a_snapshot_of_what_is_here_replaces_nothing,
     what_contradicts_what_is_committed_is_refused,
     who_may_have_lost_entries_gets_them_again,
+    what_the_others_have_outlives_the_leader_that_loses_it,
+    what_one_other_has_outlives_the_leader_that_loses_it,
+    a_follower_counts_for_what_it_has_not_lost,
+    what_another_leader_brought_is_not_acknowledged,
+    a_truncation_takes_what_was_durable,
+    what_comes_again_cuts_nothing,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from dledger.consensus.engine import EngineKind
@@ -47,8 +48,33 @@ def leadership_goes_to_healthy_voters_only(kind: EngineKind) -> None:
     invariant(group["a"].accepts_proposals, "the leader goes on")
 
 
+def leadership_is_handed_over_by_its_holder_alone(kind: EngineKind) -> None:
+    """What another one says, or what one said who leads no more, makes nobody a candidate."""
+    group = led_by_a(kind)
+    group.hold(lambda _: True)
+    group["a"].transfer(replica("b"), group.now)
+    group.run("a")
+    said = [envelope for envelope in group.held if envelope.to == "b"]
+    invariant(bool(said), "b is told to take over")
+    group.hold(lambda _: False)
+    group.held.clear()
+    before = group["b"].role, group["b"].term
+    for envelope in said:
+        group.deliver(replace(envelope, sender="c"))
+    after = group["b"].role, group["b"].term
+    invariant(after == before, "c has nothing to hand over", before=before, after=after)
+    group.isolate("a")
+    group.elect("c")
+    before = group["b"].role, group["b"].term
+    for envelope in said:
+        group.deliver(envelope)
+    after = group["b"].role, group["b"].term
+    invariant(after == before and group["c"].is_leader, "a has it no more", before=before, after=after)
+
+
 PROMISES: Final[tuple[Promise, ...]] = (
     leadership_is_handed_over,
     a_handover_that_takes_too_long_is_given_up,
     leadership_goes_to_healthy_voters_only,
+    leadership_is_handed_over_by_its_holder_alone,
 )
