@@ -188,6 +188,24 @@ def test_a_process_that_is_ending_still_has_its_ports(tmp_path, monkeypatch):
     assert not processes._lives(child.pid, service)
 
 
+def test_a_process_that_begins_to_execute_has_its_command_line_waited_for(tmp_path, monkeypatch):
+    """On a busy machine it can be without one for longer than 100 ms: `down` would leave it."""
+    service = processes.Service("broker-a-n0", "dledger_broker", tmp_path / "broker.toml")
+    command = [sys.executable, "-c", "input()", "--config", str(service.config_file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        (tmp_path / "pid").write_text(f"{child.pid}\n")
+        assert service.pid() == child.pid
+        begins_at, find = time.monotonic() + 0.3, processes.command_line
+        monkeypatch.setattr(
+            processes, "command_line", lambda pid: (time.monotonic() >= begins_at and find(pid)) or None
+        )
+        assert service.pid() == child.pid
+        begins_at = float("inf")
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert service.pid() is None
+
+
 def test_a_second_up_names_the_running_processes_and_changes_nothing(dledger):
     dledger.up()
     before = dledger.pids()
@@ -308,6 +326,19 @@ def test_a_signal_in_the_middle_of_the_start_of_a_node_leaves_no_process(dledger
     assert process.poll() is not None
     assert dledger.pids()["broker-a-n1"] is None
     assert dledger.pids()["broker-a-n0"]
+
+
+def test_a_node_that_a_signal_stops_in_the_middle_of_its_start_needs_no_pid_file_for_that(
+    dledger, request, monkeypatch
+):
+    dledger.up()
+    data = ("--data", str(dledger.data))
+    dledger("node", "stop", *data, "broker-a-n1", "--now")
+    started = request.getfixturevalue("interrupted")
+    monkeypatch.setattr(processes, "_write_pid", lambda path, pid: None)  # as on a full disk
+    assert dledger("node", "start", *data, "broker-a-n1", "--detach").exit_code == 1
+    (process,) = started
+    assert process.poll() is not None
 
 
 def test_a_signal_in_the_middle_of_the_start_of_a_demonstration_leaves_no_process(tmp_path, interrupted):

@@ -79,6 +79,18 @@ def has_ended(pid: int) -> bool:
     return not fields or fields[0] == "X" or (fields[0] == "Z" and threads <= 1)
 
 
+def has_program(pid: int) -> bool:
+    """Tell whether a process executes a program, be it that it is about to: then it has no command line yet.
+
+    False for one that is ending, for a thread of the kernel, and where the system does not tell.
+    """
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return False
+    return True
+
+
 def bytes_read(pid: int) -> int | None:
     """Return how much a process has read from files and sockets, None where the system does not tell."""
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..errors import AdminError
 from .files import being_written, make_directory
 from .layout import NamesrvPlace, NodePlace
-from .ports import command_line, has_ended
+from .ports import command_line, has_ended, has_program
 
 PID_FILE = "pid"
 NAMESRV = "namesrv"
@@ -34,8 +34,10 @@ SAY_AFTER_S = 2.0
 
 _REPEAT_SIGNAL_S = 0.2
 _POLL_S = 0.02
-_EXEC_S = 0.1
-"""A process has no command line while it begins to execute another program: a fraction of a millisecond."""
+_EXEC_S = 10.0
+"""A process has no command line while it begins to execute another program: a fraction of a millisecond, and longer
+than 100 ms where many wait for a processor.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,14 @@ class _Progress:
         return {name for name in running if now - self._said[name][1] >= timeout_s}
 
 
+def stop_started(service: Service, process: subprocess.Popen[bytes]) -> None:
+    """Stop a process that this one started, at once, also if no pid file tells of it; returns when it has ended."""
+    stop_at_once({service.name: service})
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
 def stop_gracefully(service: Service, timeout_s: float) -> bool:
     """Send one SIGTERM (a broker hands over and drains) and wait; return whether the process is gone."""
     running = _running({service.name: service})
@@ -189,7 +199,7 @@ def stop_gracefully(service: Service, timeout_s: float) -> bool:
 def _command_line_of_any_age(pid: int) -> str:
     """Return the command line of a process, also of one that was started a moment ago; "" if it has none."""
     deadline = time.monotonic() + _EXEC_S
-    while not (command := command_line(pid)) and not has_ended(pid) and time.monotonic() < deadline:
+    while not (command := command_line(pid)) and has_program(pid) and time.monotonic() < deadline:
         time.sleep(_POLL_S / 20)
     return command or ""
 

@@ -19,7 +19,7 @@ from ..cluster.lifecycle import services
 from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
-from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully
+from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully, stop_started
 from ..cluster.starting import Patience
 from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
@@ -92,7 +92,7 @@ def start(data: Path, node_id: str, detach: bool, timeout: float | None, output:
         try:
             answered = _await_answer(layout, service, process, patience_s, check)
         except KeyboardInterrupt:
-            stop_at_once({node_id: service})
+            stop_started(service, process)
             raise
     if process.poll() is not None:
         raise StartError(f"{node_id} ended with exit code {process.returncode}: {service.last_words()}")
