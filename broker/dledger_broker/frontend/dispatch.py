@@ -360,6 +360,8 @@ class Dispatcher:
         self._counters.errors += 1
         if isinstance(answer, OutcomeUnknown):
             self._counters.outcomes_unknown += 1
+        if request.code in SENDS and isinstance(error, LogError | OutcomeUnknown):
+            self._counters.sends_failed += 1
         request.fail(answer)
 
     def _may_be_wrong(self, request: Request, answer: RemotingError) -> bool:

@@ -17,6 +17,9 @@ HELP: Final[Mapping[str, str]] = {
     "bytes_in": "Bytes of those messages",
     "messages_out": "Messages that pulls have got from this node",
     "bytes_out": "Bytes of those messages",
+    "reads_found": "Reads of a queue, by pulls and pops, that got messages",
+    "reads_missed": "Pulls that were answered without a message",
+    "sends_failed": "Sends whose messages the log did not take, or of which nobody knows whether it did",
     "errors": "Requests answered with an error, whatever its code",
     "outcomes_unknown": "Requests answered with code 1 and outcome=unknown: they may have taken effect",
     "changes_untold": "Changes answered with 0 although a name server that can be reached had not been told",
@@ -97,7 +100,8 @@ class BrokerCounters:
     """Numbers that only grow. Limits are counted each time they act, under the name of their configuration key.
 
     `delivered` has what consumers have got, `sent_back` what of it they have sent back, group by group, `sizes` the
-    bytes that sends have stored, topic by topic, `put_times` how long they took; none is a number of the exporter's.
+    bytes that sends have stored, topic by topic, `put_times` how long they took, `longest_read_ms` how long a pull has
+    waited for the disk at most; none is a number of the exporter's.
     """
 
     requests: int = 0
@@ -105,6 +109,9 @@ class BrokerCounters:
     bytes_in: int = 0
     messages_out: int = 0
     bytes_out: int = 0
+    reads_found: int = 0
+    reads_missed: int = 0
+    sends_failed: int = 0
     errors: int = 0
     outcomes_unknown: int = 0
     changes_untold: int = 0
@@ -153,10 +160,12 @@ class BrokerCounters:
     sent_back: Deliveries = field(default_factory=Deliveries)
     sizes: TopicSizes = field(default_factory=TopicSizes)
     put_times: PutTimes = field(default_factory=PutTimes)
+    longest_read_ms: float = 0.0
 
     def count_delivery(self, group: str, topic: str, messages: int, size: int) -> None:
         """A consumer group has got messages of a topic, `size` bytes in all."""
         self.messages_out += messages
+        self.reads_found += 1
         self.delivered.count(group, topic, messages, size)
 
     def count_range_read(self, role: str, size: int) -> None:
@@ -168,6 +177,10 @@ class BrokerCounters:
             self.range_bytes_follower += size
         else:
             self.range_bytes_learner += size
+
+    def count_cold_time(self, seconds: float) -> None:
+        """A pull has waited for the disk so long."""
+        self.longest_read_ms = max(self.longest_read_ms, seconds * 1000)
 
     def count_shortage(self) -> None:
         """Connections had to take turns in sending large requests, or be closed, for want of memory."""

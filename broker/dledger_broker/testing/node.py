@@ -12,7 +12,7 @@ from dledger.invariants import invariant
 from dledger.loop_guard import excepted
 from dledger.net.links import ChannelListener
 from dledger.net.requests import Handler, RequestChannel
-from dledger.replica.status import NodeStatus
+from dledger.replica.status import LoopLateness, NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer, DiskSpace
 from dledger.store.log import SegmentInfo
@@ -100,6 +100,7 @@ class FakeNode:
         self.membership = MEMBERSHIP
         self.disk_used = 0
         self.disk_space: DiskSpace | None = None
+        self.loop_late: LoopLateness | None = None
         self.stage_error: Exception | None = None
         self.reserve_left = 1.0
         self.durable_limit: int | None = None
@@ -354,6 +355,7 @@ class FakeNode:
             voters=[NODE_ID],
             learners=[],
             peers=[],
+            loop_late=self.loop_late,
         )
 
     def voter_clocks(self) -> list[WallClock | None]:

@@ -79,6 +79,9 @@ class FireTimersInTime:
         self._share = share
         self._now_ms = now_ms
         self._topics_gone: set[str] = set()
+        self._handle: JobHandle | None = None
+        self._due_ms: int | None = None
+        """When the first row was due of those that are being delivered."""
         machine.on_state(self._keep_table)
 
     def _keep_table(self, state: BrokerState) -> None:
@@ -87,9 +90,18 @@ class FireTimersInTime:
     def run(self, handle: JobHandle) -> None:
         """See `Job.run`."""
         self._topics_gone.clear()
+        self._handle, self._due_ms = handle, None
         self._share.begin()
         self._mend(handle)
         self._look(handle)
+
+    @property
+    def late_ms(self) -> int:
+        """How long the messages that are being delivered have been due; 0 if none is, or another node delivers."""
+        now_ms = self._now_ms()
+        if self._due_ms is None or now_ms is None or self._handle is None or self._handle.is_stopped:
+            return 0
+        return max(0, now_ms - self._due_ms)
 
     def _mend(self, handle: JobHandle) -> None:
         handle.call_later(REPAIR_S, partial(self._mend, handle))
@@ -107,6 +119,7 @@ class FireTimersInTime:
 
     def _go_on(self, handle: JobHandle, rows: Sequence[TimerRow]) -> None:
         """Read as many of these rows as fit a unit, and fire them; the others follow."""
+        self._due_ms = rows[0][0] if rows else None
         if not rows:
             handle.call_later(LOOK_S, partial(self._look, handle))
             return

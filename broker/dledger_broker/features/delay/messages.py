@@ -114,6 +114,7 @@ class DueMessages(Part):
             Gauge("timers_recalled", "Delayed messages that it took back for their producers", self._recalled),
             Gauge("timers_moved", "Delayed messages that it wrote again before a trim", lambda: self.moves.moved),
             Gauge("timers_lost", "Delayed messages that a full disk or rot has cost", self._lost),
+            Gauge("timers_late_ms", "How long what is being delivered has been due", lambda: self.fires.late_ms),
             Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
             Gauge("timers_without_topic", "Due messages whose topic was gone", lambda: self.fires.without_topic),
             *self._limits.gauges,

@@ -252,9 +252,11 @@ class PullRequests(Part):
         """Read the queue's units on a worker."""
         self._counters.cold_reads += 1
         offset, count, max_bytes = fields.queue_offset, min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
+        started = self._env.now()
         result: GetResult = await called_back(
             lambda done: self._reads.get_messages_later(queue, offset, count, max_bytes, message_filter, done)
         )
+        self._counters.count_cold_time(self._env.now() - started)
         self._conclude(request, fields, queue, message_filter, result)
 
     @staticmethod
@@ -328,12 +330,14 @@ class PullRequests(Part):
         self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
     ) -> None:
         """Read the records on a worker, and have them judged if a class says what matches."""
+        started = self._env.now()
         try:
             pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
+        self._counters.count_cold_time(self._env.now() - started)
         matcher: Matcher | MessageFilter | None = message_filter
         if isinstance(message_filter, ClassFilter):
             matcher = await self._classes.judge(message_filter, result.message_count, pieces)
@@ -393,6 +397,7 @@ class PullRequests(Part):
     def _answer_nothing(
         self, request: Request, fields: PullFields, code: int, next_begin: int, result: GetResult
     ) -> None:
+        self._counters.reads_missed += 1
         if request.is_oneway:
             request.origin.settle()
             return

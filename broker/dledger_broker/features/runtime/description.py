@@ -22,10 +22,18 @@ import msgspec
 from dledger.environment import Environment
 from dledger.extras import package_version
 from dledger.log import Log
-from dledger.replica.status import NodeStatus
+from dledger.replica.status import LoopLateness, NodeStatus
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.runtime.figures import disk_figures, put_figures, timer_figures
-from dledger_broker.features.runtime.throughput import Throughput, Timers
+from dledger_broker.features.runtime.earliest import EarliestMessage
+from dledger_broker.features.runtime.figures import (
+    disk_figures,
+    fixed_figures,
+    load_figures,
+    put_figures,
+    size_text,
+    timer_figures,
+)
+from dledger_broker.features.runtime.throughput import Looks, Throughput, Timers
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -63,7 +71,8 @@ class RuntimeInfo(Part):
         self._started_at: float | None = None
         self._boot_ms = 0
         self._parts = parts
-        self._throughput = Throughput(env, counters, self._timers)
+        self._throughput = Throughput(env, counters, Looks(self._timers, self._loop_late))
+        self._earliest = EarliestMessage(machine, log)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -83,6 +92,10 @@ class RuntimeInfo(Part):
         """Look at nothing any more."""
         self._throughput.stop()
 
+    def close(self) -> None:
+        """Read nothing any more."""
+        self._earliest.close()
+
     def describe(self, request: Request) -> None:
         """28: all of it."""
         request.respond(body=encode_body(KVTable(self._table())))
@@ -101,12 +114,18 @@ class RuntimeInfo(Part):
             **self._throughput.totals(),
             "commitLogMinOffset": str(status.first_position),
             "commitLogMaxOffset": str(status.applied_position),
+            "earliestMessageTimeStamp": str(self._earliest.time_ms()),
+            **self._throughput.reads(),
+            "getMessageEntireTimeMax": str(round(self._counters.longest_read_ms)),
             **put_figures(self._counters, self._throughput.put_times()),
             **disk_figures(status.disk_used / 1000, str(self._config.data_dir), self._log.disk_space),
             **timer_figures(gauges, self._throughput.timers_stored(), self._throughput.timers_delivered()),
-            "pageCacheLockTimeMills": "0",
+            **load_figures(
+                max(0, status.last_index - status.applied_index), self._throughput.late_ms(), self._config.max_in_flight
+            ),
+            **fixed_figures(),
             "dispatchBehindBytes": str(self._machine.keys.lag_bytes),
-            "remainHowManyDataToFlush": str(status.last_position - status.durable_position),
+            "remainHowManyDataToFlush": size_text(status.last_position - status.durable_position),
             "dledgerStatus": msgspec.json.encode(status).decode(),
             "dledgerUptimeMs": str(int(uptime_s * 1000)),
             "dledgerDraining": str(self._group.is_leaving).lower(),
@@ -126,6 +145,9 @@ class RuntimeInfo(Part):
         gauges = self._gauges()
         gone = int(gauges["timers_fired"] + gauges["timers_recalled"])
         return Timers(int(gauges["timers_pending"]) + gone, gone)
+
+    def _loop_late(self) -> LoopLateness | None:
+        return self._log.status().loop_late
 
     def _addresses(self, status: NodeStatus) -> dict[str, str]:
         nodes = {status.node_id, *status.voters, *status.learners}

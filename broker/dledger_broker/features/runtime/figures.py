@@ -8,12 +8,15 @@ from typing import Final
 from dledger.store.disk import DiskSpace
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.put_times import quantile_ms, stock_counts
+from dledger_remoting.codes import PROTOCOL_VERSION
 
 _TIMES: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms"),
     *("500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
 )
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NO_POOL_OF_BUFFERS: Final = 2**31 - 1
+"""What RocketMQ's brokers say whose writes take no buffers from a pool."""
 
 
 def put_figures(counters: BrokerCounters, last_minute: Sequence[int]) -> dict[str, str]:
@@ -22,6 +25,7 @@ def put_figures(counters: BrokerCounters, last_minute: Sequence[int]) -> dict[st
     average = counters.bytes_in / counters.messages_in if counters.messages_in else 0.0
     return {
         "putMessageTimesTotal": str(counters.messages_in),
+        "putMessageFailedTimes": str(counters.sends_failed),
         "putMessageSizeTotal": str(counters.bytes_in),
         "putMessageAverageSize": str(round(average, 3)),
         "putMessageEntireTimeMax": str(round(counters.put_times.longest_ms)),
@@ -36,13 +40,16 @@ def disk_figures(used_ratio: float, data_dir: str, space: DiskSpace | None) -> d
     ratio = str(used_ratio)
     found = {"commitLogDiskRatio": ratio, f"commitLogDiskRatio_{data_dir}": ratio, "consumeQueueDiskRatio": ratio}
     if space is not None:
-        found["commitLogDirCapacity"] = f"Total : {_size(space.total_bytes)}, Free : {_size(space.free_bytes)}."
+        found["commitLogDirCapacity"] = f"Total : {size_text(space.total_bytes)}, Free : {size_text(space.free_bytes)}."
     return found
 
 
 def timer_figures(gauges: Mapping[str, float], stored: str, delivered: str) -> dict[str, str]:
-    """How many messages wait until they are due, how far the index of them is behind, how many came and went."""
+    """How many messages wait until they are due, how late they are, how far the index of them is behind, how many came
+    and went.
+    """
     return {
+        "timerReadBehind": str(int(gauges["timers_late_ms"]) // 1000),
         "timerCongestNum": str(int(gauges["timers_pending"])),
         "timerOffsetBehind": str(int(gauges["time_index_lag_bytes"])),
         "timerEnqueueTps": stored,
@@ -50,7 +57,32 @@ def timer_figures(gauges: Mapping[str, float], stored: str, delivered: str) -> d
     }
 
 
-def _size(count: float) -> str:
+def load_figures(unapplied: int, late_ms: int, capacity: int) -> dict[str, str]:
+    """How long requests wait before they are begun; RocketMQ's brokers have a pool of threads for each of five kinds.
+
+    Here one event loop begins them all, in the order in which they come, so that none stands in a queue; a send waits
+    behind that until the log has it.
+    """
+    figures: dict[str, str] = {}
+    for kind in ("send", "pull", "litePull", "query", "ack"):
+        figures[f"{kind}ThreadPoolQueueSize"] = str(unapplied) if kind == "send" else "0"
+        figures[f"{kind}ThreadPoolQueueCapacity"] = str(capacity)
+        figures[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = str(late_ms)
+    return figures | {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": str(capacity)}
+
+
+def fixed_figures() -> dict[str, str]:
+    """What is the same for every node, because it has not what the figure is about."""
+    return {
+        "brokerVersion": str(PROTOCOL_VERSION),
+        "startAcceptSendRequestTimeStamp": "0",
+        "pageCacheLockTimeMills": "0",
+        "dispatchMaxBuffer": "0",
+        "remainTransientStoreBufferNumbs": str(_NO_POOL_OF_BUFFERS),
+    }
+
+
+def size_text(count: float) -> str:
     """A size as Java's tools write it."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dledger.environment import Cancellable, Environment
+from dledger.replica.status import LoopLateness
 from dledger_broker.kernel.counters import BrokerCounters
 
 PERIOD_S: Final = 10.0
@@ -22,20 +23,30 @@ class Timers(NamedTuple):
     gone: int
 
 
+class Looks(NamedTuple):
+    """What is looked at besides the counters."""
+
+    timers: Callable[[], Timers]
+    loop_late: Callable[[], LoopLateness | None]
+
+
 class _Sample(NamedTuple):
     at: float
     stored: int
     delivered: int
+    reads_found: int
+    reads_missed: int
     timers: Timers
+    loop_late: LoopLateness | None
 
 
 class Throughput:
     """Looks at the counters every `PERIOD_S` once it is started; all averages are 0 without that."""
 
-    def __init__(self, env: Environment, counters: BrokerCounters, timers: Callable[[], Timers]) -> None:
+    def __init__(self, env: Environment, counters: BrokerCounters, looks: Looks) -> None:
         self._env = env
         self._counters = counters
-        self._timers = timers
+        self._looks = looks
         self._put_counts: deque[list[int]] = deque(maxlen=WINDOWS[1] + 1)
         self._samples: deque[_Sample] = deque(maxlen=WINDOWS[-1] + 1)
         self._timer: Cancellable | None = None
@@ -46,8 +57,9 @@ class Throughput:
     def start(self) -> None:
         """Begin to look."""
         self._begin_day(self._env.wall_ms() // _DAY_MS)
-        counters = self._counters
-        self._samples.append(_Sample(self._env.now(), counters.messages_in, counters.messages_out, self._timers()))
+        counters, looks = self._counters, self._looks
+        done = counters.messages_in, counters.messages_out, counters.reads_found, counters.reads_missed
+        self._samples.append(_Sample(self._env.now(), *done, looks.timers(), looks.loop_late()))
         self._put_counts.append(list(counters.put_times.counts))
         self._timer = self._env.call_later(PERIOD_S, self.start)
 
@@ -69,6 +81,23 @@ class Throughput:
     def timers_delivered(self) -> str:
         """Messages per second that were delivered or taken back by this node, in the last full minute."""
         return self._of_a_minute([sample.timers.gone for sample in self._samples])
+
+    def late_ms(self) -> int:
+        """How late the event loop was on average in the last full ten seconds, ms: as long a request waited for it."""
+        if len(self._samples) <= WINDOWS[0]:
+            return 0
+        old, new = self._samples[-1 - WINDOWS[0]].loop_late, self._samples[-1].loop_late
+        if old is None or new is None or new.at_most[-1] == old.at_most[-1]:
+            return 0
+        return round((new.seconds - old.seconds) / (new.at_most[-1] - old.at_most[-1]) * 1000)
+
+    def reads(self) -> dict[str, str]:
+        """Reads of queues per second that found messages, that found none, and all, each as `a b c`."""
+        found = [sample.reads_found for sample in self._samples]
+        missed = [sample.reads_missed for sample in self._samples]
+        total = [sum(both) for both in zip(found, missed, strict=True)]
+        by_name = {"getFoundTps": found, "getMissTps": missed, "getTotalTps": total}
+        return {name: _averages(self._samples, totals) for name, totals in by_name.items()}
 
     def _of_a_minute(self, totals: list[int]) -> str:
         return f"{max(0.0, _average(self._samples, totals, WINDOWS[1])):.1f}"

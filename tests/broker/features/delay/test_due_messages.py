@@ -23,6 +23,22 @@ def test_a_message_is_delivered_when_it_is_due() -> None:
     assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
 
 
+def test_how_late_it_is_is_told_while_its_delivery_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    delayed = Delayed()
+    delayed.send(2_000)
+    monkeypatch.setattr(delayed.due_messages.reads, "read", lambda rows, done: None)
+    delayed.brokers.run(5.0)
+    late_ms = {gauge.name: gauge.read for gauge in delayed.due_messages.gauges}["timers_late_ms"]
+    assert late_ms() == pytest.approx(3_300, abs=100)
+
+
+def test_it_is_not_late_once_it_is_delivered() -> None:
+    delayed = Delayed()
+    delayed.send(1_000)
+    delayed.brokers.run(1.5)
+    assert delayed.due_messages.fires.late_ms == 0
+
+
 def test_a_level_is_a_delay() -> None:
     delayed = Delayed()
     operation = delayed.send_level(2)

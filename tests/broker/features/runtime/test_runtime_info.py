@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Iterable
 from importlib.metadata import version
 from math import ceil
+from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
+from served_broker import FakeClient, MakeBroker, ServedBroker, records, send_ext
 
-from dledger.replica.status import NodeStatus
+from dledger.errors import BusyError
+from dledger.replica.status import LoopLateness, NodeStatus
 from dledger.store.disk import DiskSpace
 from dledger_broker.features.runtime.description import RuntimeInfo
+from dledger_broker.features.runtime.earliest import PIECE_BYTES
 from dledger_broker.features.runtime.throughput import PERIOD_S
 from dledger_broker.kernel.put_times import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
 from dledger_remoting.bodies import KVTable, decode_body
+
+ROOT: Final = Path(__file__).parents[4]
+NOT_TOLD: Final = {"scheduleMessageOffset_3"}
+"""What RocketMQ tells and a node does not; docs/compatibility.md says why."""
 
 
 def told(client: FakeClient) -> dict[str, str]:
@@ -143,3 +154,103 @@ def test_a_quantile_is_at_most_a_quarter_above_what_it_stands_for(seconds: list[
     assert sum(stock_counts(times.counts)) == len(seconds)
     found_ms = quantile_ms(times.counts, part)
     assert found_ms == BOUNDS_MS[-1] if exact_ms >= BOUNDS_MS[-1] else exact_ms <= found_ms <= max(0.1, exact_ms * 1.25)
+
+
+def told_by_rocketmq() -> dict[str, str]:
+    lines = (ROOT / "tests" / "golden" / "runtime_info_5.3.3.txt").read_text().splitlines()
+    return dict(line.split(" = ", 1) for line in lines if not line.startswith("#"))
+
+
+def form(value: str) -> str:
+    """How a figure is written, whatever it is."""
+    value = re.sub(r"-?\d+(\.\d+)?(E-?\d+)?", "0", value.strip())
+    return re.sub(r"\b[KMGT]?i?B\b", "B", value)
+
+
+def without_path(names: Iterable[str]) -> set[str]:
+    return {re.sub(r"(?<=commitLogDiskRatio_).*", "PATH", name) for name in names}
+
+
+def test_every_figure_of_rocketmq_is_told_or_said_to_be_missing(broker: ServedBroker) -> None:
+    """RocketMQ's exporter for Prometheus shows nothing of a broker that leaves one out."""
+    broker.memory.node.disk_space = DiskSpace(3 << 29, 10 << 30)
+    missing = without_path(told_by_rocketmq()) - without_path(told(broker.client()))
+    assert missing == NOT_TOLD
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert [name for name in NOT_TOLD if re.sub(r"_\d+", "_", name) not in page] == []
+
+
+def test_figures_are_written_as_rocketmq_writes_them(broker: ServedBroker) -> None:
+    """The exporter splits them at their spaces, and reads a number where it has always been one."""
+    broker.memory.node.disk_space = DiskSpace(3 << 29, 10 << 30)
+    broker.service.parts[RuntimeInfo].start()
+    table = told(broker.client())
+    broker.service.parts[RuntimeInfo].stop()
+    # A broker that runs for less than ten minutes leaves the last of its averages out.
+    expected = {name: form(value) for name, value in told_by_rocketmq().items() if name in table}
+    expected |= {name: "0 0 0" for name in expected if name.endswith("Tps") and not name.startswith("timer")}
+    del expected["brokerVersionDesc"]
+    assert {name: form(table[name]) for name in expected} == expected
+
+
+def test_reads_of_queues_are_told_by_whether_they_found_messages(broker: ServedBroker) -> None:
+    client = broker.client()
+    broker.service.parts[RuntimeInfo].start()
+    client.send_message("T1", b"x")
+    client.pull("T1")
+    for _ in range(2):
+        client.pull("T1", queueOffset="1")
+    broker.advance(PERIOD_S)
+    table = told(client)
+    rates = [table[name] for name in ("getFoundTps", "getMissTps", "getTotalTps")]
+    assert rates == ["0.1 0.1 0.1", "0.2 0.2 0.2", "0.3 0.3 0.3"]
+    broker.service.parts[RuntimeInfo].stop()
+
+
+def test_the_oldest_message_that_is_kept_is_told(broker: ServedBroker) -> None:
+    client = broker.client()
+    assert told(client)["earliestMessageTimeStamp"] == "-1"
+    client.send_message("T1", b"x")
+    (record,) = records(client.pull("T1"))
+    broker.advance(60)
+    client.send_message("T1", b"later")
+    assert told(client)["earliestMessageTimeStamp"] == str(record.store_timestamp)
+
+
+def test_the_oldest_message_is_read_from_the_disk_while_nobody_waits(broker: ServedBroker) -> None:
+    client = broker.client()
+    client.send_message("T1", b"x" * 2 * PIECE_BYTES)
+    (record,) = records(client.pull("T1"))
+    broker.memory.node.cold = True
+
+    async def scenario() -> list[str]:
+        found = []
+        for _ in range(4):
+            found.append(told(client)["earliestMessageTimeStamp"])
+            await asyncio.sleep(0)
+        return found
+
+    found = asyncio.run(scenario())
+    assert (found[0], found[-1]) == ("-1", str(record.store_timestamp))
+
+
+def test_the_event_loops_lateness_is_told_as_what_requests_wait_for_a_thread(broker: ServedBroker) -> None:
+    late = LoopLateness([10, 10, 10, 10, 10, 10, 10, 10], 0.001)
+    broker.memory.node.loop_late = late
+    broker.service.parts[RuntimeInfo].start()
+    broker.memory.node.loop_late = LoopLateness([10, 10, 20, 20, 20, 20, 20, 20], 0.121)
+    broker.advance(PERIOD_S)
+    table = told(broker.client())
+    kinds = ("send", "pull", "litePull", "query", "ack")
+    assert {table[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] for kind in kinds} == {"12"}
+    broker.service.parts[RuntimeInfo].stop()
+
+
+def test_sends_that_the_log_does_not_take_are_counted(broker: ServedBroker) -> None:
+    client = broker.client()
+    broker.memory.node.stage_error = BusyError("64 MiB wait for a majority")
+    assert client.send_message("T1", b"x").code != 0
+    assert told(client)["putMessageFailedTimes"] == "1"
+    broker.memory.node.stage_error = None
+    assert client.call(310, send_ext("none", defaultTopic="none"), b"x").code == 17
+    assert told(client)["putMessageFailedTimes"] == "1"
