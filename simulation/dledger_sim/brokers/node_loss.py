@@ -3,8 +3,8 @@
 1. Consumers that follow suggestions settle; producers and consumers learn the route of the whole group. Each queue has
    a pull that waits.
 2. A node is killed, the leader as often as not. Nobody asks for a route.
-3. Each send finds a node inside its own retries. Whoever does not read from the dead node is not sent there, and
-   reaches the end of its queue.
+3. Each send finds a node inside its own retries, unless votes are split for longer than a node holds a request. Whoever
+   does not read from the dead node is not sent there, and reaches the end of its queue.
 4. Routes are asked for again: everybody else reaches the end, too, and nobody is sent to the dead node any more.
 """
 
@@ -34,8 +34,10 @@ ATTEMPTS: Final = 3
 
 
 def check_node_loss(group: SimGroup, workload: Workload) -> None:
-    """Raise `Violation` unless the clients go on. A group in which bytes have rotted may lose another node by it."""
-    if group.rotten:
+    """Raise `Violation` unless the clients go on. A group in which bytes have rotted may lose another node by it, and
+    one that faults kept down all the time has no topics.
+    """
+    if group.rotten or not workload.lasting <= workload.truth.topics.keys():
         return
     producer = _LastProducer(workload, FIRST_OF_THE_LAST)
     consumers = [_LastConsumer(workload, FIRST_OF_THE_LAST + 1), _LastConsumer(workload, FIRST_OF_THE_LAST + 2)]
@@ -111,17 +113,33 @@ def _check_route(group: SimGroup, producer: StockProducer, workload: Workload) -
 
 def _send(group: SimGroup, workload: Workload, producer: StockProducer) -> None:
     """Send until every place of the route has been the first one."""
+    hold_s = workload.brokers.forward_hold_ms / 1000
     for topic in sorted(workload.lasting):
         for _ in range(workload.settings.queues + len(group.nodes)):
+            began = group.scheduler.now
             send = producer.begin(topic, ATTEMPTS)
-            _wait(group, send)
+            had_leader = _wait(group, send)
+            if send.outcome != "ok" and not had_leader and group.scheduler.now - began >= hold_s:
+                workload.counts["no leader for as long as a node waits"] += 1
+                _wait_for_leader(group)
+                continue
             require(send.outcome == "ok", "a send finds a node inside its own retries", send=send)
 
 
-def _wait(group: SimGroup, send: Send) -> None:
-    until = group.scheduler.now + PATIENCE_S
+def _wait(group: SimGroup, send: Send) -> bool:
+    """Wait until a send has ended; whether the group had a leader meanwhile."""
+    until, had_leader = group.scheduler.now + PATIENCE_S, False
     while not send.outcome:
         require(group.scheduler.now < until, "a send ends", send=send)
+        had_leader |= group.leader is not None
+        group.scheduler.run_until(group.scheduler.now + STEP_S)
+    return had_leader
+
+
+def _wait_for_leader(group: SimGroup) -> None:
+    until = group.scheduler.now + PATIENCE_S
+    while group.leader is None:
+        require(group.scheduler.now < until, "two nodes of three elect a leader")
         group.scheduler.run_until(group.scheduler.now + STEP_S)
 
 
