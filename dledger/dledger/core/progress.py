@@ -88,11 +88,19 @@ class Progress:
             self.in_flight_bytes -= in_flight.popleft()[1]
 
     def accepted(self, verified_index: int, base_index: int, now: float) -> None:
-        """It took an append in, or a snapshot; `base_index` is that of our log."""
+        """It took an append in, or a snapshot; `base_index` is that of our log.
+
+        What covers less than a probe asked for is no answer to that:
+
+        1. A follower's sync ends after it has heard of this leader, and before it has taken in any of its appends.
+        2. It tells that nothing is verified. 3. Taken for the answer to the probe, that says that its log is empty: it
+        would be sent a snapshot that it does not need, again and again if it has trimmed its log beyond that.
+        """
+        joined = verified_index >= self.next_index - 1
         self.verified_index = max(self.verified_index, verified_index)
         self.answered(verified_index)
         self.probe_at = now
-        if self.mode is Mode.PROBE or (self.mode is Mode.SNAPSHOT and verified_index >= base_index):
+        if (self.mode is Mode.PROBE and joined) or (self.mode is Mode.SNAPSHOT and verified_index >= base_index):
             self.restart(verified_index + 1, Mode.STREAM)
         self.next_index = max(self.next_index, verified_index + 1)
 

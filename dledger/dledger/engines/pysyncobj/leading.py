@@ -77,20 +77,8 @@ class Leading:
         if now >= self._nudge_at:
             self._nudge_at = now + self._settings.heartbeat_s
             for progress in self.progress.values():
-                self._nudge(progress, now)
+                progress.nudge(self._table.first_index, now, self._settings.election_max_s)
             self.replicate(now)
-
-    def _nudge(self, progress: Progress, now: float) -> None:
-        """Ask again what got no answer."""
-        silent = now - progress.probe_at > self._settings.election_max_s
-        if progress.mode is Mode.PROBE:
-            progress.probe_sent = False
-        elif progress.mode is Mode.STREAM:
-            if silent and progress.in_flight:
-                progress.restart(progress.match_index + 1)
-        elif silent and progress.probe_sent:
-            first_index = self._table.first_index
-            progress.restart(max(progress.match_index + 1, min(progress.next_index, first_index)))
 
     def beat(self, now: float) -> None:
         """Tell everybody that this replica leads, and how far the log is committed."""
@@ -182,15 +170,13 @@ class Leading:
         """What was on its way to a member may be lost."""
         progress = self.progress.get(peer)
         if progress is not None:
-            progress.restart(progress.match_index + 1 if progress.match_index >= 0 else progress.next_index)
+            progress.reconnected()
 
     def catch_up_sent(self, to: ReplicaId, last_index: int, size: int, now: float) -> None:
         """A run that was read back went out."""
         progress = self.progress.get(to)
         if progress is not None and progress.catching_up:
-            progress.catching_up = False
-            progress.sent(last_index, size)
-            progress.probe_at = now
+            progress.caught_up(last_index, size, now)
             self.replicate(now)
 
     def wants_snapshot(self, to: ReplicaId) -> bool:
@@ -202,8 +188,7 @@ class Leading:
         """A snapshot went out; whether it is of use shows."""
         progress = self.progress.get(to)
         if progress is not None and progress.mode is Mode.SNAPSHOT:
-            progress.probe_sent = True
-            progress.probe_at = now
+            progress.snapshot_sent(now)
 
     # ---------------------------------------------------------------- answers
 
@@ -214,45 +199,17 @@ class Leading:
             return
         self._note_contact(sender, progress, reply, now)
         if reply.rejected:
-            self._on_rejection(sender, progress, reply, now)
+            if progress.awaits_rejection(reply.rejected_index):
+                next_index = self._table.next_after_conflict(reply.rejected_index, reply.hint_index, reply.hint_term)
+                progress.rejected(reply.match_index, next_index)
+                self._library.set_match(sender, progress.match_index)
+                self.replicate(now)
             return
         verified = reply.verified_index
         invariant(verified <= self._table.last_index, "a follower verifies only what its leader has", reply=reply)
-        progress.verified_index = max(progress.verified_index, verified)
-        progress.answered(verified)
-        progress.probe_at = now
-        if progress.mode is Mode.PROBE or (progress.mode is Mode.SNAPSHOT and verified >= self._table.base_index):
-            progress.restart(verified + 1, Mode.STREAM)
-        progress.next_index = max(progress.next_index, verified + 1)
+        progress.accepted(verified, self._table.base_index, now)
         self._note_match(sender, progress, reply.match_index)
         self.replicate(now)
-
-    def _on_rejection(self, sender: ReplicaId, progress: Progress, reply: AppendReply, now: float) -> None:
-        rejected = reply.rejected_index
-        if progress.mode is Mode.PROBE:
-            stale = rejected != progress.next_index - 1
-        else:
-            stale = rejected <= progress.match_index or rejected >= progress.next_index
-        if stale or progress.mode is Mode.SNAPSHOT:
-            return
-        # A follower that syncs later than it acknowledges may have come back without what it acknowledged.
-        progress.match_index = progress.verified_index = min(progress.match_index, reply.match_index)
-        self._library.set_match(sender, progress.match_index)
-        next_index = max(self._next_after_conflict(reply), progress.match_index + 1)
-        asked = progress.mode is Mode.PROBE and next_index == progress.next_index
-        progress.restart(next_index)
-        progress.probe_sent = asked  # the same question has the same answer: it is asked again by the next nudge
-        self.replicate(now)
-
-    def _next_after_conflict(self, reply: AppendReply) -> int:
-        """Where the logs may be equal: where the follower's terms, from its hint on down, are ours as well."""
-        table = self._table
-        if reply.hint_index > reply.rejected_index:
-            return min(reply.hint_index, table.last_index) + 1  # the follower has nothing below its hint
-        candidate = table.last_at_or_below_term(reply.hint_index, reply.hint_term)
-        if reply.hint_index < table.base_index or (table.term_at(candidate) or 0) > reply.hint_term:
-            return table.base_index  # a snapshot alone mends what lies at or below the base
-        return candidate + 1
 
     def on_heartbeat_reply(self, sender: ReplicaId, reply: HeartbeatReply, now: float) -> None:
         """A member has heard a beat."""
@@ -276,9 +233,7 @@ class Leading:
         self, sender: ReplicaId, progress: Progress, reply: AppendReply | HeartbeatReply, now: float
     ) -> None:
         self._library.heard_of(sender)
-        progress.contact_at = now
-        progress.disk_used = reply.disk_used
-        progress.healthy = reply.healthy
+        progress.heard(reply, now)
 
     def _note_match(self, peer: ReplicaId, progress: Progress, match_index: int) -> None:
         if match_index > progress.match_index:

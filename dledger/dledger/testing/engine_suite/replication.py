@@ -210,6 +210,34 @@ def who_needs_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
     require_equal_logs(group)
 
 
+def who_lacks_nothing_that_is_gone_gets_no_snapshot(kind: EngineKind) -> None:
+    """A follower that has trimmed its log beyond the leader's could do nothing with it, and would get nothing else.
+
+    Its sync ends when it has heard of a leader, and was not asked yet where their logs join.
+    """
+    group = led_by_a(kind)
+    group.propose("a", 6)
+    group.settle()
+    group.pass_time(0.2)
+    group.compact("b", 2)
+    group.compact("c", 4)
+    group.unsynced.add("c")
+    last = group.propose("a")
+    group.settle()
+    group.isolate("a")
+    group.hold(lambda envelope: envelope.to == "c" and envelope.message.entries is not None)
+    group.elect("b")
+    invariant(group["c"].leader == replica("b"), "c knows who leads", leader=group["c"].leader)
+    group.unsynced.clear()
+    group.sync("c")
+    group.settle()
+    invariant(not group.members["b"].snapshots_asked, "nothing says that c lacks what is gone")
+    group.release()
+    group.pass_time(0.5, "b", "c")
+    require_equal_logs(group, "b", "c")
+    invariant(group["b"].commit_index == last + 1, "they go on", commit=group["b"].commit_index)
+
+
 def who_conflicts_with_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
     """The leader has nothing left that its log would join."""
     group = led_by_a(kind)
@@ -452,6 +480,7 @@ PROMISES: Final[tuple[Promise, ...]] = (
     a_message_can_be_cut_in_two,
     who_lags_is_caught_up,
     who_needs_what_is_gone_gets_a_snapshot,
+    who_lacks_nothing_that_is_gone_gets_no_snapshot,
     who_conflicts_with_what_is_gone_gets_a_snapshot,
     a_snapshot_says_nothing_of_what_follows_it,
     a_snapshot_of_what_is_here_replaces_nothing,
