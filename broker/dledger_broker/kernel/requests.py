@@ -135,7 +135,7 @@ class Request(msgspec.Struct, eq=False):
     the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
     passed on. `principal` is told by `kernel.access`, None as long as nobody has asked. `unsure`: a leader was handed
     it and did not answer, so that no error can say that nothing has happened. `within_quotas`: quotas let it go on.
-    `committed`: the offset that a pull brings was taken.
+    `has_polled`: it has waited for messages. `committed`: the offset that a pull brings was taken.
     """
 
     origin: Origin
@@ -152,6 +152,7 @@ class Request(msgspec.Struct, eq=False):
     principal: Principal | None = None
     unsure: bool = False
     within_quotas: bool = False
+    has_polled: bool = False
     committed: bool = False
 
     @property

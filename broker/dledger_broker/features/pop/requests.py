@@ -182,8 +182,11 @@ class PopRequests(Part):
         """200050: take messages, at once or when they come."""
         header = decode_ext(PopHeader, request.ext)
         ask = self._asked(request, header)
-        if ask is not None and self._quotas.takes(request, header.topic, 0, 0):
+        if ask is not None and (request.has_polled or self._is_within_quotas(request, header)):
             self._pop(request, header, ask, None)
+
+    def _is_within_quotas(self, request: Request, header: PopHeader) -> bool:
+        return self._quotas.takes(request, header.topic, 0, 0, _polls_s(header))
 
     def _asked(self, request: Request, header: PopHeader) -> PopAsk | None:
         """What a pop wants; None while its group is being made. Raises `RemotingError` with RocketMQ's code."""
@@ -250,6 +253,9 @@ class PopRequests(Part):
             self._clock.hold(request, self._requests)
             return
         choice = self._chooser.choose(ask, read)
+        may_bring = choice.cold or any(each.records for each in choice.taken)
+        if may_bring and not self._is_within_quotas(request, header):
+            return
         if choice.cold and (read is None or not choice.taken):
             self._requests.spawn(request, self._pop_cold(request, header, ask, choice.cold[0]))
         elif (committed := self._commit_under_way(ask.group, choice.taken)) is not None:
@@ -332,12 +338,9 @@ class PopRequests(Part):
         else:
             expire = partial(answer, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
             wait = wait_of(ask.group, ask.topic, ask.queue_id, has_filter=ask.message_filter is not None)
-            request.within_quotas = False  # others may have used them up when it is handled again
-            self.held.hold(request, wait, self._deadline(request, header.poll_time), expire)
-
-    @staticmethod
-    def _deadline(request: Request, poll_time_ms: int) -> float:
-        return request.received + min(poll_time_ms / 1000, MAX_SUSPEND_S)
+            # Others may have used the quotas up when something comes that it may have.
+            request.within_quotas, request.has_polled = False, True
+            self.held.hold(request, wait, request.received + _polls_s(header), expire)
 
     def _may_wait(self, request: Request) -> bool:
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
@@ -419,7 +422,7 @@ class PopRequests(Part):
         else:
             wait = wait_of(ask.group, ask.topic, ask.queue_id, has_filter=False)
             expire: Callable[[], None] = partial(answer, has_message=False)
-            self.held.hold(request, wait, self._deadline(request, header.poll_time), expire)
+            self.held.hold(request, wait, request.received + _polls_s(header), expire)
 
     def polling_info(self, request: Request) -> None:
         """200055: how many pops of a group wait at this leader."""
@@ -442,6 +445,11 @@ def wait_of(group: str, topic: str, queue_id: int, *, has_filter: bool) -> PopWa
 def question_of(group: str, topic: str, queue_id: int, count: int, *, is_ordered: bool = False) -> PopAsk:
     """A pop of which it is only asked what it would get."""
     return PopAsk(group, topic, max(queue_id, -1), count, MAX_ANSWER_BYTES, None, 0, is_ordered, "")
+
+
+def _polls_s(header: PopHeader | NotificationHeader) -> float:
+    """How long a request asks to wait for messages."""
+    return min(max(0, header.poll_time) / 1000, MAX_SUSPEND_S)
 
 
 def _poll_s(request: Request) -> float:

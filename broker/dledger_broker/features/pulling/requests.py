@@ -229,7 +229,7 @@ class PullRequests(Part):
             # Once: while the leader was confirmed, or the pull waited, the client may have committed a newer one.
             request.committed = True
             self._offsets.commit_by_pull(request, fields)
-        if not self._quotas.takes(request, fields.topic, 0, 0):
+        if not self._quotas.takes(request, fields.topic, 0, 0, _polls_s(fields)):
             return
         self._read(request, fields, topic.queue(fields.queue_id), message_filter)
 
@@ -284,8 +284,7 @@ class PullRequests(Part):
         if result.status in _UNSURE and not request.confirmed and code != ResponseCode.PULL_NOT_FOUND:
             self._requests.confirm(request)
         elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
-            suspend_s = min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
-            deadline = request.received + suspend_s
+            deadline = request.received + _polls_s(fields)
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:
             self._answer_nothing(request, fields, code, result.next_begin, result)
@@ -298,7 +297,7 @@ class PullRequests(Part):
         self._requests.fail(request, NotLeaderError(None, 0, why))
 
     def _may_wait(self, request: Request, fields: PullFields) -> bool:
-        if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0 or not self.accepts_waiting:
+        if not _polls_s(fields) or not self.accepts_waiting:
             return False
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
@@ -426,15 +425,11 @@ class PullRequests(Part):
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
-        """Look again for a held pull, if its account may still have it, and has not read too much; True if it was
-        answered, or waits for a quota.
-        """
+        """Look again for a held pull, if its account may still have it; True if it waits for messages no more."""
         try:
             self._access.admit(pull.request, _READING)
         except RemotingError as refusal:  # also that this node cannot judge: an exception here would end it
             self._requests.fail(pull.request, refusal)
-            return True
-        if not self._quotas.takes_again(pull.request, pull.fields.topic):
             return True
         while True:
             result = self._look_again(pull)
@@ -449,7 +444,7 @@ class PullRequests(Part):
         return True
 
     def _look_again(self, pull: HeldPull) -> GetResult | None:
-        """What there is where a held pull waits, None if it was answered with something."""
+        """What there is where a held pull waits; None if it was answered, or waits for a quota of what there is."""
         fields, message_filter, offset = pull.fields, pull.message_filter, pull.offset
         max_messages, max_bytes = min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
         result = self._reads.get_messages(pull.queue, offset, max_messages, max_bytes, message_filter)
@@ -461,18 +456,25 @@ class PullRequests(Part):
             except TrimmedError:
                 return result._replace(status=ReadStatus.MESSAGE_WAS_REMOVING)
             if pieces is None:
-                self._counters.cold_reads += 1
-                self._requests.spawn(
-                    pull.request, self._deliver_later(pull.request, fields, message_filter, result, offset)
-                )
+                if self._is_within_quotas(pull):
+                    self._counters.cold_reads += 1
+                    self._requests.spawn(
+                        pull.request, self._deliver_later(pull.request, fields, message_filter, result, offset)
+                    )
                 return None
             chosen, parts = self._chosen(fields, message_filter, result, pieces, offset)
             if chosen.status is not ReadStatus.FOUND:
                 return chosen
-            self._answer_found(pull.request, fields, chosen, parts)
+            if self._is_within_quotas(pull):
+                self._answer_found(pull.request, fields, chosen, parts)
             return None
-        self._deliver(pull.request, fields, message_filter, result, offset)
+        if self._is_within_quotas(pull):
+            self._deliver(pull.request, fields, message_filter, result, offset)
         return None
+
+    def _is_within_quotas(self, pull: HeldPull) -> bool:
+        """Whether a held pull may have what was found; else it waits once more."""
+        return self._quotas.takes_again(pull.request, pull.fields.topic, _polls_s(pull.fields))
 
     def _expire(self, pull: HeldPull) -> None:
         """Nothing came in time: the client goes on behind what its filter rejected."""
@@ -485,6 +487,13 @@ class PullRequests(Part):
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
+
+
+def _polls_s(fields: PullFields) -> float:
+    """How long a pull asks to wait for messages; 0: not at all."""
+    if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0:
+        return 0.0
+    return min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
 
 
 def _nobody(_request: Request, _fields: PullFields) -> bool:

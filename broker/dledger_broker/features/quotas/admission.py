@@ -21,11 +21,15 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import SystemBusy
 
 HOLD_S: Final = 1.0
-"""No send waits longer. Stock clients give up after 3 s."""
+"""No send waits longer at one leader. Stock clients give up after 3 s."""
+IN_ALL_S: Final = 2.5
+"""After so long none waits, at whichever leaders it has waited, and for one."""
 TICK_S: Final = 0.02
 """How often is looked whether those that wait may go on."""
 READ_HOLD_S: Final = 3.0
-"""No read waits longer for a quota. Stock clients give up after 10 s at the soonest, ours after 5 s."""
+"""No read waits longer for a quota, at all leaders together. Stock clients give up after 10 s at the soonest, ours
+after 5 s, beside the time for which they ask to wait for messages.
+"""
 MAX_HELD: Final = 256
 """Requests that wait for one quota; one more is refused at once."""
 MAX_HELD_BYTES: Final = 8 << 20
@@ -37,11 +41,14 @@ MAX_UNMEASURED: Final = 8
 
 
 class Scope(NamedTuple):
-    """What is admitted: the quotas that limit it, how long it waits for them, and what it is told then."""
+    """What is admitted: the quotas that limit it, how long it waits for them at a leader, and at which age no more, and
+    what it is told then.
+    """
 
     account: QuotaKind
     topic: QuotaKind
     hold_s: float
+    in_all_s: float
     advice: str
     is_measured_first: bool
     """Whether it is known how much one takes before it goes on."""
@@ -51,12 +58,14 @@ SENDS: Final = Scope(
     QuotaKind.ACCOUNT,
     QuotaKind.TOPIC,
     HOLD_S,
+    IN_ALL_S,
     "this request stored nothing, send again later, and more slowly",
     is_measured_first=True,
 )
 READS: Final = Scope(
     QuotaKind.ACCOUNT_READS,
     QuotaKind.TOPIC_READS,
+    READ_HOLD_S,
     READ_HOLD_S,
     "this request read nothing, ask again later",
     is_measured_first=False,
@@ -105,8 +114,11 @@ class Admission:
             self._of_accounts or any(QuotaOwner(self._scope.topic, topic) in meters for topic in topics)
         )
 
-    def takes(self, request: Request, topic: str, messages: int, size: int) -> bool:
-        """Whether a request goes on; else it waits, or was refused, and its client hears of it. `size` in bytes."""
+    def takes(self, request: Request, topic: str, messages: int, size: int, polls_s: float = 0.0) -> bool:
+        """Whether a request goes on; else it waits, or was refused, and its client hears of it. `size` in bytes.
+
+        Its client expects it to wait `polls_s` for messages besides.
+        """
         if request.within_quotas or not self._present():
             return True
         meters = self._meters_of(request.account, topic)
@@ -125,7 +137,9 @@ class Admission:
         else:
             blocked.held += 1
             held_bytes = len(request.header) + len(request.body)
-            deadline = now + self._scope.hold_s
+            # 1. A read waits almost as long as it may. 2. Another node leads. 3. There it waits as long once more, and
+            # its client has given up. How old it is goes with it; what it has waited for quotas does not.
+            deadline = min(now + self._scope.hold_s, request.received + polls_s + self._scope.in_all_s)
             blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, held_bytes, deadline))
             self._tick_later()
         return False
@@ -139,10 +153,10 @@ class Admission:
         is_ordered = self._scope.is_measured_first
         return next((meter for meter in meters if (is_ordered and meter.waiting) or meter.is_used_up(now)), None)
 
-    def takes_again(self, request: Request, topic: str) -> bool:
+    def takes_again(self, request: Request, topic: str, polls_s: float) -> bool:
         """As `takes`, for a read that went on, waited for messages, and finds some: others may have read meanwhile."""
         request.within_quotas = False
-        return self.takes(request, topic, 0, 0)
+        return self.takes(request, topic, 0, 0, polls_s)
 
     def charge(self, request: Request, topic: str, messages: int, size: int) -> None:
         """A read is answered with so much."""

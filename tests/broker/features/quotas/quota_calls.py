@@ -6,6 +6,10 @@ import json
 
 from served_broker import FakeClient, ServedBroker, send_ext
 
+from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
+from dledger_remoting.command import RemotingCommand, encode_json_header
+from dledger_remoting.frame import Frame
+
 PUT, LIST = 20017, 20018
 BUSY = 2
 
@@ -35,3 +39,15 @@ def send_many(client: FakeClient, count: int, topic: str = "T1", body: bytes = b
 
 def codes(client: FakeClient, opaques: list[int]) -> list[int]:
     return [client.answered(opaque).code for opaque in opaques if client.has_answer(opaque)]
+
+
+def forwarded(client: FakeClient, code: int, ext: dict[str, str], age_s: float) -> list[bytes]:
+    """Another node passes on what it has had for so long; returns what it is answered."""
+    broker, replies = client.broker, list[bytes]()
+    header = encode_json_header(RemotingCommand(code, opaque=7, ext=ext))
+    envelope = Envelope("n1/1", "10.0.0.9", 40_000, (), int(age_s * 1000), 0, header, b"")
+    received = broker.memory.env.now() - age_s
+    origin = ForwardedOrigin(envelope, replies.append)
+    broker.service.requests.receive_forwarded(origin, Frame(0, header, b""), received)
+    broker.settle()
+    return replies

@@ -8,7 +8,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, send_ext
 
 from dledger_broker.features import FEATURES
-from dledger_broker.features.quotas.admission import HOLD_S, MAX_HELD, MAX_HELD_BYTES, TICK_S
+from dledger_broker.features.quotas.admission import HOLD_S, IN_ALL_S, MAX_HELD, MAX_HELD_BYTES, TICK_S
 from dledger_broker.features.quotas.requests import MAX_QUOTAS
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota
 from dledger_broker.kernel.rights import Action
@@ -18,7 +18,7 @@ from dledger_remoting.record import SYS_TRANSACTION_PREPARED
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.accounts.guarded_broker import ROOT_CREDENTIALS, allow, guarded_broker, make_account
 from tests.broker.features.accounts.guarded_broker import call as call_as
-from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, put, send_many, stored, told
+from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, forwarded, put, send_many, stored, told
 from tests.broker.kernel.applied_commands import apply
 
 
@@ -122,6 +122,17 @@ def test_a_quota_that_is_raised_or_deleted_lets_go_what_it_held(client: FakeClie
     put(client, "topic", "T1", messages=1_000)
     client.broker.advance(2 * TICK_S)
     assert codes(second, held) == [0, 0]
+
+
+def test_a_send_that_has_waited_elsewhere_is_refused_before_its_client_gives_up(client: FakeClient) -> None:
+    put(client, "topic", "T1", messages=1)
+    send_many(client, 5)
+    replies = forwarded(client, 310, send_ext("T1"), IN_ALL_S - 0.5)
+    client.broker.advance(0.5 - 2 * TICK_S)
+    assert replies == []
+    client.broker.advance(3 * TICK_S)
+    (reply,) = replies
+    assert b"this request stored nothing" in reply
 
 
 def test_held_sends_are_handed_on_by_who_leads_no_more_and_counted_by_the_next(client: FakeClient) -> None:

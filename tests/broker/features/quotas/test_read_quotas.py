@@ -8,12 +8,13 @@ from served_broker import FakeClient, ServedBroker, pull_ext, records, send_ext
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.quotas.admission import MAX_HELD, MAX_HELD_BYTES, READ_HOLD_S, TICK_S
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.properties import TAGS, format_properties
 from dledger_remoting.signatures import signed
 from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.broker.features.accounts.guarded_broker import allow, as_root, guarded_broker, make_account
 from tests.broker.features.accounts.guarded_broker import call as call_as
 from tests.broker.features.pop.pop_calls import POP, pop, pop_ext
-from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, put, send_many, told
+from tests.broker.features.quotas.quota_calls import BUSY, PUT, codes, forwarded, put, send_many, told
 
 PULL, PEEK = 11, 200052
 COMMITS = "5"
@@ -218,3 +219,59 @@ def test_a_quota_of_an_account_holds_nobody_else() -> None:
     for _ in range(20):
         assert call_as(broker.client("client/2"), neighbour, PULL, pull_ext("T1")).code == 0
     assert not client.has_answer(waiting)
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [(PULL, pull_ext("T1", offset=5)), (POP, pop_ext("T1")), (PEEK, pop_ext("T1"))],
+)
+def test_what_a_read_has_waited_elsewhere_counts(client: FakeClient, code: int, ext: dict[str, str]) -> None:
+    """1. A read waits almost as long as it may. 2. Another node leads, and it is passed on. 3. If it waited as long
+    once more, its client would have given up.
+    """
+    put(client, "topic-reads", "T1", size=1)
+    pull(client)
+    replies = forwarded(client, code, ext, READ_HOLD_S - 0.5)
+    assert replies == []
+    client.broker.advance(0.5 + TICK_S)
+    (reply,) = replies
+    assert b"is used up: this request read nothing" in reply
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (PULL, pull_ext("T1", offset=5, sysFlag=WAITS, suspendTimeoutMillis="15000")),
+        (POP, {**pop_ext("T1"), "pollTime": "15000"}),
+    ],
+)
+def test_who_asks_to_wait_for_messages_waits_for_a_quota_after_that_too(
+    client: FakeClient, code: int, ext: dict[str, str]
+) -> None:
+    put(client, "topic-reads", "T1", size=1)
+    pull(client)
+    replies = forwarded(client, code, ext, 15.0)
+    client.broker.advance(READ_HOLD_S - 2 * TICK_S)
+    assert replies == []
+    client.broker.advance(3 * TICK_S)
+    assert len(replies) == 1
+
+
+def test_a_poll_that_nothing_matches_waits_for_no_quota(client: FakeClient) -> None:
+    """Else it would be refused in the end, for messages that it is never given."""
+    put(client, "topic-reads", "T1", messages=12)
+    waits = {"sysFlag": WAITS, "suspendTimeoutMillis": "15000"}
+    by_tag = pull(client, 12, subscription="red", **waits)
+    in_sql = pull(client, 12, subscription="TAGS = 'red'", expressionType="SQL92", **waits)
+    popped = client.send(POP, {**pop_ext("T1"), "queueId": "1", "pollTime": "15000", "expType": "TAG", "exp": "red"})
+    pull(client, most=12)
+    for queue_id in (0, 1):
+        assert client.call(310, send_ext("T1", queue_id, format_properties({TAGS: "blue"}))).code == 0
+    client.broker.settle()
+    assert told(client) == {"topic-reads T1": (0, 0)}
+    for queue_id in (0, 1):
+        assert client.call(310, send_ext("T1", queue_id, format_properties({TAGS: "red"}))).code == 0
+    client.broker.settle()
+    assert told(client) == {"topic-reads T1": (3, 0)}
+    client.broker.advance(0.5)
+    assert [len(records(client.answered(poll))) for poll in (by_tag, in_sql, popped)] == [1, 1, 1]
