@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from dledger.errors import ConfigError
 
+_logger = logging.getLogger(__name__)
+
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -78,10 +81,21 @@ class SendRun(Protocol):
 
 
 class NativePart(Protocol):
-    """What `dledger_native` offers."""
+    """What `dledger_native` offers.
+
+    A fault of it ends a call and nothing else: what may answer None does, a send is one that it does not take, and
+    everything else raises `Panicked`.
+    """
 
     INTERFACE: int
     __version__: str
+    Panicked: type[Exception]
+
+    def on_panic(self, tell: Callable[[str, str], None]) -> None:
+        """Call `tell(function, what was said)` at the first fault from now on, and not at later ones."""
+
+    def panic_at_next(self, function: str) -> None:
+        """For tests: the next call of a function panics; `send` is each send that `SendRun.take` looks at."""
 
     def scan_runs(self, records: bytes | memoryview, log_position: int) -> list[tuple[bytes, int, int, bytes]] | None:
         """`dledger_broker.views.scan.scan_runs`; None of records that are unusual or not sound."""
@@ -128,7 +142,16 @@ def load(wanted: str | None) -> NativePart | None:
                 f"{VARIABLE}=1, and the native part {part.__version__} is of another version: make native"
             )
         return None
+    part.on_panic(_tell_of_panic)
     return part
+
+
+def _tell_of_panic(function: str, said: str) -> None:
+    _logger.error(
+        "event=native_part_failed function=%s error=%r consequence='Python does what it fails at; told once'",
+        function,
+        said,
+    )
 
 
 def _load_or_not() -> tuple[NativePart | None, ConfigError | None]:

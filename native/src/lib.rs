@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 
 mod answers;
 mod batch;
+mod guard;
 mod layout;
+mod places;
 mod records;
 mod runs;
 mod select;
@@ -17,14 +19,21 @@ mod sync_thread;
 mod targets;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
+/// What it was built from, see `build.rs`; `install.py` looks for this text in wheels.
+const SOURCES: &str = concat!("dledger_native sources ", env!("SOURCES_CRC"));
 
 #[pymodule]
 fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    guard::install_hook();
     module.add("INTERFACE", INTERFACE)?;
+    module.add("SOURCES", SOURCES)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("Panicked", module.py().get_type::<guard::Panicked>())?;
     module.add_class::<sync_thread::SyncThread>()?;
     module.add_class::<sends::SendRun>()?;
+    module.add_function(wrap_pyfunction!(guard::on_panic, module)?)?;
+    module.add_function(wrap_pyfunction!(guard::panic_at_next, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
     module.add_function(wrap_pyfunction!(select::select_units, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)

@@ -10,6 +10,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::guard::guarded;
+
 const MAGIC_V1: u32 = 0xDAA3_20A7;
 const HEAD_BYTES: usize = 88;
 const MIN_RECORD_BYTES: usize = HEAD_BYTES + 1 + 2;
@@ -171,7 +173,8 @@ pub fn scan_runs<'py>(
             unsafe { bytes.as_ref() }
         }
     };
-    let Some(runs) = collect_runs(data, log_position) else { return Ok(None) };
+    let found = guarded(py, "scan_runs", || collect_runs(data, log_position)).flatten();
+    let Some(runs) = found else { return Ok(None) };
     let mut told: Vec<PyRun<'py>> = Vec::with_capacity(runs.len());
     for run in runs {
         let Some(end_offset) = run.end_offset() else { return Ok(None) };
@@ -239,6 +242,6 @@ pub fn scan_keys<'py>(
     spans: Vec<(usize, usize)>,
 ) -> Option<Bound<'py, PyBytes>> {
     let bytes = data.as_bytes();
-    let rows = py.detach(|| collect_keys(bytes, &spans))?;
+    let rows = guarded(py, "scan_keys", || py.detach(|| collect_keys(bytes, &spans))).flatten()?;
     Some(PyBytes::new(py, &rows))
 }

@@ -17,12 +17,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Add a record's unit.
-    pub fn add(&mut self, position: u64, size: usize, tag_code: i64) {
+    /// Add a record's unit; None if there is no offset behind it.
+    pub fn add(&mut self, position: u64, size: usize, tag_code: i64) -> Option<()> {
+        self.next_offset = self.next_offset.checked_add(1)?;
         self.units.extend_from_slice(&position.to_be_bytes());
         self.units.extend_from_slice(&(size as u32).to_be_bytes());
         self.units.extend_from_slice(&tag_code.to_be_bytes());
-        self.next_offset += 1;
+        Some(())
     }
 }
 

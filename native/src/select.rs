@@ -6,6 +6,8 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
+use crate::guard::guarded;
+
 const UNIT_BYTES: usize = 20;
 /// A filter of more tags is the twin's: they are looked at anew for each pull.
 const MAX_CODES: usize = 64;
@@ -35,20 +37,22 @@ struct Limits {
     first_position: i64,
 }
 
-/// All units as one piece, if their records are to be answered and lie back to back.
+/// All units as one piece, if their records are to be answered and lie back to back, as the twin tells that: by the first
+/// and the last of them and the sum of all sizes. It calculates without bounds, and so wide numbers are taken here:
+/// positions of damaged units may stand anywhere.
 fn whole_run(units: &[u8], limits: &Limits) -> Option<Selected> {
     let count = units.len() / UNIT_BYTES;
     if count == 0 || count > limits.messages {
         return None;
     }
     let first = unit(units)?.position;
-    let (mut size, mut end) = (0i64, first);
+    let (mut size, mut end) = (0i64, i128::from(first));
     for bytes in units.chunks_exact(UNIT_BYTES) {
         let one = unit(bytes)?;
-        size += one.size; // of so few units cannot overflow
-        end = one.position.checked_add(one.size)?;
+        size = size.checked_add(one.size)?;
+        end = i128::from(one.position) + i128::from(one.size);
     }
-    let apart = first < limits.first_position || end.checked_sub(first)? != size;
+    let apart = first < limits.first_position || end - i128::from(first) != i128::from(size);
     (!apart && (size <= limits.bytes || count == 1)).then(|| (count, count, size, 0, vec![(first, size)]))
 }
 
@@ -72,7 +76,9 @@ fn choose(units: &[u8], limits: &Limits, codes: Option<&HashSet<i64>>) -> Option
             count += 1;
             total = total.checked_add(one.size)?;
             match runs.last_mut() {
-                Some((begin, size)) if begin.checked_add(*size)? == one.position => *size += one.size,
+                Some((begin, size)) if begin.checked_add(*size)? == one.position => {
+                    *size = size.checked_add(one.size)?
+                }
                 _ => runs.push((one.position, one.size)),
             }
         }
@@ -91,14 +97,15 @@ pub fn select_units(
     first_position: i64,
     whole: bool,
 ) -> PyResult<Option<Selected>> {
-    let units = units.as_bytes();
+    let (py, units) = (units.py(), units.as_bytes());
     if units.len() % UNIT_BYTES != 0 || codes.is_some_and(|codes| codes.len() > MAX_CODES) {
         return Ok(None);
     }
     let limits = Limits { messages: max_messages, bytes: max_bytes, first_position };
-    if let Some(all) = whole.then(|| whole_run(units, &limits)).flatten() {
-        return Ok(Some(all));
-    }
     let codes = codes.map(|codes| codes.extract::<HashSet<i64>>()).transpose()?;
-    Ok(choose(units, &limits, codes.as_ref()))
+    let chosen = guarded(py, "select_units", || {
+        let all = whole.then(|| whole_run(units, &limits)).flatten();
+        all.or_else(|| choose(units, &limits, codes.as_ref()))
+    });
+    Ok(chosen.flatten())
 }

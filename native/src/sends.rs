@@ -7,12 +7,14 @@
 
 use std::io::{self, Write};
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::answers::{add_answer, add_batch_answer};
 use crate::batch::message_at;
+use crate::guard::{guarded, guarded_result};
 use crate::runs::{QueueRun, Runs};
 use crate::send_header::{parse, SendHeader, ONEWAY};
 use crate::targets::Targets;
@@ -82,6 +84,9 @@ struct Limits<'a, 'py> {
 /// An origin, and the frames that answer its sends.
 type Answers<'py> = (Bound<'py, PyAny>, Bound<'py, PyList>);
 
+/// Records, and what they add to each queue.
+type Encoded<'py> = (Bound<'py, PyBytes>, Vec<QueueRun<'py>>);
+
 enum Taken {
     Yes,
     /// It is no ordinary send.
@@ -129,76 +134,84 @@ impl SendRun {
         body_bytes: usize,
         unit_bytes: usize,
     ) -> PyResult<(usize, usize, bool)> {
-        let limits = Limits { known, body_bytes, unit_bytes };
-        let first_target = self.targets.all.len(); // topics may have changed since those before it were found
-        let total = reads.len()?;
-        while number < total {
-            let read = reads.get_item(number)?;
-            let (origin, data, frames): (Bound<'_, PyAny>, Bound<'_, PyBytes>, Bound<'_, PyList>) = read.extract()?;
-            if origin.getattr(intern!(py, "forwards"))?.is_truthy()? || !origin.getattr(intern!(py, "alias"))?.is_none()
-            {
-                break;
-            }
-            let taken_before = self.sends.len();
-            self.reads.push(Read { origin: origin.clone().unbind(), data: data.clone().unbind(), received });
-            let (mut awaited, mut outcome) = (0, Taken::Yes);
-            while place < frames.len() {
-                let (header, body, end, serialize_type): (usize, usize, usize, u8) =
-                    frames.get_item(place)?.extract()?;
-                if serialize_type != 0 {
-                    outcome = Taken::Unusual;
+        guarded_result(py, "take", move || {
+            let limits = Limits { known, body_bytes, unit_bytes };
+            self.targets.begin(); // topics may have changed since they were found
+            let total = reads.len()?;
+            while number < total {
+                let read = reads.get_item(number)?;
+                let (origin, data, frames): (Bound<'_, PyAny>, Bound<'_, PyBytes>, Bound<'_, PyList>) =
+                    read.extract()?;
+                if origin.getattr(intern!(py, "forwards"))?.is_truthy()?
+                    || !origin.getattr(intern!(py, "alias"))?.is_none()
+                {
                     break;
                 }
-                outcome = self.take_one(py, data.as_bytes(), Frame { header, body, end }, first_target, &limits)?;
-                if !matches!(outcome, Taken::Yes) {
-                    break;
+                let taken_before = self.sends.len();
+                self.reads.push(Read { origin: origin.clone().unbind(), data: data.clone().unbind(), received });
+                let (mut awaited, mut outcome) = (0i64, Taken::Yes);
+                while place < frames.len() {
+                    let (header, body, end, serialize_type): (usize, usize, usize, u8) =
+                        frames.get_item(place)?.extract()?;
+                    if serialize_type != 0 {
+                        outcome = Taken::Unusual;
+                        break;
+                    }
+                    outcome = self.take_one(py, data.as_bytes(), Frame { header, body, end }, &limits)?;
+                    if !matches!(outcome, Taken::Yes) {
+                        break;
+                    }
+                    place += 1;
+                    if self.sends.last().is_some_and(|send| send.header.flag & ONEWAY == 0) {
+                        awaited += 1;
+                    }
                 }
-                place += 1;
-                if self.sends.last().is_some_and(|send| send.header.flag & ONEWAY == 0) {
-                    awaited += 1;
+                if self.sends.len() == taken_before {
+                    self.reads.pop();
+                }
+                if awaited > 0 {
+                    let name = intern!(py, "in_flight");
+                    origin.setattr(name, origin.getattr(name)?.extract::<i64>()?.saturating_add(awaited))?;
+                }
+                match outcome {
+                    Taken::Yes => (number, place) = (number + 1, 0),
+                    Taken::Unusual => return Ok((number, place, false)),
+                    Taken::Full => return Ok((number, place, true)),
                 }
             }
-            if self.sends.len() == taken_before {
-                self.reads.pop();
-            }
-            if awaited > 0 {
-                let name = intern!(py, "in_flight");
-                origin.setattr(name, origin.getattr(name)?.extract::<i64>()? + awaited)?;
-            }
-            match outcome {
-                Taken::Yes => (number, place) = (number + 1, 0),
-                Taken::Unusual => return Ok((number, place, false)),
-                Taken::Full => return Ok((number, place, true)),
-            }
-        }
-        Ok((number, place, false))
+            Ok((number, place, false))
+        })
     }
 
     /// The topics, each with how many sends and bytes of records go to it.
-    fn targets<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyAny>, usize, usize)> {
-        let used = self.targets.all.iter().filter(|target| target.sends > 0);
-        used.map(|target| (target.object.bind(py).clone(), target.sends, target.bytes)).collect()
+    fn targets<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyAny>, usize, usize)>> {
+        guarded_result(py, "targets", || {
+            let used = self.targets.all.iter().filter(|target| target.sends > 0);
+            Ok(used.map(|target| (target.object.bind(py).clone(), target.sends, target.bytes)).collect())
+        })
     }
 
     /// The sends as they came, in their order: (origin, code, opaque, flag, header, body, received).
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let mut told = Vec::with_capacity(self.sends.len());
-        for send in &self.sends {
-            let read = &self.reads[send.read];
-            let data = read.data.bind(py).as_bytes();
-            let (frame, header) = (send.frame, &send.header);
-            let parts = (
-                read.origin.bind(py),
-                header.code,
-                header.opaque,
-                header.flag,
-                PyBytes::new(py, &data[frame.header..frame.body]),
-                PyBytes::new(py, &data[frame.body..frame.end]),
-                read.received,
-            );
-            told.push(parts.into_pyobject(py)?);
-        }
-        Ok(told)
+        guarded_result(py, "requests", move || {
+            let mut told = Vec::with_capacity(self.sends.len());
+            for send in &self.sends {
+                let read = &self.reads[send.read];
+                let data = read.data.bind(py).as_bytes();
+                let (frame, header) = (send.frame, &send.header);
+                let parts = (
+                    read.origin.bind(py),
+                    header.code,
+                    header.opaque,
+                    header.flag,
+                    PyBytes::new(py, &data[frame.header..frame.body]),
+                    PyBytes::new(py, &data[frame.body..frame.end]),
+                    read.received,
+                );
+                told.push(parts.into_pyobject(py)?);
+            }
+            Ok(told)
+        })
     }
 
     /// The unit's records, of which the first byte will stand at `position`, and its runs: (queue, offset after the last,
@@ -210,7 +223,35 @@ impl SendRun {
         now_ms: i64,
         store_host: [u8; 8],
         id_prefix: &[u8],
-    ) -> PyResult<(Bound<'py, PyBytes>, Vec<QueueRun<'py>>)> {
+    ) -> PyResult<Encoded<'py>> {
+        guarded_result(py, "encode", || self.encode_all(py, position, now_ms, store_host, id_prefix))
+    }
+
+    /// After `encode`: each origin's answers in one list, in the order of the sends, and the origin of each send that wants
+    /// none.
+    fn answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Answers<'py>>, Vec<Bound<'py, PyAny>>)> {
+        guarded_result(py, "answers", || self.all_answers(py))
+    }
+}
+
+/// What storing adds to a message.
+struct Stored {
+    position: u64,
+    queue_offset: i64,
+    born_host: [u8; 8],
+    now_ms: i64,
+    store_host: [u8; 8],
+}
+
+impl SendRun {
+    fn encode_all<'py>(
+        &mut self,
+        py: Python<'py>,
+        position: u64,
+        now_ms: i64,
+        store_host: [u8; 8],
+        id_prefix: &[u8],
+    ) -> PyResult<Encoded<'py>> {
         let mut runs = Runs::new(&self.targets);
         let mut answers = std::mem::take(&mut self.answers);
         let mut answer_ends = std::mem::take(&mut self.answer_ends);
@@ -229,8 +270,12 @@ impl SendRun {
                 for message in messages {
                     stored.queue_offset = run.next_offset;
                     self.add_record(&mut records, send, message, read.data.bind(py).as_bytes(), &stored)?;
-                    run.add(stored.position, message.size, self.targets.layouts[message.layout].tag_code);
-                    stored.position += message.size as u64;
+                    let added = run.add(stored.position, message.size, self.targets.layouts[message.layout].tag_code);
+                    let behind = stored.position.checked_add(message.size as u64);
+                    let (Some(()), Some(behind)) = (added, behind) else {
+                        return Err(PyOverflowError::new_err("a message has no offset or position"));
+                    };
+                    stored.position = behind;
                 }
                 if send.header.flag & ONEWAY == 0 {
                     self.answer(&mut answers, send, messages, id_prefix, first);
@@ -244,9 +289,7 @@ impl SendRun {
         Ok((records, runs.end(py, &self.targets)?))
     }
 
-    /// After `encode`: each origin's answers in one list, in the order of the sends, and the origin of each send that wants
-    /// none.
-    fn answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Answers<'py>>, Vec<Bound<'py, PyAny>>)> {
+    fn all_answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Answers<'py>>, Vec<Bound<'py, PyAny>>)> {
         let mut told: Vec<Answers<'py>> = Vec::new();
         let (mut silent, mut begin, mut last) = (Vec::new(), 0, usize::MAX);
         for (send, end) in self.sends.iter().zip(&self.answer_ends) {
@@ -268,52 +311,31 @@ impl SendRun {
         }
         Ok((told, silent))
     }
-}
 
-/// What storing adds to a message.
-struct Stored {
-    position: u64,
-    queue_offset: i64,
-    born_host: [u8; 8],
-    now_ms: i64,
-    store_host: [u8; 8],
-}
-
-impl SendRun {
-    fn take_one(
-        &mut self,
-        py: Python<'_>,
-        data: &[u8],
-        frame: Frame,
-        first_target: usize,
-        limits: &Limits<'_, '_>,
-    ) -> PyResult<Taken> {
-        let begin = (self.properties.len(), self.messages.len());
-        let taken = self.try_one(py, data, frame, first_target, limits);
+    fn take_one(&mut self, py: Python<'_>, data: &[u8], frame: Frame, limits: &Limits<'_, '_>) -> PyResult<Taken> {
+        let begin = (self.properties.len(), self.messages.len(), self.sends.len());
+        let taken = guarded(py, "send", || self.try_one(py, data, frame, limits)).unwrap_or(Ok(Taken::Unusual));
         if !matches!(taken, Ok(Taken::Yes)) {
             self.properties.truncate(begin.0);
             self.messages.truncate(begin.1);
+            self.sends.truncate(begin.2);
         }
         taken
     }
 
-    fn try_one(
-        &mut self,
-        py: Python<'_>,
-        data: &[u8],
-        frame: Frame,
-        first_target: usize,
-        limits: &Limits<'_, '_>,
-    ) -> PyResult<Taken> {
+    fn try_one(&mut self, py: Python<'_>, data: &[u8], frame: Frame, limits: &Limits<'_, '_>) -> PyResult<Taken> {
         let (Some(text), Some(body)) = (data.get(frame.header..frame.body), data.get(frame.body..frame.end)) else {
             return Ok(Taken::Unusual);
         };
+        if !self.sends.is_empty() && self.bytes.saturating_add(body.len()) > limits.unit_bytes {
+            return Ok(Taken::Full); // records are larger than what came: it is read once, for the next unit
+        }
         let begin = self.properties.len();
         let Some((header, topic)) = parse(text, &mut self.properties) else { return Ok(Taken::Unusual) };
         if body.len() > limits.body_bytes || header.sys_flag & SPECIAL_SYS_FLAGS != 0 {
             return Ok(Taken::Unusual);
         }
-        let Some(target) = self.targets.find(py, topic, first_target, limits.known)? else { return Ok(Taken::Unusual) };
+        let Some(target) = self.targets.find(py, topic, limits.known)? else { return Ok(Taken::Unusual) };
         if !(0..self.targets.all[target].queue_count).contains(&header.queue_id) {
             return Ok(Taken::Unusual);
         }

@@ -4,6 +4,7 @@
 //! takes it from the loop. This one tells by an eventfd, which the loop watches beside its sockets.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::catch_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -39,7 +40,8 @@ impl Shared {
     fn serve(&self) {
         block_signals();
         while let Some(files) = self.next() {
-            let outcome = sync_all(&files);
+            // A thread that ended would have the node wait for ever; a sync that is not known to be done has failed.
+            let outcome = catch_unwind(|| sync_all(&files)).unwrap_or(libc::EIO);
             self.lock().work = Work::Ended(outcome);
             self.tell();
         }

@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::layout::Layout;
+use crate::places::Places;
 
 /// A topic, and what of it has been used.
 pub struct Target {
     pub object: Py<PyAny>,
-    topic: Vec<u8>,
     pub queue_count: i32,
     pub magic: u32,
     by_id: Py<PyList>,
@@ -30,19 +30,22 @@ pub struct Targets {
     pub all: Vec<Target>,
     pub layouts: Vec<Layout>,
     pub queues: Vec<Py<PyAny>>,
+    /// By name, the place in `all` of each topic that was found since `begin`.
+    topics: Places<Vec<u8>>,
+    /// By address, the place in `queues`, which keeps the objects alive: a topic that was found twice has its queues once.
+    addresses: Places<usize>,
 }
 
 impl Targets {
-    /// The place of a topic that takes ordinary sends; those before `first` may have changed since they were found.
-    pub fn find(
-        &mut self,
-        py: Python<'_>,
-        topic: &[u8],
-        first: usize,
-        known: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<usize>> {
-        if let Some(at) = self.all[first..].iter().rposition(|target| target.topic == topic) {
-            return Ok(Some(first + at));
+    /// Look up every topic anew from here on: those that were found may have changed.
+    pub fn begin(&mut self) {
+        self.topics.clear();
+    }
+
+    /// The place of a topic that takes ordinary sends.
+    pub fn find(&mut self, py: Python<'_>, topic: &[u8], known: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        if let Some(place) = self.topics.of(topic) {
+            return Ok(Some(place));
         }
         let Ok(name) = std::str::from_utf8(topic) else { return Ok(None) };
         let object = known.call1((name,))?;
@@ -50,7 +53,6 @@ impl Targets {
             return Ok(None);
         }
         self.all.push(Target {
-            topic: topic.to_vec(),
             queue_count: object.getattr(intern!(py, "queue_count"))?.extract()?,
             magic: object.getattr(intern!(py, "magic"))?.extract()?,
             by_id: object.getattr(intern!(py, "by_id"))?.extract()?,
@@ -61,7 +63,9 @@ impl Targets {
             sends: 0,
             bytes: 0,
         });
-        Ok(Some(self.all.len() - 1))
+        let place = self.all.len() - 1;
+        self.topics.put(topic.to_vec(), place);
+        Ok(Some(place))
     }
 
     /// The place of the layout of properties of this length; None where the twin has completed none.
@@ -88,11 +92,15 @@ impl Targets {
         if queue.is_none() {
             queue = found.object.bind(py).call_method1(intern!(py, "queue"), (queue_id,))?;
         }
-        let same = self.queues.iter().position(|other| other.bind(py).is(&queue)); // of a topic that was found twice
-        let place = same.unwrap_or(self.queues.len());
-        if same.is_none() {
-            self.queues.push(queue.unbind());
-        }
+        let address = queue.as_ptr() as usize;
+        let place = match self.addresses.of(&address) {
+            Some(place) => place,
+            None => {
+                self.queues.push(queue.unbind());
+                self.addresses.put(address, self.queues.len() - 1);
+                self.queues.len() - 1
+            }
+        };
         self.all[target].queues.insert(queue_id, place);
         Ok(place)
     }

@@ -15,6 +15,7 @@ from dledger.errors import ConfigError
 def installed(monkeypatch):
     part = types.ModuleType("dledger_native")
     part.INTERFACE, part.__version__ = native_part.INTERFACE, "1.2.3"
+    part.on_panic = lambda tell: setattr(part, "tell", tell)
     monkeypatch.setitem(sys.modules, "dledger_native", part)
     return part
 
@@ -22,6 +23,14 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("wanted", [None, "", "1"])
 def test_a_native_part_that_is_installed_is_used(installed, wanted):
     assert native_part.load(wanted) is installed
+
+
+def test_a_fault_of_the_native_part_is_one_line_of_the_log(installed, caplog):
+    native_part.load(None)
+    installed.tell("scan_runs", "panicked at src/records.rs:1:2")
+    (line,) = caplog.messages
+    assert line.startswith("event=native_part_failed function=scan_runs error='panicked at src/records.rs:1:2'")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_0_forces_python(installed):

@@ -32,6 +32,8 @@ native = importlib.import_module("dledger_native")
 
 HOST = HostAddress("10.0.0.9", 4000)
 BYTES = (0, 1, 2, 3, 0x20, 0x7F, 0x80, 0xFF)
+PLACES = (0, 1, -1, 70, 2**31, 2**62, 2**63 - 1, 2**63 - 2, -(2**63), -(2**63) + 1)
+SIZES = (0, 1, 5, 100, -1, -5, 2**31 - 1, -(2**31))
 SHOWN_EVERY_S = 20.0
 PIECES = (
     b"TAGS\x01",
@@ -106,16 +108,22 @@ def compare_records(data: bytes) -> int:
 
 def compare_units(rng: random.Random) -> int:
     """Whether the native part chose from some units; as its twin."""
-    units, position = bytearray(), rng.choice((0, 70))
+    damaged = rng.random() < 0.3
+    units, position = bytearray(), rng.choice(PLACES if damaged else (0, 70))
     for _ in range(rng.randrange(8)):
-        position += rng.choice((0, 0, 0, 5))
-        size = rng.randrange(100)
+        size = rng.choice(SIZES) if damaged else rng.randrange(100)
+        if damaged and rng.random() < 0.3:
+            position = rng.choice(PLACES) + rng.choice((0, size, -size))
+        position = max(-(2**63), min(2**63 - 1, position + rng.choice((0, 0, 0, 5))))
         units += UNIT.pack(position, size, rng.choice((0, 1, 2**63 - 1)))
         position += size
     if rng.random() < 0.3:
         mutate(rng, units)
     codes = rng.choice((None, frozenset((1,)), frozenset(range(70))))
-    asked = bytes(units), rng.randint(1, 9), rng.choice((0, 100, 9_999)), codes, rng.choice((0, 0, 0, 100))
+    max_bytes, first_position = rng.choice((0, 100, 9_999)), rng.choice((0, 0, 0, 100))
+    if damaged:
+        max_bytes, first_position = rng.choice((9_999, *PLACES)), rng.choice((0, *PLACES))
+    asked = bytes(units), rng.randint(1, 9), max_bytes, codes, first_position
     whole = codes is None and rng.random() < 0.5
     chosen = native.select_units(*asked, whole)
     if chosen is None:

@@ -33,8 +33,25 @@ def rows(draw: st.DrawFn) -> bytes:
     return bytes(units)
 
 
+EDGES = st.sampled_from([0, 1, -1, 100, 2**31, 2**62, 2**63 - 1, 2**63 - 2, -(2**63), -(2**63) + 1])
+
+
+@st.composite
+def damaged_rows(draw: st.DrawFn) -> bytes:
+    """Units that point anywhere: outside the log, backwards, so far that what is added to them overflows."""
+    position, units = draw(EDGES), bytearray()
+    for _ in range(draw(st.integers(1, 6))):
+        size = draw(st.sampled_from([0, 1, 5, 100, -1, -5, 2**31 - 1, -(2**31)]))
+        if draw(st.integers(0, 2)) == 0:
+            position = draw(EDGES) + draw(st.sampled_from([0, size, -size]))
+        position = max(-(2**63), min(2**63 - 1, position))
+        units += UNIT.pack(position, size, draw(CODES))
+        position += size
+    return bytes(units)
+
+
 @given(
-    rows() | st.binary(max_size=60),
+    rows() | damaged_rows() | st.binary(max_size=60),
     st.integers(1, 12),
     st.integers(0, 400) | LONG,
     FILTERS,
@@ -47,6 +64,27 @@ def test_a_pull_gets_the_same(
     chosen = native.select_units(units, max_messages, max_bytes, codes, first_position, whole)
     if chosen is not None:
         assert chosen == choose_units(units, max_messages, max_bytes, codes, first_position, whole=whole)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(2**63 - 2, -1), (2**63 - 3, 5)],
+        [(2**63 - 1, -5), (-1, 0), (2**63 - 1, 5), (2**63 - 2, -1)],
+        [(10, 10), (2**63 - 1, 100), (0, 30)],
+        [(-(2**63), 1), (2**63 - 1, 1)],
+        [(100, 50), (100, 50), (50, 50)],
+    ],
+)
+@pytest.mark.parametrize("first_position", [0, 100, 2**63 - 2, -(2**63)])
+def test_units_that_point_elsewhere_are_answered_with_the_same(
+    places: list[tuple[int, int]], first_position: int
+) -> None:
+    units = b"".join(UNIT.pack(position, size, 1) for position, size in places)
+    for codes, whole in ((None, True), (None, False), (frozenset((1,)), False)):
+        chosen = native.select_units(units, 32, 2**40, codes, first_position, whole)
+        if chosen is not None:
+            assert chosen == choose_units(units, 32, 2**40, codes, first_position, whole=whole)
 
 
 def row(count: int, size: int = 100) -> bytes:

@@ -191,7 +191,7 @@ class Listener:
             if reads:
                 with self._handling:
                     self._on_reads(reads)
-        except Exception:
+        except BaseException:
             for connection, _, _ in reads:
                 connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
             raise

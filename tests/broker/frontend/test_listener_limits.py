@@ -207,11 +207,13 @@ async def test_a_header_that_is_no_json_closes_its_connection(make_server: MakeS
     assert server.counters.frames_refused == 1
 
 
-async def test_a_fault_in_handling_closes_the_connections_of_its_turn(make_server: MakeServer) -> None:
+@pytest.mark.parametrize("fault", [RuntimeError("a fault of this node"), BaseException("a fault of any kind")])
+async def test_a_fault_in_handling_closes_the_connections_of_its_turn(
+    make_server: MakeServer, fault: BaseException
+) -> None:
     server = await make_server()
     faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context["exception"]))
-    fault = RuntimeError("a fault of this node")
 
     def fail(_: Request) -> None:
         raise fault

@@ -82,8 +82,8 @@ class NativeSends:
     def flush(
         self, on_applied: Callable[[int, float], None], failed: Callable[[Request, Exception], None]
     ) -> list[Request]:
-        """Stage what was taken, or hand it back: where a topic was deleted, or has a quota, sends are to be looked at
-        one by one, as if they came now.
+        """Stage what was taken, or hand it back: where a topic was deleted, or has a quota, or the native part fails,
+        sends are to be looked at one by one, as if they came now.
         """
         run, self._run = self._run, None
         if run is None or not run.count:
@@ -103,6 +103,8 @@ class NativeSends:
         except LogError as error:
             unit.fail(error)
             return []
+        except self._native.Panicked:  # nothing is staged, no offset is used
+            return _requests_of(run)
         self._counters.bytes_in += run.size
         for target, count, size in targets:
             self._counters.sizes.count(target.topic, size, count)
@@ -151,8 +153,13 @@ class NativeSendUnit:
         if self.settled:
             return
         run, self._run = known(self._run, "a unit has its sends until it is answered"), None
+        try:
+            answers, oneway = run.answers()
+        except RuntimeError:  # a fault of the native part: who waits is told at least that
+            self._run = run
+            self.fail(OutcomeUnknown("the messages are stored, and their places cannot be told: a fault of this node"))
+            answers, oneway = [], []
         self.settled = True
-        answers, oneway = run.answers()
         for origin, frames in answers:
             origin.answer_frames(frames)
         for origin in oneway:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,102 @@ def test_a_unit_is_staged_before_it_becomes_too_large(staged: Staged) -> None:
     staged.broker.settle()
     assert [unit.requests for unit in staged.units if isinstance(unit, NativeSendUnit)] == [2, 2, 2, 1]
     assert [body for unit in staged.units for body in bodies_of(staged, unit)] == bodies
+
+
+def test_a_batch_that_needs_the_next_unit_is_read_once(staged: Staged) -> None:
+    known, asked = staged.broker.service.parts[SendRequests]._targets.known, list[str]()
+    properties = USUAL_FORMS[0].format(key=KEY.format(1)).encode()
+    batch = encode_batch([BatchMessage(0, bytes(1 << 20), properties)] * 9)
+    data = staged.frame() + staged.frame(batch, i="", code=320)
+    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+
+    def counted(topic: str) -> object:
+        asked.append(topic)
+        return known(topic)
+
+    places = []
+    for place in (0, 1):
+        run = native.SendRun()
+        places.append(run.take(reads, 0, place, 0.0, counted, 1 << 30, 512 << 10))
+    assert places == [(0, 1, True), (1, 0, False)]
+    assert (run.count, run.messages) == (1, 9)
+    run = native.SendRun()
+    run.take([(staged.client, data, reads[0][2][:1])], 0, 0, 0.0, counted, 1 << 30, 512 << 10)
+    asked.clear()
+    assert run.take(reads, 0, 1, 0.0, counted, 1 << 30, 512 << 10) == (0, 1, True)
+    assert not asked, "its header was read"
+
+
+def test_sends_to_many_topics_of_a_turn_ask_for_each_once(staged: Staged) -> None:
+    """That finding one takes no longer for all the others is a test of `native/src/places.rs`."""
+    asked = list[str]()
+    target = staged.broker.service.parts[SendRequests]._targets.known("T1")
+    names = [f"T{number}" for number in range(1000)]
+
+    def known(topic: str) -> object:
+        asked.append(topic)
+        return target
+
+    data = b"".join(staged.frame(b=name) for name in names * 2)
+    run = native.SendRun()
+    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+    assert run.take(reads, 0, 0, 0.0, known, 1000, 1 << 30) == (1, 0, False)
+    assert asked == names
+    assert [count for _, count, _ in run.targets()] == [2] * len(names)
+    _, runs = run.encode(0, 1, bytes(8), b"")
+    assert [queue.queue_id for queue, _, _ in runs] == [0], "all of them are the one topic's queue"
+
+
+@pytest.fixture
+def faults() -> Iterator[list[str]]:
+    """The functions of which a fault was told."""
+    told: list[str] = []
+    native.on_panic(lambda function, _said: told.append(function))
+    yield told
+    native.panic_at_next("")
+
+
+@pytest.mark.parametrize("function", ["send", "encode"])
+def test_a_fault_of_the_native_part_has_python_store_the_sends(
+    staged: Staged, faults: list[str], function: str
+) -> None:
+    native.panic_at_next(function)
+    staged.send(staged.frame(b"1"), staged.frame(b"2", flag=2), staged.frame(b"3"))
+    staged.broker.settle()
+    staged.send(staged.frame(b"4"))
+    staged.broker.settle()
+    assert faults == [function]
+    kinds = [type(unit).__name__ for unit in staged.units]
+    assert kinds[-2:] == ["SendUnit", "NativeSendUnit"], "the next ones are native again"
+    assert staged.stored == [b"1", b"2", b"3", b"4"]
+    assert (staged.codes, staged.client.in_flight) == ([0, 0, 0], 0)
+
+
+def test_a_fault_of_the_native_part_behind_the_commit_is_told(staged: Staged, faults: list[str]) -> None:
+    native.panic_at_next("answers")
+    staged.send(staged.frame(b"1"), staged.frame(b"2"))
+    staged.broker.settle()
+    staged.send(staged.frame(b"3"))
+    staged.broker.settle()
+    assert faults == ["answers"]
+    assert staged.stored == [b"1", b"2", b"3"]
+    assert len(staged.codes) == 3
+    assert ResponseCode.SUCCESS not in staged.codes[:2]
+    assert (staged.codes[2], staged.client.in_flight) == (ResponseCode.SUCCESS, 0)
+
+
+def test_an_offset_that_no_record_can_have_is_refused_and_nothing_is_used(staged: Staged) -> None:
+    target = staged.broker.service.parts[SendRequests]._targets.known("T1")
+    data = staged.frame()
+    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+    queue = target.by_id[0]
+    for staged_offset, position in ((2**63 - 1, 0), (5, 2**64 - 1)):
+        queue.staged_offset = staged_offset
+        run = native.SendRun()
+        run.take(reads, 0, 0, 0.0, lambda _topic: target, 1000, 1000)
+        with pytest.raises(OverflowError):
+            run.encode(position, 1, bytes(8), b"")
+        assert queue.staged_offset == staged_offset
 
 
 def test_sends_that_the_log_refuses_are_answered_each(staged: Staged) -> None:

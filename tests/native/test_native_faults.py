@@ -1,0 +1,107 @@
+"""A fault of the native part ends the call, and nothing else: the twin does it, and the log says so once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dledger import native_part
+from dledger_broker.views import keyscan, reading, scan
+from dledger_broker.views.units import UNIT
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.record import MessageRecord, encode_record
+
+native = pytest.importorskip("dledger_native", reason="the native part is not built (make native)")
+
+HOST = HostAddress("10.0.0.9", 4000)
+RECORD = encode_record(
+    MessageRecord(
+        topic="A",
+        queue_id=1,
+        queue_offset=2,
+        physical_offset=3,
+        body=b"body",
+        properties=b"UNIQ_KEY\x01k\x02",
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=4,
+        store_host=HOST,
+    )
+)
+UNITS = UNIT.pack(1000, 100, 0) + UNIT.pack(1100, 100, 0)
+SELECT = UNITS, 7, 0, 90, 32, 2_500, None, 1000
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """What was told of faults; the native part is the one that is used."""
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(native_part, "PART", native)
+    native.on_panic(lambda function, said: told.append((function, said)))
+    yield told
+    native.panic_at_next("")
+    native.on_panic(native_part._tell_of_panic)
+
+
+CALLS = {
+    "scan_runs": lambda: native.scan_runs(RECORD, 0),
+    "scan_keys": lambda: native.scan_keys(RECORD, [(0, len(RECORD))]),
+    "select_units": lambda: native.select_units(UNITS, 32, 2_500, None, 0, True),
+}
+RAISING = {
+    "take": lambda: native.SendRun().take([], 0, 0, 0.0, print, 1000, 1000),
+    "targets": lambda: native.SendRun().targets(),
+    "requests": lambda: native.SendRun().requests(),
+    "encode": lambda: native.SendRun().encode(0, 0, bytes(8), b""),
+    "answers": lambda: native.SendRun().answers(),
+}
+
+
+@pytest.mark.parametrize("function", CALLS)
+def test_what_has_a_twin_says_that_it_is_the_twins(function: str, told: list[tuple[str, str]]) -> None:
+    assert CALLS[function]() is not None
+    for _ in range(2):
+        native.panic_at_next(function)
+        assert CALLS[function]() is None
+        assert CALLS[function]() is not None
+    ((name, said),) = told
+    assert name == function
+    assert said.startswith("panicked at src/guard.rs:")
+    assert said.endswith("asked for by a test")
+
+
+@pytest.mark.parametrize("function", RAISING)
+def test_anything_else_raises_what_is_handled_as_any_error(function: str, told: list[tuple[str, str]]) -> None:
+    RAISING[function]()
+    native.panic_at_next(function)
+    with pytest.raises(native.Panicked, match=f"the native part panicked in {function}"):
+        RAISING[function]()
+    assert issubclass(native.Panicked, Exception)
+    assert [name for name, _ in told] == [function]
+
+
+def test_callers_get_what_the_twin_says() -> None:
+    for function, call in {
+        "scan_runs": lambda: scan.scan_runs(RECORD, 7),
+        "scan_keys": lambda: keyscan.scan_keys(RECORD, [(0, len(RECORD))]).tolist(),
+        "select_units": lambda: reading.select(*SELECT),
+    }.items():
+        expected = call()
+        native.panic_at_next(function)
+        assert call() == expected
+
+
+def test_who_cannot_be_told_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda hooked: unraisable.append(hooked.exc_type))
+    native.on_panic(lambda *_: 1 / 0)
+    native.panic_at_next("scan_runs")
+    assert native.scan_runs(RECORD, 0) is None
+    assert unraisable == [ZeroDivisionError]
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    native.panic_at_next("scan_runs")
+    assert native.scan_runs(RECORD, 0) is None
+    assert capfd.readouterr() == ("", "")
