@@ -68,9 +68,7 @@ $(PROOF): pyproject.toml | .venv/bin/python
 venv: $(DEV) ## create .venv with everything that tests and checks need
 
 native: $(RUNTIME) ## build the optional native part into .venv (needs cargo, or a wheel of it in native/dist)
-	@if ls native/dist/*.whl >/dev/null 2>&1; then $(PIP) install --force-reinstall --no-deps native/dist/*.whl; \
-	elif command -v cargo >/dev/null; then $(PIP) install --force-reinstall --no-deps ./native; \
-	else echo "no native part: cargo is not found (https://rustup.rs), and native/dist holds no wheel; everything works without it"; exit 1; fi
+	@$(BIN)/python native/install.py
 	@$(BIN)/dledger --version
 
 demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compared
@@ -80,6 +78,8 @@ test: $(DEV) ## run the tests (TESTS=path: one part of them)
 	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
 
 test-native: $(DEV) ## run the tests of the native part, and nodes on it (after make native)
+	@if command -v cargo >/dev/null; then cargo test --locked --quiet --manifest-path native/Cargo.toml; \
+	else echo "tests in Rust were NOT run: cargo is not found"; fi
 	DLEDGER_NATIVE=1 $(BIN)/python -m pytest tests/native tests/dledger/test_node.py tests/dledger/test_orderly_stop.py \
 	  tests/dledger/test_full_disk.py tests/dledger/net tests/broker/kernel/test_writer_on_a_real_node.py \
 	  tests/broker/views/test_views_on_a_real_node.py tests/integration/test_disk_full.py tests/recorded
