@@ -85,7 +85,10 @@ class ProducerConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """One client of a producer group; `last_update_timestamp` is the time of its last heartbeat, ms."""
+    """One client of a producer group; `last_update_timestamp` is the time of its last heartbeat, ms.
+
+    `remote_ip` is its address behind a slash, as Java writes one.
+    """
 
     client_id: str
     language: str
@@ -122,11 +125,15 @@ class QueueUnit(msgspec.Struct, frozen=True, rename="camel"):
     physic_offset: Int64
     physic_size: Int32
     tags_code: Int64
+    eval: bool = False
+    """Whether a filter was tried on it, which none is here."""
 
 
 class QueueUnits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The answer to 321: units, and from which offset to which there are some. `filter_data` says that the group which
-    was named has no member that subscribes to the topic, else `subscription_data` is what they subscribe to.
+    """The answer to 321: units, and from which offset to which there are some.
+
+    `subscription_data` is what members of the group that was named subscribe to, and `filter_data` then the text
+    `null`: RocketMQ tells there what it has computed for a filter. Of a group without such members it says so.
     """
 
     max_queue_index: Int64

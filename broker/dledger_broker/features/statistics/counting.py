@@ -19,6 +19,7 @@ from dledger_broker.kernel.requests import Request
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.errors import ServerError
 from dledger_remoting.headers import StatsHeader, decode_ext
+from dledger_remoting.statistics import BrokerStats
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -59,9 +60,25 @@ class Counting:
         """315: what was counted under a name."""
         header = decode_ext(StatsHeader, request.ext)
         stats = self._samples.stats((header.stats_name, header.stats_key))
+        if stats is None and self._is_counted(header.stats_name, header.stats_key):
+            stats = BrokerStats()
         if stats is None:
             raise ServerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         request.respond(body=encode_body(stats))
+
+    def _is_counted(self, name: str, key: str) -> bool:
+        """Whether there will be a number of that name when the counts are looked at next."""
+        counters, topic, group = self._counters, key.partition("@")[0], key.partition("@")[2]
+        if name == TOPIC_PUT_NUMS:
+            state = self._machine.state.topics.get(key)
+            return state is not None and any(queue.next_offset for queue in state.queues.values())
+        if name == TOPIC_PUT_SIZE:
+            return key in counters.sizes.by_topic
+        if name == SNDBCK_PUT_NUMS:
+            return (group, topic) in counters.sent_back.pairs
+        if name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
+            return (group, topic) in counters.delivered.pairs
+        return name in (BROKER_PUT_NUMS, BROKER_GET_NUMS) and key == self._cluster
 
     def stored_per_second(self, topic: str) -> float:
         """Messages stored in a topic, in the last minute."""

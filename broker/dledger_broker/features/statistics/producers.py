@@ -56,4 +56,4 @@ class ProducerStatistics:
     def _info(self, row: ClientRow, seen: float) -> ProducerInfo:
         heard_ms = self._env.wall_ms() - int((self._env.now() - seen) * 1000)
         language = LanguageCode.from_wire(row.language).name
-        return ProducerInfo(row.client_id, language, heard_ms, row.address, row.version)
+        return ProducerInfo(row.client_id, language, heard_ms, f"/{row.address}", row.version)

@@ -19,6 +19,7 @@ from dledger_remoting.topics import require_readable
 
 MAX_UNITS: Final = 1_024
 """Units in one answer; whoever wants more asks again."""
+_NO_FILTER_DATA: Final = "null"
 
 
 class QueueContents:
@@ -58,7 +59,7 @@ class QueueContents:
         group = header.consumer_group
         if group:
             subscription = self._gossip.merged.subscription(group, header.topic)
-            filter_data = None if subscription else f"{group}@{header.topic} is not online!"
+            filter_data = _NO_FILTER_DATA if subscription else f"{group}@{header.topic} is not online!"
         count = min(header.count, MAX_UNITS)
         units = await self._machine.lookup.units(queue, max(header.index, queue.min_offset), count)
         found = [QueueUnit(position, size, tag_code) for position, size, tag_code in units]

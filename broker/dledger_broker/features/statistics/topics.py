@@ -117,7 +117,8 @@ class TopicStatistics:
         """343: the topics on which a group has offsets."""
         group = decode_ext(GroupHeader, request.ext).group
         topics = sorted(topic for name, topic in self._machine.state.table(OFFSETS).pairs() if name == group)
-        self._requests.respond(request, encode_body(TopicList(topics)))
+        own_address = self._group.address_of(self._group.node_id)
+        self._requests.respond(request, encode_body(TopicList(topics, own_address)))
 
     def system_topics(self, request: Request) -> None:
         """305: the topics that belong to the system, those that this broker has not got included."""

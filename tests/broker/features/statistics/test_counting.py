@@ -128,6 +128,21 @@ def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broke
     statistics.stop()
 
 
+def test_what_came_since_the_last_look_is_counted_as_nothing_yet(broker: ServedBroker) -> None:
+    """A dashboard that asks for a topic's counts right behind its first message must not hear that it has none."""
+    client, cluster = broker.client(), broker.service.config.cluster
+    broker.groups.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
+    broker.settle()
+    names = {"TOPIC_PUT_NUMS": "T1", "TOPIC_PUT_SIZE": "T1", "GROUP_GET_NUMS": "T1@CG", "GROUP_GET_SIZE": "T1@CG"}
+    for name, key in names.items():
+        ext = {"statsName": name, "statsKey": key}
+        assert client.call(RequestCode.VIEW_BROKER_STATS_DATA, ext).code == ResponseCode.SYSTEM_ERROR, name
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    client.call(RequestCode.PULL_MESSAGE, pull_ext("T1", 0))
+    for name, key in (names | {"BROKER_PUT_NUMS": cluster}).items():
+        assert told(client, name, key)["sum"] == 0, name
+
+
 def test_topics_that_come_during_a_look_do_not_end_it(broker: ServedBroker) -> None:
     client = broker.client()
     client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")

@@ -49,7 +49,7 @@ def test_producers_of_a_node_are_told_with_the_times_of_their_heartbeats(broker:
             "clientId": "a",
             "language": "GO",
             "lastUpdateTimestamp": heard_ms + 7_000,
-            "remoteIP": "10.0.0.10:5",
+            "remoteIP": "/10.0.0.10:5",
             "version": 479,
         }
     ]

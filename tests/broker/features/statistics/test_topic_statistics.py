@@ -53,8 +53,10 @@ def test_groups_of_a_topic_are_those_with_members_and_those_with_offsets(broker:
     told = client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T1"})
     assert json_body(told) == {"groupList": ["COMMITTED", "ONLINE"]}
     assert json_body(client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T2"})) == {"groupList": []}
-    assert json_body(client.call(RequestCode.GET_TOPICS_OF_GROUP, {"group": "COMMITTED"})) == {"topicList": ["T1"]}
-    assert json_body(client.call(RequestCode.GET_TOPICS_OF_GROUP, {"group": "ONLINE"})) == {"topicList": []}
+    for group, topics in (("COMMITTED", ["T1"]), ("ONLINE", [])):
+        told = client.call(RequestCode.GET_TOPICS_OF_GROUP, {"group": group})
+        own_address = broker.group.address_of(broker.group.node_id)
+        assert json_body(told) == {"topicList": topics, "brokerAddr": own_address}
 
 
 def test_how_late_a_group_is_is_told_in_time(broker: ServedBroker) -> None:
