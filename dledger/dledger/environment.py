@@ -20,7 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from dledger import native_part
 from dledger.errors import BusyError
 from dledger.invariants import invariant
-from dledger.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart
+from dledger.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart, module_of
 from dledger.native_part import NativePart
 from dledger.sync_lane import NativeSyncs, Sync
 
@@ -167,7 +167,11 @@ class AsyncioEnvironment:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """See `Environment.call_soon`."""
-        self._loop.call_soon(callback)
+        self._loop.call_soon(self._at_turn_end, callback)
+
+    def _at_turn_end(self, callback: Callable[[], None]) -> None:
+        with self.holds.part(module_of(callback)):
+            callback()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
         """See `Environment.call_later`."""
@@ -263,7 +267,7 @@ class _WorkLane:
         invariant(not self._closed, "no work is submitted after close")
         if self._max_backlog is not None and self._backlog >= self._max_backlog:
             error = BusyError(f"{self._backlog} disk reads are waiting, which is the limit; try again later")
-            self._loop.call_soon(done, error)
+            self._loop.call_soon(self._refuse, partial(done, error))
             return
         if not self._started:
             self._started = True
@@ -294,6 +298,10 @@ class _WorkLane:
             self._loop.call_soon_threadsafe(self._finish, report)
         except RuntimeError:
             invariant(self._loop.is_closed(), "only a closed loop refuses a callback")
+
+    def _refuse(self, report: Callable[[], None]) -> None:
+        with self._results:
+            report()
 
     def _finish(self, report: Callable[[], None]) -> None:
         self._backlog -= 1

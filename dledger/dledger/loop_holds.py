@@ -6,6 +6,7 @@ where a node's work begins name the part that it is of:
     with holds.part(APPLY):
         ...
 
+What is put off to the end of a turn counts for the module that does it, as `features.pop.changes`, see `module_of`.
 Work inside another part's work counts for the inner one alone. What a part does in a worker's thread is no concern of
 the loop, except collections of garbage, which stop every thread.
 """
@@ -16,6 +17,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -49,10 +51,20 @@ RESULTS: Final = "results"
 """What workers have brought for any other part."""
 TIMERS: Final = "timers"
 """Timers of any other part."""
+UNKNOWN: Final = "unknown"
+"""Work for the end of a turn whose module cannot be told."""
 COLLECTION: Final = "collection"
 """Collections of garbage, on whichever thread."""
 LONGEST_WINDOW_S: Final = 60.0
 """The longest work that is told is of the present window of this length and the one before."""
+
+
+def module_of(callback: Callable[..., object]) -> str:
+    """The part that a callback is of: its module, without the package that is all of the component."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    module = getattr(callback, "__module__", None) or UNKNOWN
+    return module.partition(".")[2] or module
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -1,14 +1,30 @@
 """What held the event loop is counted by part of the node, and the longest of it is told while it is news."""
 
+import asyncio
 import gc
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from node_group import SECRET, SEGMENT_BYTES, Journal, until
 
 from dledger import Node, NodeConfig
-from dledger.loop_holds import APPLY, COLLECTION, LONGEST_WINDOW_S, PEERS, PROPOSE, SYNC, TICK, Held, LoopHolds
+from dledger.environment import COLD, MAX_COLD_BACKLOG, AsyncioEnvironment
+from dledger.errors import BusyError
+from dledger.loop_holds import (
+    APPLY,
+    COLLECTION,
+    LONGEST_WINDOW_S,
+    PEERS,
+    PROPOSE,
+    RESULTS,
+    SYNC,
+    TICK,
+    UNKNOWN,
+    Held,
+    LoopHolds,
+)
 
 
 class Clock:
@@ -102,6 +118,46 @@ def test_collections_are_counted_on_whichever_thread(holds: LoopHolds):
     counted = holds.part(COLLECTION).times
     gc.collect()
     assert holds.part(COLLECTION).times == counted
+
+
+async def test_work_that_is_put_off_counts_for_its_module(clock: Clock, holds: LoopHolds):
+    class Worker:
+        def work(self, seconds: float = 1.0) -> None:
+            clock.now += seconds
+
+    def work_of_a_part() -> None:
+        with holds.part(APPLY):
+            clock.now += 4.0
+
+    Worker.work.__module__ = "dledger_broker.features.pop.changes"
+    ended = asyncio.get_running_loop().create_future()
+    environment = AsyncioEnvironment(asyncio.get_running_loop(), holds)
+    for callback in (Worker().work, partial(partial(Worker().work), 2.0), work_of_a_part):
+        environment.call_soon(callback)
+    environment.call_soon(partial(ended.set_result, None))
+    await ended
+    held = {found.part: (found.times, found.seconds) for found in holds.held()}
+    assert held.pop("features.pop.changes") == (2, 3.0)
+    assert held.pop(APPLY) == (1, 4.0)
+    assert held == {__name__.rpartition(".")[2]: (1, 0.0), UNKNOWN: (1, 0.0)}
+
+
+async def test_what_a_full_lane_refuses_counts_as_a_result(clock: Clock, holds: LoopHolds):
+    environment = AsyncioEnvironment(asyncio.get_running_loop(), holds)
+    told = asyncio.get_running_loop().create_future()
+    release = threading.Event()
+
+    def refused(error: object) -> None:
+        clock.now += 1.0
+        told.set_result(error)
+
+    for _ in range(MAX_COLD_BACKLOG):
+        environment.run_blocking(COLD, release.wait, lambda _: None)
+    environment.run_blocking(COLD, release.wait, refused)
+    assert isinstance(await told, BusyError)
+    assert holds.held() == [Held(RESULTS, 1, 1.0, 1.0)]
+    release.set()
+    environment.close()
 
 
 async def test_a_node_tells_what_held_its_loop(tmp_path: Path):
