@@ -28,8 +28,6 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,17 +43,6 @@
 #include "shared.h"
 
 enum {
-    CODE_PULL = 11,
-    CODE_SEND_V2 = 310,
-    CODE_SEND_BATCH = 320,
-    ANSWER_OK = 0,
-    ANSWER_PULL_NOT_FOUND = 19,
-    ANSWER_PULL_RETRY = 20,
-    /* Counters beside the response codes, which reach 4999 in RocketMQ. */
-    ERROR_OTHER_CODE = 5000,
-    ERROR_OPAQUE,
-    ERROR_RECORD,
-    ERROR_KINDS,
     OPAQUE_BASE = 1000000000,
     OPAQUE_RANGE = 1000000000,
     RECORD_FIXED = 91,
@@ -67,7 +54,6 @@ enum {
     TURNS_MAX = 36100, /* an hour's, and those while it ends */
     IOV_BATCH = 64,
 };
-static const uint32_t RECORD_MAGIC_V1 = 0xDAA320A7u, RECORD_MAGIC_V2 = 0xDAA320ABu;
 static const char KEY_DIGITS[] = "000000000000"; /* patched per message; the rest of a key is fixed per run */
 
 typedef struct {
@@ -96,8 +82,7 @@ typedef struct {
     int unsent_head, unsent_count;
     size_t head_sent; /* bytes of the first waiting frame that have gone */
     bool wants_write;
-    char *received;
-    size_t received_bytes, received_capacity;
+    Received received;
     uint32_t sequence;
 } Connection;
 
@@ -116,7 +101,6 @@ static struct {
     uint64_t messages_of_turn[TURNS_MAX];
     Latencies latencies;
 } measured;
-static uint64_t errors[ERROR_KINDS];
 static uint64_t acknowledged_total, issued_total;
 static uint32_t key_counter;
 static bool pulling, measuring;
@@ -249,47 +233,41 @@ static void flush_frames(Connection *c) {
 static int count_records(const char *body, size_t bytes, int64_t next_offset) {
     int count = 0;
     for (size_t at = 0; at < bytes; count++) {
-        if (bytes - at < RECORD_FIXED) return -1;
-        uint32_t size = get_u32(body + at), magic = get_u32(body + at + 4);
-        if (size < RECORD_FIXED || size > bytes - at) return -1;
-        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) return -1;
-        if (get_i64(body + at + 20) != next_offset + count) return -1;
+        size_t size = sound_record(body + at, bytes - at, RECORD_FIXED, next_offset + count);
+        if (!size) return -1;
         at += size;
     }
     return count;
 }
 
 /* Returns the messages which this answer brought or acknowledged; 0 and a counted error if it is not a success. */
-static int accept_answer(Slot *slot, int64_t code, const char *header, size_t header_bytes, const char *body,
-                         size_t body_bytes) {
+static int accept_answer(Slot *slot, const Answer *answer) {
+    int64_t code = answer_number(answer, "\"code\":", ERROR_OTHER_CODE);
     if (!pulling) {
         if (code == ANSWER_OK) return options.batch;
         issued_total -= (uint64_t)options.batch; /* to be made up for, if a number of messages is wanted */
-        errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++;
+        count_error(code);
         return 0;
     }
-    int64_t next = header_number(header, header_bytes, "\"nextBeginOffset\":", slot->next_offset);
+    int64_t next = answer_number(answer, "\"nextBeginOffset\":", slot->next_offset);
     if (code == ANSWER_PULL_NOT_FOUND) {
         slot->next_offset = slot->first_offset;
         return 0;
     }
     if (code == ANSWER_OK) {
-        int count = count_records(body, body_bytes, slot->next_offset);
+        int count = count_records(answer->body, answer->body_bytes, slot->next_offset);
         if (count < 0) errors[ERROR_RECORD]++;
         slot->next_offset = next;
         return count < 0 ? 0 : count;
     }
-    if (code != ANSWER_PULL_RETRY) errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++;
+    if (code != ANSWER_PULL_RETRY) count_error(code);
     slot->next_offset = next;
     return 0;
 }
 
-static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint64_t now) {
-    uint32_t word = get_u32(frame + 4);
-    size_t header_bytes = word & 0xFFFFFF;
-    if (word >> 24 || header_bytes > frame_bytes - 8) errno = 0, fail(1, "the answer's header is not JSON");
-    const char *header = frame + 8;
-    int64_t opaque = header_number(header, header_bytes, "\"opaque\":", -1);
+static void on_answer(void *connection, const Answer *answer, uint64_t now) {
+    Connection *c = connection;
+    int64_t opaque = answer_number(answer, "\"opaque\":", -1);
     int64_t slot_index = opaque < OPAQUE_BASE ? -1 : (opaque - OPAQUE_BASE) % SLOTS_MAX;
     if (slot_index < 0 || slot_index >= c->slot_count || !c->slots[slot_index].in_flight ||
         c->slots[slot_index].opaque != opaque) {
@@ -298,8 +276,7 @@ static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint6
     }
     Slot *slot = &c->slots[slot_index];
     slot->in_flight = false;
-    int messages = accept_answer(slot, header_number(header, header_bytes, "\"code\":", ERROR_OTHER_CODE), header,
-                                 header_bytes, header + header_bytes, frame_bytes - 8 - header_bytes);
+    int messages = accept_answer(slot, answer);
     acknowledged_total += (uint64_t)messages;
     if (measuring && messages) {
         measured.requests++;
@@ -311,29 +288,8 @@ static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint6
 }
 
 static void on_readable(Connection *c) {
-    ssize_t got = recv(c->fd, c->received + c->received_bytes, c->received_capacity - c->received_bytes, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got < 0) fail(1, "recv");
-    if (got == 0) errno = 0, fail(1, "the broker closed the connection");
-    c->received_bytes += (size_t)got;
-    if (measuring) measured.bytes_in += (uint64_t)got;
-    uint64_t now = now_ns();
-    size_t at = 0;
-    while (c->received_bytes - at >= 4) {
-        size_t frame_bytes = (size_t)get_u32(c->received + at) + 4;
-        if (frame_bytes < 8 || frame_bytes > FRAME_MAX) errno = 0, fail(1, "an answer has an impossible length");
-        if (c->received_bytes - at < frame_bytes) {
-            if (frame_bytes > c->received_capacity) {
-                c->received_capacity = frame_bytes * 2;
-                if (!(c->received = realloc(c->received, c->received_capacity))) fail(1, "out of memory");
-            }
-            break;
-        }
-        on_frame(c, c->received + at, frame_bytes, now);
-        at += frame_bytes;
-    }
-    memmove(c->received, c->received + at, c->received_bytes - at);
-    c->received_bytes -= at;
+    size_t got = receive_answers(c->fd, &c->received, on_answer, c);
+    if (measuring) measured.bytes_in += got;
     flush_frames(c);
 }
 
@@ -344,8 +300,7 @@ static void open_connection(Connection *c, int index, const char *key_prefix) {
     if (pulling) c->slot_count = (options.queues - index + options.connections - 1) / options.connections;
     c->slots = allocate((size_t)c->slot_count, sizeof *c->slots);
     c->unsent = allocate((size_t)c->slot_count, sizeof *c->unsent);
-    c->received_capacity = 1 << 20;
-    c->received = allocate(1, c->received_capacity);
+    c->received = make_received(1 << 20);
     for (int s = 0; s < c->slot_count; s++) {
         if (pulling) {
             c->slots[s].queue = index + s * options.connections;
@@ -356,12 +311,9 @@ static void open_connection(Connection *c, int index, const char *key_prefix) {
             if (options.other_topic) make_send_frame(&c->slots[s].forms[1], options.other_topic, queue, key_prefix);
         }
     }
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
-    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1) errno = 0, fail(2, "--host must be an IPv4 address");
-    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int on = 1;
-    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail(1, "connect");
-    if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) fail(1, "TCP_NODELAY");
+    struct in_addr host;
+    if (inet_pton(AF_INET, options.host, &host) != 1) errno = 0, fail(2, "--host must be an IPv4 address");
+    c->fd = connect_to(host, options.port);
     if (fcntl(c->fd, F_SETFL, O_NONBLOCK)) fail(1, "O_NONBLOCK");
     watch(c, EPOLL_CTL_ADD, false);
 }
@@ -373,15 +325,7 @@ static void report(double seconds, double cpu) {
            seconds, measured.requests, measured.messages, (double)measured.messages / seconds, acknowledged_total,
            (double)measured.bytes_in / seconds / 1e6, (double)measured.bytes_out / seconds / 1e6, quantile_us(&measured.latencies, 0.50),
            quantile_us(&measured.latencies, 0.99), quantile_us(&measured.latencies, 0.999), (double)measured.latencies.max_ns / 1000.0, cpu);
-    const char *comma = "";
-    for (int kind = 0; kind < ERROR_KINDS; kind++) {
-        if (!errors[kind]) continue;
-        if (kind == ERROR_OPAQUE) printf("%s\"opaque\":%" PRIu64, comma, errors[kind]);
-        else if (kind == ERROR_RECORD) printf("%s\"record\":%" PRIu64, comma, errors[kind]);
-        else if (kind == ERROR_OTHER_CODE) printf("%s\"other\":%" PRIu64, comma, errors[kind]);
-        else printf("%s\"%d\":%" PRIu64, comma, kind, errors[kind]);
-        comma = ",";
-    }
+    print_errors();
     printf("},\"messages_of_turn\":[");
     for (int turn = 0; options.other_topic && turn < (int)(options.seconds * 1e9 / TURN_NS); turn++)
         printf("%s%" PRIu64, turn ? "," : "", measured.messages_of_turn[turn]);

@@ -1,6 +1,6 @@
 /*
- * What the generators share: bytes of a frame, clocks, a histogram of latencies, options. Each program is one source file
- * that includes this one.
+ * What the generators share: connections and the answers that come over them, clocks, a histogram of latencies, errors,
+ * options. Each program is one source file that includes this one.
  */
 #ifndef BENCH_SHARED_H
 #define BENCH_SHARED_H
@@ -8,15 +8,31 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
+    CODE_PULL = 11,
+    CODE_MAX_OFFSET = 30,
+    CODE_SEND_V2 = 310,
+    CODE_SEND_BATCH = 320,
+    ANSWER_OK = 0,
+    ANSWER_PULL_NOT_FOUND = 19,
+    ANSWER_PULL_RETRY = 20,
+    /* Counters beside the response codes, which reach 4999 in RocketMQ. */
+    ERROR_OTHER_CODE = 5000,
+    ERROR_OPAQUE,
+    ERROR_RECORD,
+    ERROR_KINDS,
     FRAME_MAX = 16777216,
     SUB_BUCKET_BITS = 6,
     SUB_BUCKETS = 1 << SUB_BUCKET_BITS,
@@ -110,6 +126,100 @@ static inline int64_t header_number(const char *header, size_t bytes, const char
     int64_t value = 0;
     for (at += negative; at < end && *at >= '0' && *at <= '9'; at++) value = value * 10 + (*at - '0');
     return negative ? -value : value;
+}
+
+/* --- receiving -------------------------------------------------------------------------------------------------------- */
+
+/* What has come over a connection and was no whole frame. */
+typedef struct {
+    char *bytes;
+    size_t count, capacity;
+} Received;
+
+typedef struct {
+    const char *header, *body;
+    size_t header_bytes, body_bytes;
+} Answer;
+
+static inline Received make_received(size_t capacity) {
+    return (Received){.bytes = allocate(1, capacity), .capacity = capacity};
+}
+
+static inline Answer answer_of(const char *frame, size_t frame_bytes) {
+    uint32_t word = get_u32(frame + 4);
+    size_t header_bytes = word & 0xFFFFFF;
+    if (word >> 24 || header_bytes > frame_bytes - 8) errno = 0, fail(1, "the answer's header is not JSON");
+    return (Answer){frame + 8, frame + 8 + header_bytes, header_bytes, frame_bytes - 8 - header_bytes};
+}
+
+/* Takes what is there, once, and hands over each answer that is whole; returns the bytes that came. */
+static inline size_t receive_answers(int fd, Received *received,
+                                     void (*on_answer)(void *connection, const Answer *answer, uint64_t now),
+                                     void *connection) {
+    ssize_t got = recv(fd, received->bytes + received->count, received->capacity - received->count, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (got < 0) fail(1, "recv");
+    if (got == 0) errno = 0, fail(1, "the broker closed the connection");
+    received->count += (size_t)got;
+    uint64_t now = now_ns();
+    size_t at = 0;
+    while (received->count - at >= 4) {
+        size_t frame_bytes = (size_t)get_u32(received->bytes + at) + 4;
+        if (frame_bytes < 8 || frame_bytes > FRAME_MAX) errno = 0, fail(1, "an answer has an impossible length");
+        if (received->count - at < frame_bytes) {
+            if (frame_bytes > received->capacity) {
+                received->capacity = frame_bytes * 2;
+                if (!(received->bytes = realloc(received->bytes, received->capacity))) fail(1, "out of memory");
+            }
+            break;
+        }
+        Answer answer = answer_of(received->bytes + at, frame_bytes);
+        on_answer(connection, &answer, now);
+        at += frame_bytes;
+    }
+    memmove(received->bytes, received->bytes + at, received->count - at);
+    received->count -= at;
+    return (size_t)got;
+}
+
+static inline int64_t answer_number(const Answer *answer, const char *name, int64_t missing) {
+    return header_number(answer->header, answer->header_bytes, name, missing);
+}
+
+/* The size of the record with which `bytes` begin, if it has at least `least` of them, is whole, and has this offset in its
+   queue; else 0. */
+static inline size_t sound_record(const char *records, size_t bytes, size_t least, int64_t offset) {
+    if (bytes < least) return 0;
+    uint32_t size = get_u32(records), magic = get_u32(records + 4);
+    if (size < least || size > bytes || (magic != 0xDAA320A7u && magic != 0xDAA320ABu)) return 0;
+    return get_i64(records + 20) == offset ? size : 0;
+}
+
+static inline int connect_to(struct in_addr host, int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = host};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address)) fail(1, "connect");
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) fail(1, "TCP_NODELAY");
+    return fd;
+}
+
+/* --- errors, by code ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t errors[ERROR_KINDS];
+
+static inline void count_error(int64_t code) { errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++; }
+
+/* The members of a JSON object. */
+static inline void print_errors(void) {
+    const char *comma = "";
+    for (int kind = 0; kind < ERROR_KINDS; kind++) {
+        if (!errors[kind]) continue;
+        if (kind == ERROR_OPAQUE) printf("%s\"opaque\":%" PRIu64, comma, errors[kind]);
+        else if (kind == ERROR_RECORD) printf("%s\"record\":%" PRIu64, comma, errors[kind]);
+        else if (kind == ERROR_OTHER_CODE) printf("%s\"other\":%" PRIu64, comma, errors[kind]);
+        else printf("%s\"%d\":%" PRIu64, comma, kind, errors[kind]);
+        comma = ",";
+    }
 }
 
 /* --- use of the processor, options ------------------------------------------------------------------------------------ */

@@ -11,8 +11,6 @@
  */
 #define _GNU_SOURCE
 #include <getopt.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,31 +20,19 @@
 #include "shared.h"
 
 enum {
-    CODE_PULL = 11,
-    CODE_MAX_OFFSET = 30,
-    CODE_SEND_V2 = 310,
-    ANSWER_OK = 0,
-    ANSWER_PULL_NOT_FOUND = 19,
-    ANSWER_PULL_RETRY = 20,
-    /* Counters beside the response codes, which reach 4999 in RocketMQ. */
-    ERROR_OTHER_CODE = 5000,
-    ERROR_RECORD,
-    ERROR_KINDS,
     RECORD_BODY = 88, /* with IPv4 addresses, as all here are */
     HEADER_MAX = 1024,
     CONSUMERS_MAX = 20000,
     SUSPEND_MS = 15000,
     SPARE_FILES = 64,
 };
-static const uint32_t RECORD_MAGIC_V1 = 0xDAA320A7u, RECORD_MAGIC_V2 = 0xDAA320ABu;
 
 typedef struct {
     int fd;
     int queue; /* that a consumer reads */
     int64_t next_offset;
     bool consumes;
-    char *received;
-    size_t received_bytes, received_capacity;
+    Received received;
 } Connection;
 
 static struct {
@@ -60,7 +46,7 @@ static struct {
     uint64_t bytes_in, bytes_out;
     Latencies latencies;
 } measured;
-static uint64_t errors[ERROR_KINDS], received_total, sent_total;
+static uint64_t received_total, sent_total;
 static bool measuring;
 static uint64_t measure_at_ns;
 static char *send_frame;
@@ -111,11 +97,8 @@ static void put_message(Connection *c, uint64_t due_ns) {
 static bool take_records(const Connection *c, const char *records, size_t bytes, uint64_t now) {
     int64_t offset = c->next_offset;
     for (size_t at = 0; at < bytes; offset++) {
-        if (bytes - at < RECORD_BODY + sizeof(uint64_t)) return false;
-        uint32_t size = get_u32(records + at), magic = get_u32(records + at + 4);
-        if (size < RECORD_BODY + sizeof(uint64_t) || size > bytes - at) return false;
-        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) return false;
-        if (get_i64(records + at + 20) != offset) return false;
+        size_t size = sound_record(records + at, bytes - at, RECORD_BODY + sizeof(uint64_t), offset);
+        if (!size) return false;
         uint64_t due_ns;
         memcpy(&due_ns, records + at + RECORD_BODY, sizeof due_ns);
         received_total++;
@@ -125,62 +108,30 @@ static bool take_records(const Connection *c, const char *records, size_t bytes,
     return true;
 }
 
-static void count_error(int64_t code) { errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++; }
-
-static void on_frame(Connection *c, const char *frame, size_t frame_bytes, uint64_t now) {
-    uint32_t word = get_u32(frame + 4);
-    size_t header_bytes = word & 0xFFFFFF;
-    if (word >> 24 || header_bytes > frame_bytes - 8) errno = 0, fail(1, "the answer's header is not JSON");
-    const char *header = frame + 8, *body = header + header_bytes;
-    int64_t code = header_number(header, header_bytes, "\"code\":", ERROR_OTHER_CODE);
+static void on_answer(void *connection, const Answer *answer, uint64_t now) {
+    Connection *c = connection;
+    int64_t code = answer_number(answer, "\"code\":", ERROR_OTHER_CODE);
     if (!c->consumes) {
         if (code != ANSWER_OK) count_error(code);
         return;
     }
     if (code == ANSWER_OK) {
-        if (!take_records(c, body, frame_bytes - 8 - header_bytes, now)) errors[ERROR_RECORD]++;
+        if (!take_records(c, answer->body, answer->body_bytes, now)) errors[ERROR_RECORD]++;
     } else if (code != ANSWER_PULL_NOT_FOUND && code != ANSWER_PULL_RETRY) {
         count_error(code);
     }
-    c->next_offset = header_number(header, header_bytes, "\"nextBeginOffset\":", c->next_offset);
+    c->next_offset = answer_number(answer, "\"nextBeginOffset\":", c->next_offset);
     put_pull(c);
 }
 
 static void on_readable(Connection *c) {
-    ssize_t got = recv(c->fd, c->received + c->received_bytes, c->received_capacity - c->received_bytes, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got < 0) fail(1, "recv");
-    if (got == 0) errno = 0, fail(1, "the broker closed the connection");
-    c->received_bytes += (size_t)got;
-    if (measuring) measured.bytes_in += (uint64_t)got;
-    uint64_t now = now_ns();
-    size_t at = 0;
-    while (c->received_bytes - at >= 8) {
-        size_t frame_bytes = (size_t)get_u32(c->received + at) + 4;
-        if (frame_bytes < 8 || frame_bytes > FRAME_MAX) errno = 0, fail(1, "an answer has an impossible length");
-        if (c->received_bytes - at < frame_bytes) {
-            if (frame_bytes > c->received_capacity) {
-                c->received_capacity = frame_bytes * 2;
-                if (!(c->received = realloc(c->received, c->received_capacity))) fail(1, "out of memory");
-            }
-            break;
-        }
-        on_frame(c, c->received + at, frame_bytes, now);
-        at += frame_bytes;
-    }
-    memmove(c->received, c->received + at, c->received_bytes - at);
-    c->received_bytes -= at;
+    size_t got = receive_answers(c->fd, &c->received, on_answer, c);
+    if (measuring) measured.bytes_in += got;
 }
 
 static void open_connection(Connection *c) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int on = 1;
-    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail(1, "connect");
-    if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) fail(1, "TCP_NODELAY");
-    c->received_capacity = 1 << 14;
-    c->received = allocate(1, c->received_capacity);
+    c->fd = connect_to((struct in_addr){htonl(INADDR_LOOPBACK)}, options.port);
+    c->received = make_received(1 << 14);
 }
 
 /* The end of a queue, asked on a connection on which nothing is in flight. */
@@ -209,14 +160,7 @@ static void report(double seconds, double cpu) {
            (double)measured.bytes_out / seconds / 1e6, quantile_us(&measured.latencies, 0.50),
            quantile_us(&measured.latencies, 0.99), quantile_us(&measured.latencies, 0.999),
            (double)measured.latencies.max_ns / 1000.0, cpu);
-    const char *comma = "";
-    for (int kind = 0; kind < ERROR_KINDS; kind++) {
-        if (!errors[kind]) continue;
-        if (kind == ERROR_RECORD) printf("%s\"record\":%" PRIu64, comma, errors[kind]);
-        else if (kind == ERROR_OTHER_CODE) printf("%s\"other\":%" PRIu64, comma, errors[kind]);
-        else printf("%s\"%d\":%" PRIu64, comma, kind, errors[kind]);
-        comma = ",";
-    }
+    print_errors();
     printf("}}\n");
 }
 

@@ -166,7 +166,8 @@ def test_generator_is_compiled_once(tmp_path: Path) -> None:
     assert build_generator(tmp_path).stat().st_mtime_ns == built_at
 
 
-def test_generator_compiles_without_a_warning(tmp_path: Path) -> None:
-    source = Path(__file__).parents[2] / "bench" / "gen.c"
+@pytest.mark.parametrize("name", ["gen.c", "tail.c"])
+def test_generator_compiles_without_a_warning(tmp_path: Path, name: str) -> None:
+    source = Path(__file__).parents[2] / "bench" / name
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
     subprocess.run(["cc", *flags, "-o", str(tmp_path / "gen"), str(source)], check=True)
