@@ -41,6 +41,7 @@ KNOWN_SEEDS = {
     "full-follower-waits-for-ever": 4,
     "group-deletion-not-waited-for": 2,
     "hard-state-not-rewritten": 2,
+    "held-reads-forgotten-at-step-down": 13,
     "host-loss-ignored": 4,
     "in-doubt-votes": 2,
     "index-read-without-lock": 3,

@@ -165,7 +165,14 @@ HAPPENINGS = {
     ),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
-    "quotas": ("quota set", "quotas told", "send held by a quota", "send refused by a quota"),
+    "quotas": (
+        "quota set",
+        "quotas told",
+        "send held by a quota",
+        "send refused by a quota",
+        "read held by a quota",
+        "read refused by a quota",
+    ),
     "accounts": (
         "account changed",
         "account deleted",

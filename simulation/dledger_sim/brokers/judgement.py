@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from dledger_broker.features.quotas.table import PutQuota, QuotaKind
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
 from dledger_broker.views.units import UNIT
+from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.quotas import Quota
 from dledger_remoting.topics import is_broker_written
 from dledger_sim.brokers.account_truth import ROOT_CREDENTIALS
 from dledger_sim.brokers.clients import pull_fields
@@ -95,6 +98,7 @@ class Judge:
         self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
         self._check_answers()
         self._grow_back()
+        self._free_reads()
         check_delivered(self._group, self._workload.truth.due)
         check_ended(self._group, self._workload.brokers)
         for name in self._group.nodes:
@@ -124,6 +128,16 @@ class Judge:
                 fields = workload.topic_fields(name)
                 answer = self._ask(self._connect(leader.life), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
                 require(answer.code == ResponseCode.SUCCESS, "a whole group changes a topic", answer=answer)
+
+    def _free_reads(self) -> None:
+        """Who judges reads more than any quota allows."""
+        expected, leader = self._workload.truth.expected, self._group.leader
+        for kind, name in [owner for owner, history in expected.quotas.items() if history.last is not None]:
+            if kind in (QuotaKind.ACCOUNT_READS, QuotaKind.TOPIC_READS) and leader is not None and leader.life:
+                expected.attempt(("quota", PutQuota(kind, name)))
+                body = encode_body(Quota(kind, name))
+                answer = self._ask(self._connect(leader.life), RequestCode.PUT_QUOTA, {}, body)
+                require(answer.code == ResponseCode.SUCCESS, "a whole group takes a quota back", answer=answer)
 
     def _check_node(self, name: str) -> None:
         life = self._group.nodes[name].life

@@ -1,6 +1,7 @@
 """Administrators who set quotas of topics and accounts (20017), and ask what is set (20018). And their judge.
 
-Producers send beyond them: what they are refused is judged as every other send that was not stored.
+Producers send beyond them, and consumers read: what they are refused is judged as every other send that was not stored,
+and consumers have to find all that is kept, however long they had to wait (`quota_waits`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dledger_broker.features.quotas.table import PutQuota, QuotaKind, QuotaOwner
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.quotas import Quota, QuotaList
+from dledger_remoting.root_account import ROOT
 from dledger_sim.brokers.account_truth import ACCOUNTS
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.setters import Setter
@@ -34,6 +36,10 @@ class QuotaSetter(Setter):
         kind, name = QuotaKind.TOPIC, self.random.choice([*self.workload.passing, *sorted(self.workload.lasting)])
         if self.workload.brokers.access and self.random.random() < 0.5:
             kind, name = QuotaKind.ACCOUNT, self.random.choice(ACCOUNTS)
+        if self.random.random() < 0.4:
+            # Everybody who reads signs for this account.
+            of_account = kind is QuotaKind.ACCOUNT
+            kind, name = (QuotaKind.ACCOUNT_READS, ROOT) if of_account else (QuotaKind.TOPIC_READS, name)
         is_none = self.random.random() < 0.3
         size = 0 if is_none else _NO_LIMIT + self.next_number()
         put = PutQuota(kind, name, 0 if is_none else self.random.choice((1, 2, 5)), size)

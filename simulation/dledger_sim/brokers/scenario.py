@@ -60,9 +60,9 @@ class BrokerScenario:
     consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
     administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
     `classes` consumers for which a class filter chooses, whose process dies now and then, with `quotas` producers that
-    send more than administrators let them, with `accounts` producers that sign for accounts whose rights come and go,
-    with `aliases` producers that send through write aliases, and consumers that read where they are told. With `swarm`
-    each seed has some of all other kinds of clients besides, and some obstacles.
+    send, and consumers that read, more than administrators let them, with `accounts` producers that sign for accounts
+    whose rights come and go, with `aliases` producers that send through write aliases, and consumers that read where
+    they are told. With `swarm` each seed has some of all other kinds of clients besides, and some obstacles.
     """
 
     def __init__(
@@ -160,7 +160,14 @@ class BrokerScenario:
             settings = replace(settings, producers=2, poppers=random.choice((1, 3, 6)), waiters=random.choice((2, 5)))
         if self._quotas:
             settings = replace(
-                settings, producers=random.choice((3, 6)), quota_setters=random.choice((1, 2)), think_s=0.05
+                settings,
+                producers=random.choice((3, 6)),
+                consumers=random.choice((2, 4)),
+                waiters=random.choice((0, 2)),
+                poppers=random.choice((0, 3)),
+                quota_setters=random.choice((1, 2)),
+                think_s=0.05,
+                timeout_s=random.choice((1.5, 6.0)),
             )
         if self._accounts:
             settings = replace(
@@ -168,6 +175,7 @@ class BrokerScenario:
                 producers=random.choice((0, 1)),
                 signers=random.choice((3, 6)),
                 account_setters=random.choice((1, 2)),
+                consumers=random.choice((1, 3)),
                 quota_setters=random.choice((0, 1)),
                 think_s=0.05,
             )

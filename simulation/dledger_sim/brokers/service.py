@@ -22,6 +22,7 @@ from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import RetentionPolicy
 from dledger_broker.frontend.registration import Registrar
@@ -39,6 +40,7 @@ from dledger_sim.brokers.classes import CLASS_NAME, TARGET, MortalWorker
 from dledger_sim.brokers.connection import SimConnection
 from dledger_sim.brokers.obstacles import BusyNode, Obstacles, slow_down_reads
 from dledger_sim.brokers.proposed import nothing_is_collected, watch_proposals
+from dledger_sim.brokers.quota_waits import QuotaWaits
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.brokers.waiting import Waiting
 from dledger_sim.brokers.watched import WatchedMachine
@@ -189,6 +191,7 @@ class SimBroker:
         self._time_index = self.service.parts[DueMessages].index.rows.follower
         self._time_index.always_compare = True
         self.machine.checks.append(self._check_time_index)
+        self.machine.checks.append(QuotaWaits(life, scheduler, self.service.parts[QuotaRequests].reads).check)
         self.reign = 0
         """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
         self._reigns = 0

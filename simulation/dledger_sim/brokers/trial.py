@@ -104,9 +104,11 @@ class BrokerTrial:
         self.counts["cold read"] += counters.cold_reads
         self.counts["repetition answered"] += counters.idempotent_repeats
         self.counts["repetition held"] += counters.idempotent_waits
-        meters = broker.service.parts[QuotaRequests].sends.meters().values()
-        self.counts["send held by a quota"] += sum(meter.held for meter in meters)
-        self.counts["send refused by a quota"] += sum(meter.refused for meter in meters)
+        quotas = broker.service.parts[QuotaRequests]
+        for what, admission in (("send", quotas.sends), ("read", quotas.reads)):
+            meters = admission.meters().values()
+            self.counts[f"{what} held by a quota"] += sum(meter.held for meter in meters)
+            self.counts[f"{what} refused by a quota"] += sum(meter.refused for meter in meters)
         remembered = broker.broker.state.table(REMEMBERED)
         self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
 
