@@ -8,7 +8,7 @@ copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from bench.peers.remoting_load import RemotingLoad, build_generators
 from bench.peers.rows import ROWS, Row
 from bench.peers.service import Edges, Timing
 from dledger_chaos.rocketmq_jars import MODULES, VERSION
+from dledger_chaos.rocketmq_servers import Server, broker_config, config_path, namesrv_config, server_command
 from dledger_client import ClientError, SyncAdmin
 from dledger_client.testing.ports import find_free_block
 
@@ -34,44 +35,15 @@ STATUS_S: Final = 2.0
 START_S: Final = 90.0
 _STEP: Final = 10
 _NAMESRV_PORT: Final = 50
-_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
-_OPEN: Final = (
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-)
-_NAMESRV_CONFIG: Final = """\
-rocketmqHome={home}
-listenPort={port}
-kvConfigPath={home}/kvConfig.json
-configStorePath={home}/namesrv.properties
-"""
-_BROKER_CONFIG: Final = """\
-rocketmqHome={home}
-namesrvAddr={namesrv}
-brokerClusterName=DefaultCluster
-brokerName={group}
-brokerId={number}
-brokerRole={role}
-flushDiskType={flush}
-brokerIP1={host}
-brokerIP2={host}
-bindAddress={host}
-listenPort={port}
-haListenPort={ha}
-storePathRootDir={home}/store
-storePathCommitLog={home}/store/commitlog
-mappedFileSizeCommitLog=268435456
-autoCreateTopicEnable=true
-autoCreateSubscriptionGroup=true
-diskMaxUsedSpaceRatio=95
-totalReplicas=3
-inSyncReplicas=2
-minInSyncReplicas=2
-sendMessageThreadPoolNums=4
-useReentrantLockWhenPutMessage=true
-waitTimeMillsInSendQueue=10000
-timerWheelEnable=false
-"""
+_REPLICATION: Final = {
+    "mappedFileSizeCommitLog": 268435456,
+    "totalReplicas": 3,
+    "inSyncReplicas": 2,
+    "minInSyncReplicas": 2,
+    "useReentrantLockWhenPutMessage": "true",
+    "waitTimeMillsInSendQueue": 10000,
+    "timerWheelEnable": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +85,16 @@ class Rocketmq:
         base = find_free_block([*offsets, _NAMESRV_PORT])
         ports = [base + 2 + number * _STEP for number in range(len(NODES))]  # a broker listens at two below, too
         with Processes(directory) as processes:
-            _start(processes, directory, NAMESRV, _NAMESRV_CONFIG, {"port": base + _NAMESRV_PORT})
+            home = directory / NAMESRV
+            _start(processes, home, "namesrv", namesrv_config(home, base + _NAMESRV_PORT))
             processes.wait_listening([base + _NAMESRV_PORT], START_S)
             namesrv = f"{HOST}:{base + _NAMESRV_PORT}"
             # Slaves learn the master's address when they register, so it comes first. `haMasterAddress` does not do:
             # it is taken before there is a client that could use it, and nothing is asked later.
             for numbers in ((0,), (1, 2)):
                 for number in numbers:
-                    values = _broker_values(flush, base, ports, number)
-                    _start(processes, directory, NODES[number], _BROKER_CONFIG, values)
+                    home = directory / NODES[number]
+                    _start(processes, home, "broker", _config(home, flush, namesrv, number, ports[number]))
                 for number in numbers:
                     processes.wait(partial(_registered, namesrv, number), f"{NODES[number]} is registered", START_S)
             load = RemotingLoad(generator, tail, ports[0])
@@ -135,17 +108,15 @@ def _jars() -> Path:
     return maven_jars(f"rocketmq-{VERSION}", modules)
 
 
-def _broker_values(flush: Flush, base: int, ports: Sequence[int], number: int) -> dict[str, object]:
-    return {
-        "namesrv": f"{HOST}:{base + _NAMESRV_PORT}",
-        "group": GROUP,
-        "number": number,
-        "role": "SLAVE" if number else "SYNC_MASTER",
-        "flush": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH",
-        "host": HOST,
-        "port": ports[number],
-        "ha": ports[number] + 1,
+def _config(home: Path, flush: Flush, namesrv: str, number: int, port: int) -> str:
+    role = {
+        "brokerId": number,
+        "brokerRole": "SLAVE" if number else "SYNC_MASTER",
+        "flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH",
     }
+    return broker_config(
+        home, namesrv=namesrv, group=GROUP, advertised=HOST, port=port, ha_port=port + 1, more=role | _REPLICATION
+    )
 
 
 def _registered(namesrv: str, number: int) -> bool:
@@ -158,18 +129,10 @@ def _registered(namesrv: str, number: int) -> bool:
     return GROUP in groups and number in groups[GROUP].broker_addrs
 
 
-def _start(processes: Processes, directory: Path, name: str, template: str, values: Mapping[str, object]) -> None:
-    home = directory / name
+def _start(processes: Processes, home: Path, server: Server, config: str) -> None:
     home.mkdir()
-    config = home / "process.conf"
-    config.write_text(template.format(home=home, **values), encoding="utf-8")
-    if name == NAMESRV:
-        heap, main = ["-Xms64m", "-Xmx256m"], "org.apache.rocketmq.namesrv.NamesrvStartup"
-    else:
-        heap, main = ["-Xms512m", "-Xmx1g"], "org.apache.rocketmq.broker.BrokerStartup"
-    command = [tool("java", "runs RocketMQ"), *heap, "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC", *_OPEN]
-    command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{_jars()}/*"]
-    processes.start(name, [*command, main, "-c", str(config)], {"ROCKETMQ_HOME": str(home)})
+    config_path(home).write_text(config, encoding="utf-8")
+    processes.start(home.name, *server_command(tool("java", "runs RocketMQ"), _jars(), server, home))
 
 
 def _nothing() -> None:

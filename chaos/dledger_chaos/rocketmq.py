@@ -21,6 +21,7 @@ from . import ports
 from .disk.control import DiskControl
 from .errors import TargetError
 from .rocketmq_jars import java, rocketmq_jars
+from .rocketmq_servers import Server, broker_config, config_path, namesrv_config, server_command
 from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
 from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
@@ -39,44 +40,12 @@ _CLIENT: Final = 2
 _HA: Final = 3
 _RAFT: Final = 5
 _POLL_S: Final = 0.2
-_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
-_HEAPS: Final = {"namesrv": ("-Xms64m", "-Xmx256m"), "broker": ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")}
-_MAINS: Final = {
-    "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
-    "broker": "org.apache.rocketmq.broker.BrokerStartup",
+_FILES: Final = {
+    "mappedFileSizeCommitLog": 67108864,
+    "mappedFileSizeConsumeQueue": 1200000,
+    "maxHashSlotNum": 500000,
+    "maxIndexNum": 2000000,
 }
-_NAMESRV_CONFIG: Final = """\
-rocketmqHome={home}
-listenPort={port}
-kvConfigPath={home}/kvConfig.json
-configStorePath={home}/namesrv.properties
-"""
-_BROKER_CONFIG: Final = """\
-rocketmqHome={home}
-namesrvAddr={namesrv}
-brokerClusterName=DefaultCluster
-brokerName={group}
-brokerIP1={advertised}
-brokerIP2=127.0.0.1
-bindAddress=127.0.0.1
-listenPort={port}
-haListenPort={ha}
-storePathRootDir={home}/store
-storePathCommitLog={home}/store/commitlog
-mappedFileSizeCommitLog=67108864
-mappedFileSizeConsumeQueue=1200000
-maxHashSlotNum=500000
-maxIndexNum=2000000
-autoCreateTopicEnable=true
-autoCreateSubscriptionGroup=true
-diskMaxUsedSpaceRatio=95
-enableDLegerCommitLog=true
-dLegerGroup={group}
-dLegerPeers={peers}
-dLegerSelfId={node}
-slaveReadEnable=true
-sendMessageThreadPoolNums=4
-"""
 
 
 class RocketmqTarget(SignalledNodes):
@@ -183,7 +152,7 @@ class RocketmqTarget(SignalledNodes):
         self._base = ports.find_base_port(1, len(NODE_IDS))
         self.directory.mkdir(parents=True, exist_ok=True)
         await self._proxies.start(self._base + ports.API, self._links())
-        self._write(NAMESRV, _NAMESRV_CONFIG, port=self._base + ports.NAMESRV)
+        self._write(NAMESRV, namesrv_config(self.directory / NAMESRV, self._base + ports.NAMESRV))
         self._spawn(NAMESRV, "namesrv")
         for node in NODE_IDS:
             self._write_broker(node)
@@ -208,42 +177,34 @@ class RocketmqTarget(SignalledNodes):
     def _port(self, node_id: str) -> int:
         return self._base + ports.NODE_STEP * NODE_IDS.index(node_id) + _CLIENT
 
-    def _write(self, name: str, template: str, **values: object) -> None:
+    def _write(self, name: str, config: str) -> None:
         home = self.directory / name
         home.mkdir(parents=True, exist_ok=True)
-        (home / "process.conf").write_text(template.format(home=home, **values), encoding="utf-8")
+        config_path(home).write_text(config, encoding="utf-8")
 
     def _write_broker(self, node: str) -> None:
         port = self._port(node)
         own = f"{HOST}:{port - _CLIENT + _RAFT}"
         peers = ";".join(f"{each}-{own if each == node else self.mesh.address(node, each)}" for each in NODE_IDS)
-        self._write(
-            node,
-            _BROKER_CONFIG,
+        group = {"enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": peers, "dLegerSelfId": node}
+        config = broker_config(
+            self.directory / node,
             namesrv=self.mesh.address(node, NAMESRV),
             group=GROUP,
-            node=node,
             advertised=ADVERTISED_HOST,
             port=port,
-            ha=port - _CLIENT + _HA,
-            peers=peers,
+            ha_port=port - _CLIENT + _HA,
+            more=_FILES | group | {"slaveReadEnable": "true"},
         )
+        self._write(node, config)
 
-    def _spawn(self, name: str, what: str) -> None:
+    def _spawn(self, name: str, server: Server) -> None:
         home = self.directory / name
-        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        command = [
-            java(),
-            *_HEAPS[what],
-            *opened,
-            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-            "-XX:+UseG1GC",
-        ]
-        command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{self._jars}/*"]
+        command, environment = server_command(java(), self._jars, server, home)
         with (home / "console.log").open("ab") as output:
             self._processes[name] = subprocess.Popen(
-                [*command, _MAINS[what], "-c", str(home / "process.conf")],
-                env=os.environ | {"ROCKETMQ_HOME": str(home)},
+                command,
+                env=os.environ | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
