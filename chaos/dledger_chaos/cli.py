@@ -17,7 +17,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from dledger.types import ENGINES, NATIVE_ENGINE
+from dledger.types import ENGINES
 from dledger_admin.extras import require
 from dledger_admin.help import HelpGroup
 from dledger_admin.output import emit, output_option
@@ -122,9 +122,7 @@ def out_option(help_text: str) -> Callable[[Command], Command]:
     show_default=True,
     help="Seconds at least between two faults where one is in force at a time; at most 3.5 more.",
 )
-@click.option(
-    "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Engine of our cluster."
-)
+@click.option("--engine", type=click.Choice(ENGINES), help="Engine of our cluster.  [default: that of `dledger up`]")
 @click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
 @click.option("--swarm", is_flag=True, help="The seed draws faults, pace and unnamed workloads as well.")
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
@@ -139,7 +137,7 @@ def run_command(
     out: Path,
     overlap: int,
     pause: float,
-    engine: str,
+    engine: str | None,
     mutant: str | None,
     swarm: bool,
     keep: bool,
@@ -159,7 +157,7 @@ def run_command(
     if swarm:
         named = workloads.split(",") if workloads else ()
         options = swarm_options(seed, minutes, out, workloads=named, keep_data=keep)
-        if engine != NATIVE_ENGINE:
+        if engine is not None:
             options = replace(options, engine=engine, command=f"{options.command} --engine {engine}")
     else:
         trial = TRIALS.get(mutant or "", ANYTHING)
@@ -172,7 +170,7 @@ def run_command(
         words += ["--workloads", workloads, "--target", target]
         words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
         words += ["--pause", f"{pause:g}"] if pause != SHORTEST_PAUSE_S else []
-        words += ["--engine", engine] if engine != NATIVE_ENGINE else []
+        words += ["--engine", engine] if engine is not None else []
         words += ["--mutant", mutant] if mutant else []
         options = RunOptions(
             directory=run_directory(out, seed),

@@ -20,8 +20,6 @@ from typing import Final, Self
 import aiohttp
 import msgspec
 
-from dledger.types import NATIVE_ENGINE
-
 from . import ports
 from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
@@ -69,7 +67,7 @@ class LocalTarget(SignalledNodes):
         nodes: int = 3,
         seed: int = 0,
         config: str = CONFIG,
-        engine: str = NATIVE_ENGINE,
+        engine: str | None = None,
         with_shim: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -257,7 +255,7 @@ class LocalTarget(SignalledNodes):
         members = next(iter(self._members.values()))
         await self._dledger(
             *("up", "--data", str(self.data_dir), "--config", str(config), "--detach"),
-            *(() if self._engine == NATIVE_ENGINE else ("--engine", self._engine)),
+            *(() if self._engine is None else ("--engine", self._engine)),
             *("--groups", str(len(self.groups)), "--nodes", str(len(members))),
             *("--base-port", str(self._base), "--namesrv-port", str(self._base + ports.NAMESRV)),
             timeout_s=START_S,

@@ -31,7 +31,6 @@ from typing import Final
 import msgspec
 
 from dledger.logs import LogFormatter
-from dledger.types import NATIVE_ENGINE
 
 from .checkers.base import RUN_FILE, NodeFiles, Result, RunData, RunInfo, Verdict
 from .checkers.judge import judge, overall
@@ -73,7 +72,7 @@ class RunOptions:
     duration_s: float
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
-    engine: str = NATIVE_ENGINE
+    engine: str | None = None
     """Of our cluster's nodes."""
     mutant: str | None = None
     keep_data: bool = False

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dledger.types import NATIVE_ENGINE
-
 from .errors import ChaosError
 from .local import CAPABILITIES, CONFIG, LocalTarget
 from .mutants import mutant_environment
@@ -57,19 +55,19 @@ def make_target(
     *,
     seed: int,
     config: str = "",
-    engine: str = NATIVE_ENGINE,
+    engine: str | None = None,
     mutant: str | None = None,
 ) -> ManagedTarget:
     """Return a target that keeps everything in `directory`; raises `ChaosError` for a name that is none.
 
     `config` is added to the configuration of its nodes, all of which have the bug `mutant`, if one is named.  `engine`
-    is that of our cluster's nodes.
+    is that of our cluster's nodes, by default the one that `dledger up` gives them.
     """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")
     if mutant is not None and name not in MUTABLE:
         raise ChaosError(f"target {name} cannot run mutants, {', '.join(MUTABLE)} can")
-    if engine != NATIVE_ENGINE and name not in CLUSTERS:
+    if engine is not None and name not in CLUSTERS:
         raise ChaosError(f"nodes of target {name} have no engine to choose, those of {', '.join(CLUSTERS)} have")
     environment = mutant_environment(mutant) if mutant is not None else {}
     if name == "rocketmq":

@@ -61,10 +61,13 @@ def test_a_cluster_is_founded_with_an_engine(tmp_path, ports):
         up(setup.layout, "native")
 
 
-def test_a_cluster_of_the_native_engine_is_written_as_ever(layout):
+def test_what_is_stored_of_the_native_engine_is_what_versions_without_engines_stored(layout):
     assert "engine" not in (layout.data_dir / "cluster.json").read_text()
-    assert "engine" not in (layout.data_dir / NODES[0] / "broker.toml").read_text()
     assert "engine" not in (layout.data_dir / NODES[0] / "identity.json").read_text()
+
+
+def test_the_configuration_of_a_node_always_names_its_engine(layout):
+    assert tomllib.loads((layout.data_dir / NODES[0] / "broker.toml").read_text())["engine"] == "native"
 
 
 def test_every_node_is_converted_and_back(layout):

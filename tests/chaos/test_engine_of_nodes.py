@@ -13,9 +13,9 @@ from dledger_chaos.run import RunOptions
 from dledger_chaos.targets import make_target
 
 
-@pytest.mark.parametrize("engine", ["native", "pysyncobj"])
+@pytest.mark.parametrize("engine", [None, "native", "pysyncobj"])
 async def test_a_cluster_is_founded_with_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str | None
 ) -> None:
     target = make_target("local", tmp_path, seed=1, engine=engine)
     assert isinstance(target, LocalTarget)
@@ -34,7 +34,7 @@ async def test_a_cluster_is_founded_with_the_engine(
     await target._start()
     (up,) = said
     assert up[0] == "up"
-    assert (up[up.index("--engine") + 1] if "--engine" in up else "native") == engine
+    assert (up[up.index("--engine") + 1] if "--engine" in up else None) == engine
 
 
 def test_nodes_that_have_none_are_told(tmp_path: Path) -> None:

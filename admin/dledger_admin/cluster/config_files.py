@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dledger.types import NATIVE_ENGINE
-
 from ..errors import AdminError
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace
@@ -110,7 +108,7 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
         "data_dir": str(place.directory),
         "secret_file": str(layout.secret_file),
         "segment_bytes": manifest.segment_bytes,
-        **({} if manifest.engine == NATIVE_ENGINE else {"engine": manifest.engine}),
+        "engine": manifest.engine,
         "host": HOST,
         "port": place.client_port,
         "peer_port": place.peer_port,

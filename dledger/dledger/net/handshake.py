@@ -42,8 +42,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Who is speaking, and what both sides must agree on.
 
     `segment_bytes` belongs to the identity of a group: with another one, equal logs would be different files.
-    `host` and `port` are where the speaker's own peer port is dialled.  `engine` is sent unless it is the native one,
-    for versions that know of no other.
+    `host` and `port` are where the speaker's own peer port is dialled.  A hello without `engine` is of a version
+    that knows of the native one alone, and passes over the field in those of others.
     """
 
     version: int
@@ -93,11 +93,6 @@ _EXPECTED_KIND = {
     _Expects.HELLO: FrameKind.HELLO,
     _Expects.WELCOME: FrameKind.WELCOME,
 }
-
-
-def _encode_hello(hello: Hello) -> bytes:
-    fields = msgspec.structs.astuple(hello)
-    return _encode(fields[:-1] if hello.engine == NATIVE_ENGINE else fields)
 
 
 def find_mismatch(mine: Hello, theirs: Hello, expected_node_id: str | None) -> str | None:
@@ -212,7 +207,7 @@ class Handshake:
         if self._dialler:
             self._verify(proof.mac, by_dialler=False)
             self._expects = _Expects.WELCOME
-            return encode_head(FrameKind.HELLO, _encode_hello(self._hello))
+            return encode_head(FrameKind.HELLO, _encode(self._hello))
         self._their_nonce = _checked_nonce(proof.nonce)
         try:
             self._verify(proof.mac, by_dialler=True)
@@ -228,7 +223,7 @@ class Handshake:
             return self._refuse(HelloRejectedError(f"{mismatch} (node {theirs.node_id!r} dialled)"), mismatch)
         self.peer = theirs
         self._expects = _Expects.NOTHING
-        return encode_head(FrameKind.WELCOME, _encode_hello(mine))
+        return encode_head(FrameKind.WELCOME, _encode(mine))
 
     def _on_welcome(self, theirs: Hello) -> bytes:
         mismatch = find_mismatch(self._hello, theirs, self._expected_node_id)

@@ -228,9 +228,8 @@ def _mutants(simulator: _Simulator) -> click.Command:
 
 
 def _repeat(module: str, case: Case, mutant: str | None) -> str:
-    line = f"python -m {module} --scenario {case.scenario} --seed {case.seed} --seconds {case.seconds:g} --trace"
-    if case.engine != NATIVE_ENGINE:
-        line += f" --engine {case.engine}"
+    line = f"python -m {module} --scenario {case.scenario} --seed {case.seed} --seconds {case.seconds:g}"
+    line += f" --engine {case.engine} --trace"
     return f"{line} --mutant {mutant}" if mutant else line
 
 

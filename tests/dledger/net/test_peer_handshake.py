@@ -106,6 +106,24 @@ def test_what_must_agree_is_named_with_both_values_on_both_sides(changed, found,
         assert side.peer is None
 
 
+def test_versions_that_know_of_no_engines_and_the_native_one_understand_each_other():
+    older = msgspec.structs.astuple(A)[:-1]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=Hello) == A
+
+    class Older(msgspec.Struct, frozen=True, array_like=True):
+        version: int
+        cluster: str
+        group: str
+        segment_bytes: int
+        node_id: str
+        incarnation: str
+        lane: Lane
+        host: str
+        port: int
+
+    assert msgspec.structs.astuple(msgspec.msgpack.decode(msgspec.msgpack.encode(A), type=Older)) == older
+
+
 def test_a_dialler_insists_on_the_node_it_meant():
     dialler, acceptor = dial(expected="c"), accept()
     run(dialler, acceptor)
