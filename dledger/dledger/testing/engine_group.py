@@ -12,7 +12,7 @@ of it into its own hands: `cut` and `heal` directed pairs, `hold` chosen message
 
 Whatever a test does, some promises are checked all along: a term has one leader, and it holds all that was committed in
 earlier terms; all engines commit the same entries, with the bytes with which they were proposed; what is committed is
-never truncated.
+never truncated; what `read` began sees all that was committed by then.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class Member(Generic[E]):
         self.commits: list[int] = []
         self.reads: list[int] = []
         """Rounds that were confirmed."""
+        self.reads_begun: dict[int, int] = {}
+        """What was committed, by anybody, when `EngineGroup.read` began a round that is not confirmed yet."""
         self.reads_failed = 0
         self.snapshots_asked: list[ReplicaId] = []
 
@@ -199,6 +201,15 @@ class EngineGroup(Generic[E]):
             self._propose(name, index + place, kind, membership)
         self.run(name)
         return index + count - 1
+
+    def read(self, name: str) -> int | None:
+        """Begin a read; it must not be served from before what is committed now, wherever that is known."""
+        member = self.members[name]
+        number = member.engine.read_index(self.now)
+        if number is not None:
+            member.reads_begun[number] = max(self.committed, default=-1)
+        self.run(name)
+        return number
 
     def settle(self, limit: int = 20_000) -> None:
         """Deliver what is on its way until nothing is."""
@@ -381,10 +392,12 @@ class EngineGroup(Generic[E]):
             case RoleChanged(Role.LEADER, _, _):
                 self._check_leader(member)
                 self._propose(member.name, member.last_index + 1, EntryKind.NO_OP, None)
-            case ReadsReady(number, _):
+            case ReadsReady(number, index):
                 member.reads.append(number)
+                self._check_reads(member, number, index)
             case ReadsFailed():
                 member.reads_failed += 1
+                member.reads_begun.clear()
             case SendSnapshot(to, _):
                 member.snapshots_asked.append(to)
 
@@ -394,6 +407,13 @@ class EngineGroup(Generic[E]):
             known, _ = self.committed.setdefault(at, (term, member.engine.term))
             invariant(
                 known == term, "all cores commit the same entries", name=member.name, index=at, terms=(known, term)
+            )
+
+    def _check_reads(self, member: Member[E], number: int, index: int) -> None:
+        for begun in [one for one in member.reads_begun if one <= number]:
+            committed = member.reads_begun.pop(begun)
+            invariant(
+                index >= committed, "a read sees what was committed before it", name=member.name, at=(index, committed)
             )
 
     def _check_leader(self, member: Member[E]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from dledger.consensus.engine import EngineKind
 from dledger.invariants import invariant
-from dledger.testing.engine_group import Envelope
+from dledger.testing.engine_group import Envelope, replica
 from dledger.testing.engine_suite.groups import LONG_S, Group, Promise, engines, group_of, leaders, require_equal_logs
 
 SEEDS: Final = range(1, 21)
@@ -91,6 +91,7 @@ class _RoughStorm:
     and healed.  Term and vote reach the disk steps later, entries on some members not for a while.  Processes end and
     start again without what was not synced; now and then one lost synced entries, too, and knows that it may have
     (never two at a time: a majority may lose nothing that was acknowledged).  Logs are trimmed, and snapshots sent.
+    Whoever takes itself for a leader is asked for reads, and to hand over.
     """
 
     def __init__(self, kind: EngineKind, seed: int) -> None:
@@ -136,8 +137,12 @@ class _RoughStorm:
                 for leader in leaders(group):
                     if group[leader].accepts_proposals:
                         group.propose(leader, random.randint(1, 3))
-            case _:
-                pass
+            case 12 | 13:
+                for leader in leaders(group):
+                    group.read(leader)
+            case 14 if random.random() < 0.3 and group[name].is_leader:
+                group[name].transfer(replica(other), group.now)
+                group.run(name)
 
     def _start_again(self, name: str) -> None:
         """What it said is lost with its links."""
@@ -190,8 +195,9 @@ def a_rough_storm_breaks_no_promise_and_passes(kind: EngineKind) -> None:
         sum(storm.snapshots for storm in storms),
         sum(storm.starts for storm in storms),
         sum(storm.losses for storm in storms),
+        sum(len(member.reads) for storm in storms for member in storm.group.members.values()),
     ]
-    invariant(min(counts) >= len(storms), "entries, leaders, snapshots, starts and losses occur", counts=counts)
+    invariant(min(counts) >= len(storms), "entries, leaders, snapshots, starts, losses, reads occur", counts=counts)
 
 
 def the_same_calls_have_the_same_effects(kind: EngineKind) -> None:
