@@ -103,7 +103,7 @@ def test_up_waits_for_a_node_that_does_not_answer_yet(dledger, monkeypatch):
     monkeypatch.setattr(lifecycle, "fetch_all", ask_early)
     running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
     assert list(running.await_leaders()) == ["broker-a"]
-    assert len(rounds) == 2
+    assert len(rounds) >= 2
     rounds.clear()
     assert list(running.await_leaders(timeout_s=0.0)) == ["broker-a"]
 
@@ -287,7 +287,7 @@ def test_a_start_that_another_one_has_overtaken_does_not_hide_the_process_that_r
     runs = service.pid()
     process = service.spawn()
     assert service.pid() == runs
-    assert process.wait(timeout=20) != 0
+    assert process.wait(timeout=60) != 0
 
 
 @pytest.fixture
@@ -476,7 +476,7 @@ def test_an_up_in_the_foreground_goes_on_while_a_process_runs_that_took_the_plac
     dledger("down", *data)
     running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
     running.spawn()
-    wait_until(lambda: all(dledger.pids().values()), timeout_s=20)
+    wait_until(lambda: all(dledger.pids().values()), timeout_s=60)
     for name in dledger.pids():
         for command in (("stop", *data, name, "--now"), ("start", *data, name, "--detach")):
             done = dledger("node", *command)
@@ -514,7 +514,7 @@ def up_in_a_process(dledger, tmp_path, *options):
     shown = tmp_path / "shown"
     with shown.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-c", program, "up", *arguments], stdout=output, stderr=output)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (read_manifest(dledger.data) and all(dledger.pids().values())):
         assert process.poll() is None, shown.read_text()
         assert time.monotonic() < deadline
@@ -523,9 +523,9 @@ def up_in_a_process(dledger, tmp_path, *options):
 
 def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     process, shown = up_in_a_process(dledger, tmp_path)
-    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 20)
+    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 60)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 0, shown.read_text()
+    assert process.wait(timeout=60) == 0, shown.read_text()
     assert not any(dledger.pids().values())
 
 
@@ -547,7 +547,7 @@ def test_a_start_in_the_background_that_a_signal_ends_leaves_nothing(dledger, tm
     (dledger.data / "broker-a-n0" / "never-leads").touch()
     process, shown = up_in_a_process(dledger, tmp_path, "--detach")
     process.send_signal(number)
-    assert process.wait(timeout=20) == 1, shown.read_text()
+    assert process.wait(timeout=60) == 1, shown.read_text()
     assert not any(dledger.pids().values())
 
 
@@ -557,12 +557,12 @@ def test_what_nohup_started_outlives_its_terminal(dledger, tmp_path):
         process, shown = up_in_a_process(dledger, tmp_path)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 20)
+    assert wait_until(lambda: "broker-a-n0" in shown.read_text(), 60)
     process.send_signal(signal.SIGHUP)
     assert dledger("node", "stop", "--data", str(dledger.data), "namesrv").exit_code == 0
-    assert wait_until(lambda: "no answer" in shown.read_text(), 20), "it went on watching"
+    assert wait_until(lambda: "no answer" in shown.read_text(), 60), "it went on watching"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 0, shown.read_text()
+    assert process.wait(timeout=60) == 0, shown.read_text()
 
 
 def test_a_name_server_that_does_not_answer_is_not_said_to_serve(dledger):

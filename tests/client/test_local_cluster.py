@@ -17,8 +17,16 @@ from threading import Thread
 import pytest
 
 from dledger_client.testing import ClusterError, LocalCluster
-from dledger_client.testing.cluster import _runs
-from dledger_client.testing.ports import block_ports, find_base_port
+from dledger_client.testing.cluster import NodeStatus, _runs
+from dledger_client.testing.ports import (
+    FIRST_BASE_PORT,
+    LAST_BASE_PORT,
+    OWN_BLOCKS,
+    _Blocks,
+    block_ports,
+    find_base_port,
+    find_free_block,
+)
 
 
 def test_nodes_have_the_names_and_ports_of_dledger_up():
@@ -55,6 +63,27 @@ def test_a_block_with_a_taken_port_is_not_offered(monkeypatch):
         monkeypatch.setattr("dledger_client.testing.ports.LAST_BASE_PORT", port + 1)
         with pytest.raises(OSError, match="no block of free ports"):
             find_base_port(1, 3)
+
+
+def test_a_block_is_its_processes_own_although_nothing_listens_there_yet():
+    """A cluster of tests that ran beside these took the ports of a node that was down."""
+    give = "from dledger_client.testing import ports; print(ports.find_free_block([0, 120]), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", give], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        base = int(other.stdout.readline())
+        for first in (base, base + 100):
+            with pytest.raises(OSError, match="no block of free ports"):
+                find_free_block([0], first, first + 1)
+        other.communicate(b"\n")
+    assert find_free_block([0, 120], base, base + 1) == base
+
+
+def test_a_process_gets_its_blocks_again_once_all_that_it_ran_there_has_ended():
+    blocks = _Blocks()
+    given = [blocks.give([0, 3], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) for _ in range(OWN_BLOCKS)]
+    assert len(set(given)) == OWN_BLOCKS
+    with socket.create_server(("127.0.0.1", given[0] + 3)):
+        assert blocks.give([0], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) == given[1]
+    assert blocks.give([0], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) == given[0]
 
 
 def test_the_remains_of_a_process_do_not_count_as_running():
@@ -201,6 +230,25 @@ def test_a_cluster_starts_wherever_the_tests_run(child, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with LocalCluster() as cluster:
         assert cluster.pid("broker-a-n0") == child()
+
+
+def test_nodes_are_waited_for_whenever_the_leader_does_not_answer_in_time(monkeypatch):
+    cluster, asked = LocalCluster(), []
+
+    def status(node_id: str) -> NodeStatus | None:
+        """The leader does not answer the second time; a follower is behind at first."""
+        asked.append(node_id)
+        if node_id == "broker-a-n0":
+            role, applied = "leader", 9
+            if asked.count(node_id) == 2:
+                return None
+        else:
+            role, applied = "follower", min(asked.count(node_id) + 5, 9)
+        return NodeStatus(node_id, "broker-a", role, 4, "broker-a-n0", 9, applied, 0, 100, 100)
+
+    monkeypatch.setattr(cluster, "status", status)
+    cluster.wait_ready()
+    assert asked.count("broker-a-n2") >= 4
 
 
 def test_a_cluster_that_was_not_started_says_so_and_stops_without_harm():

@@ -17,7 +17,7 @@ from dledger_remoting.command import RemotingCommand, decode_command, encode_com
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import PullMessageHeader, SendMessageHeader, encode_ext
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
 TOPIC = "Limits"
 _METRIC = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 

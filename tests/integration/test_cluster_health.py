@@ -49,13 +49,15 @@ def look(namesrv: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def await_health(cluster: LocalCluster, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def await_health(
+    cluster: LocalCluster, condition: Callable[[dict[str, Any]], bool], namesrv: str = ""
+) -> dict[str, Any]:
     """Look until something is so: processes need a moment to find each other, and to miss each other."""
     found: dict[str, Any] = {}
 
     def holds() -> bool:
         found.clear()
-        code, result = look(cluster.namesrv)
+        code, result = look(namesrv or cluster.namesrv)
         found.update(result)
         assert code == (0 if result["healthy"] else 3)
         return condition(result)
@@ -70,10 +72,8 @@ def problems(found: dict[str, Any], subject: str) -> str:
 
 def test_a_healthy_cluster_shows_every_node_with_its_figures(cluster: LocalCluster) -> None:
     found = await_health(cluster, lambda found: found["healthy"])
-    leader = cluster.leader()
-    assert {node["node"]: node["role"] for node in found["nodes"]} == {
-        node_id: "leader" if node_id == leader else "follower" for node_id in cluster.node_ids
-    }
+    assert {node["node"] for node in found["nodes"]} == {*cluster.node_ids}
+    assert sorted(node["role"] for node in found["nodes"]) == ["follower", "follower", "leader"]
     for node in found["nodes"]:
         assert node["address"] == cluster.client_address(node["node"])
         assert node["term"] >= 1
@@ -95,8 +95,7 @@ def test_a_killed_node_is_missed_although_name_servers_have_dropped_it(cluster: 
     dead = next(node_id for node_id in cluster.node_ids if node_id != cluster.leader())
     cluster.kill(dead)
     assert wait_until(lambda: not is_listed(cluster, dead), 60)
-    found = await_health(cluster, lambda found: not found["healthy"])
-    assert {problem["subject"] for problem in found["problems"]} == {dead}
+    found = await_health(cluster, lambda found: {problem["subject"] for problem in found["problems"]} == {dead})
     assert problems(found, dead).startswith("does not answer")
     assert next(node for node in found["nodes"] if node["node"] == dead)["role"] == "no answer"
     cluster.restart(dead)
@@ -107,9 +106,14 @@ def test_a_group_without_a_majority_has_no_leader(cluster: LocalCluster) -> None
     alone, *dead = cluster.node_ids
     for node_id in dead:
         cluster.kill(node_id)
-    found = await_health(cluster, lambda found: "1 of 3 voters answer, 2 are needed" in problems(found, GROUP))
+
+    def is_alone(found: dict[str, Any]) -> bool:
+        """One that led has to miss the others first, before it stops."""
+        role = next(node["role"] for node in found["nodes"] if node["node"] == alone)
+        return role != "leader" and "1 of 3 voters answer, 2 are needed" in problems(found, GROUP)
+
+    found = await_health(cluster, is_alone)
     assert {*dead} <= {problem["subject"] for problem in found["problems"]}
-    assert next(node for node in found["nodes"] if node["node"] == alone)["role"] != "leader"
 
 
 @contextmanager
@@ -130,22 +134,31 @@ def name_server(directory: Path) -> Iterator[str]:
 def test_a_name_server_that_nodes_do_not_know_is_told_from_dead_nodes(cluster: LocalCluster, tmp_path: Path) -> None:
     with name_server(tmp_path) as other:
         both = f"{other};{cluster.namesrv}"
-        assert wait_until(lambda: look(both)[1]["name_servers"][other], 30)
-        code, found = look(both)
-    assert code == 3
-    assert {problem["subject"] for problem in found["problems"]} == set(cluster.node_ids)
+
+        def is_told_of_each(found: dict[str, Any]) -> bool:
+            """The name server has begun to answer, and no node has anything else to complain of."""
+            return {problem["subject"] for problem in found["problems"]} == set(cluster.node_ids)
+
+        found = await_health(cluster, is_told_of_each, both)
+    assert found["name_servers"][other]
     assert all(f"is not registered with {other}" in problem["text"] for problem in found["problems"])
 
 
 def test_watching_goes_on_until_it_is_interrupted(cluster: LocalCluster) -> None:
-    command = [*HEALTH, "--namesrv", cluster.namesrv, "--watch", "0.2", "-o", "json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # What starts the tests may have SIGINT ignored, as shells do for what they run in the background.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from dledger_admin.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, *HEALTH[3:], "--namesrv", cluster.namesrv]
+    with subprocess.Popen([*command, "--watch", "0.2", "-o", "json"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             looks = [json.loads(process.stdout.readline())["healthy"] for _ in range(3)]
             os.kill(process.pid, signal.SIGINT)
-            process.communicate(timeout=30)
+            rest, _ = process.communicate(timeout=30)
         finally:
             process.kill()
-    assert looks == [True] * 3
-    assert process.returncode == 0
+    last = [*looks, *(json.loads(line)["healthy"] for line in rest.splitlines())][-1]
+    assert any(looks), "the cluster was healthy before"
+    assert process.returncode == (0 if last else 3)

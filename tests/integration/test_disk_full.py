@@ -91,9 +91,15 @@ def send_until_refused(client: BareClient, body: bytes) -> tuple[int, str]:
 
 
 def position(cluster: LocalCluster, node_id: str) -> int:
-    status = cluster.status(node_id)
-    assert status is not None, f"{node_id} does not answer"
-    return status.last_position
+    found: list[int] = []
+
+    def is_told() -> bool:
+        status = cluster.status(node_id)
+        found[:] = [status.last_position] if status is not None else []
+        return bool(found)
+
+    until(is_told, f"{node_id} answers")
+    return found[0]
 
 
 def test_one_full_disk_does_not_stop_the_group_and_that_node_catches_up(cluster, client):
@@ -218,7 +224,7 @@ def test_a_first_start_on_a_full_disk_is_one_line(tmp_path: Path):
         names = f'broker_group = "broker-a"\nnode_id = "broker-a-n0"\ndata_dir = "{disk}/data"\n'
         config.write_text(f"{names}port = {find_base_port(1, 1)}\n")
         command = [sys.executable, "-m", "dledger_admin", "broker", "--config", str(config), "--bootstrap"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1, done.stderr
     assert f"broker: the disk of {disk}/data is full (" in done.stderr

@@ -184,16 +184,7 @@ class LocalCluster:
 
     def leader(self, group: str = "broker-a", *, timeout: float = LEADER_SECONDS) -> str:
         """The node that leads a group, as soon as one does. Raises `ClusterError` if none does in time."""
-        found: list[tuple[int, str]] = []
-
-        def is_led() -> bool:
-            statuses = [self.status(node_id) for node_id in self.members(group) if node_id not in self._paused]
-            leaders = [status for status in statuses if status is not None and status.role == "leader" and status.ready]
-            found[:] = sorted((status.term, status.node_id) for status in leaders)
-            return bool(found)
-
-        self._wait(is_led, timeout, f"{group} has no leader")
-        return found[-1][1]
+        return self._leading(group, timeout).node_id
 
     def wait_ready(self, *, timeout: float = LEADER_SECONDS) -> None:
         """Wait until every node runs, and has applied what its group's leader had committed at some moment.
@@ -202,8 +193,7 @@ class LocalCluster:
         """
         deadline = time.monotonic() + timeout
         for group in self.groups:
-            leader = self.status(self.leader(group, timeout=max(deadline - time.monotonic(), 0.0)))
-            target = leader.commit_index if leader is not None else 0
+            target = self._leading(group, max(deadline - time.monotonic(), 0.0)).commit_index
             for node_id in self.members(group):
                 self._wait(
                     partial(self._has_applied, node_id, target),
@@ -245,6 +235,20 @@ class LocalCluster:
         except (OSError, ValueError, IndexError):
             return None
         return pid if _runs(pid) and _may_be_of(pid, directory) else None
+
+    def _leading(self, group: str, seconds: float) -> NodeStatus:
+        """What the leader of a group says, as soon as there is one."""
+        found: list[NodeStatus] = []
+
+        def is_led() -> bool:
+            statuses = [self.status(node_id) for node_id in self.members(group) if node_id not in self._paused]
+            found[:] = [
+                status for status in statuses if status is not None and status.role == "leader" and status.ready
+            ]
+            return bool(found)
+
+        self._wait(is_led, seconds, f"{group} has no leader")
+        return max(found, key=lambda status: status.term)
 
     @property
     def _processes(self) -> tuple[str, ...]:

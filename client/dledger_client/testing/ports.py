@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import threading
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,6 +19,11 @@ PORTS_PER_NODE: Final = 4
 """Client, peers, HTTP, alias."""
 
 NAMESRV_OFFSET: Final = 95
+
+CLAIM_OFFSET: Final = 99
+"""On this port of a block listens the process to which it was given, for as long as it lives, and nobody else."""
+OWN_BLOCKS: Final = 8
+"""So many blocks a process is given before it gets those again whose clusters have ended."""
 
 
 def block_ports(base_port: int, groups: int, nodes: int) -> list[int]:
@@ -38,15 +45,64 @@ def find_base_port(groups: int, nodes: int) -> int:
 def find_free_block(offsets: Iterable[int], first: int = FIRST_BASE_PORT, last: int = LAST_BASE_PORT) -> int:
     """A base port from `first` up to `last`, exclusive, with base + each offset free now. Raises OSError if none is.
 
-    Blocks are `GROUP_STEP` apart, and tried in an order that no seed decides, so that clusters which start side by side
-    rarely meet.
+    Blocks are `GROUP_STEP` apart, and tried in an order that no seed decides. No other process that asks here is given
+    one of the same: until a node is started, and whenever it is down, nothing else says whose its ports are.
     """
-    wanted = list(offsets)
-    candidates = range(first, last, GROUP_STEP)
-    for base_port in random.SystemRandom().sample(candidates, len(candidates)):
-        if all(_is_free(base_port + offset) for offset in wanted):
-            return base_port
-    raise OSError(f"no block of free ports for {len(wanted)} listeners from {first} to {last} on 127.0.0.1")
+    global _blocks  # noqa: PLW0603 - one for each process, a forked one too
+    with _LOCK:
+        if _blocks is None or _blocks.pid != os.getpid():
+            _blocks = _Blocks()
+        return _blocks.give(list(offsets), range(first, last, GROUP_STEP))
+
+
+class _Blocks:
+    """Blocks that belong to this process, by their first ports, those given longest ago first."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._claims: dict[int, socket.socket] = {}
+        self._given: dict[int, set[int]] = {}
+
+    def give(self, offsets: list[int], bases: range) -> int:
+        """A base port whose block, or blocks, are this process's now. Raises OSError if there is none."""
+        others = random.SystemRandom().sample(bases, len(bases))
+        own = [base for base in self._claims if base in bases]
+        for base in [*own, *others] if len(self._claims) >= OWN_BLOCKS else [*others, *own]:
+            if self._take(base, {base + offset for offset in offsets}):
+                return base
+        raise OSError(
+            f"no block of free ports for {len(offsets)} listeners from {bases.start} to {bases.stop} on 127.0.0.1"
+        )
+
+    def _take(self, base: int, ports: set[int]) -> bool:
+        firsts = sorted({port - (port - base) % GROUP_STEP for port in ports})
+        if not all(map(_is_free, ports.union(*(self._given.get(first, ()) for first in firsts)))):
+            return False
+        claims: dict[int, socket.socket] = {}
+        for first in firsts:
+            claim = self._claims.get(first) or _claimed(first)
+            if claim is None:
+                for taken in claims.keys() - self._claims.keys():
+                    claims[taken].close()
+                return False
+            claims[first] = claim
+        for first, claim in claims.items():
+            self._claims.pop(first, None)
+            self._claims[first] = claim
+            self._given[first] = {port for port in ports if first <= port < first + GROUP_STEP}
+        return True
+
+
+_LOCK: Final = threading.Lock()
+_blocks: _Blocks | None = None
+
+
+def _claimed(first: int) -> socket.socket | None:
+    """A server that says whose a block is; None if another process was given it."""
+    try:
+        return socket.create_server(("127.0.0.1", first + CLAIM_OFFSET))
+    except OSError:
+        return None
 
 
 def _is_free(port: int) -> bool:
