@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
 
 from dledger_client import Admin, ClientError, MessageQueue, NoRouteError, PullConsumer, ReceivedMessage, SyncAdmin
-from dledger_client.testing import LocalCluster
+from dledger_client.testing import LocalCluster, NodeStatus
 
 READ_SECONDS = 30.0
 CATCH_UP_SECONDS = 60.0
@@ -25,6 +25,15 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(0.03)
     return True
+
+
+def status_of(cluster: LocalCluster, node_id: str) -> NodeStatus:
+    """What a node says of itself, asked again until it answers: a second may be too short for that."""
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while (status := cluster.status(node_id)) is None:
+        assert time.monotonic() < deadline, f"{node_id} does not answer"
+        time.sleep(0.03)
+    return status
 
 
 def dledger(*arguments: str, timeout: float = 120.0, codes: Container[int] = (0,)) -> str:
@@ -91,7 +100,7 @@ def stop_and_compare_logs(cluster: LocalCluster, group: str = "broker-a") -> int
     """
     cluster.wait_ready(timeout=CATCH_UP_SECONDS)
     directories = [cluster.data_dir / node_id for node_id in cluster.members(group)]
-    committed = max(status.commit_index for node_id in cluster.members(group) if (status := cluster.status(node_id)))
+    committed = max(status_of(cluster, node_id).commit_index for node_id in cluster.members(group))
     cluster.stop()
     return compare_logs(directories, committed)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import BareClient, broker_log, metrics, until
+from cluster_checks import status_of
 
 from dledger.environment import CLOCK_OFFSET_VARIABLE
 from dledger_admin.cluster.toml_text import TomlTable, dump
@@ -82,9 +83,7 @@ def test_a_node_with_another_secret_is_kept_out_and_told(cluster: LocalCluster, 
             )
             until(lambda words=words, other=other: bool(lines(cluster, other, *words)), f"{other} names {odd}")
         assert_goes_on(cluster)
-        status = cluster.status(odd)
-        assert status is not None
-        assert status.leader_id is None
+        assert status_of(cluster, odd).leader_id is None
     assert_goes_on(cluster)
 
 

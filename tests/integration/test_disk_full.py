@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import TOPIC, BareClient, pull_fields, until
-from cluster_checks import stop_and_compare_logs
+from cluster_checks import status_of, stop_and_compare_logs
 
 from dledger_client.testing import LocalCluster
 from dledger_client.testing.ports import find_base_port
@@ -91,15 +91,7 @@ def send_until_refused(client: BareClient, body: bytes) -> tuple[int, str]:
 
 
 def position(cluster: LocalCluster, node_id: str) -> int:
-    found: list[int] = []
-
-    def is_told() -> bool:
-        status = cluster.status(node_id)
-        found[:] = [status.last_position] if status is not None else []
-        return bool(found)
-
-    until(is_told, f"{node_id} answers")
-    return found[0]
+    return status_of(cluster, node_id).last_position
 
 
 def test_one_full_disk_does_not_stop_the_group_and_that_node_catches_up(cluster, client):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from bare_client import broker_log
 from cluster_checks import bodies_of, dledger, eventually, read_topic, stop_and_compare_logs
 from kill_workload import TOPIC, Workload
 
@@ -37,22 +38,36 @@ async def told(cluster: LocalCluster, field: str) -> dict[str, object]:
     return {process["name"]: process["status"][field] for process in said["processes"] if process["status"]}
 
 
+async def told_by_all(cluster: LocalCluster, field: str) -> dict[str, object]:
+    """The same once every node answers: a status waits for a second."""
+    found: dict[str, object] = {}
+
+    async def all_tell() -> bool:
+        found.update(await told(cluster, field))
+        return found.keys() == set(cluster.node_ids)
+
+    await eventually(PROMOTION_SECONDS, "told by all nodes", all_tell)
+    return found
+
+
 async def test_a_wiped_directory_comes_back_as_a_learner_and_votes_after_promotion(cluster):
     async with Workload(cluster.namesrv) as load:
         await load.progress(MESSAGES)
-        before = await told(cluster, "incarnation")
+        before = await told_by_all(cluster, "incarnation")
         victim = await asyncio.to_thread(cluster.kill_leader)
         shutil.rmtree(cluster.data_dir / victim)
         await asyncio.to_thread(cluster.restart, victim)
-        assert (await told(cluster, "voter"))[victim] is False
-        assert (await told(cluster, "incarnation"))[victim] != before[victim]
         await load.progress(MESSAGES)
 
         async def promoted() -> bool:
             return list((await told(cluster, "voter")).values()) == [True] * len(cluster.node_ids)
 
         await eventually(PROMOTION_SECONDS, "promoted", promoted)
+        incarnation = (await told_by_all(cluster, "incarnation"))[victim]
+        assert incarnation != before[victim]
         others = [node_id for node_id in cluster.node_ids if node_id != victim]
+        came = f"event=learner_promoted member={victim} incarnation={incarnation} "
+        assert any(came in broker_log(cluster, node_id) for node_id in others)
         await asyncio.to_thread(cluster.kill, others[0])
         await load.progress(MESSAGES)  # its vote counts now: one of the founders is gone
         await asyncio.to_thread(cluster.restart, others[0])
