@@ -1,7 +1,7 @@
 """`python -m tests.native.fuzz`: mutated records, units and frames of sends through the native part and its twins.
 
 What the native part takes, its twin must read alike; what it does not take is the twin's. A crash of the process, an
-exception, or a difference ends it, and the seed that is printed repeats it.
+exception, a panic, or a difference ends it, and the seed that is printed repeats it.
 """
 
 from __future__ import annotations
@@ -278,6 +278,8 @@ def taken_by_twin(
 def main(cases: int, seed: int) -> None:
     """Feed mutated records, units and sends to the native part, and compare what it takes with its twin."""
     taken, shown_at = 0, time.monotonic()
+    panics: list[tuple[str, str]] = []
+    native.on_panic(lambda function, said: panics.append((function, said)))
     for number in range(cases):
         rng = random.Random(f"{seed} {number}")
         data = sound_entry(rng)
@@ -289,6 +291,7 @@ def main(cases: int, seed: int) -> None:
             if rng.random() < 0.3:
                 mutate(rng, data)
             taken += compare_sends(bytes(data))
+            assert not panics, panics
         except BaseException:
             click.echo(f"seed {seed}, case {number}: {bytes(data).hex()}", err=True)
             raise
