@@ -1,10 +1,12 @@
 """Runs the load generator and reads what it reports."""
 
+import os
+import selectors
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Final, Literal
 
 import msgspec
 
@@ -53,6 +55,10 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Event(msgspec.Struct):
     event: Literal["start", "end"]
+
+
+_LOOK_S: Final = 1.0
+"""A Ctrl-C is noticed within so many seconds."""
 
 
 class GeneratorError(RuntimeError):
@@ -116,14 +122,14 @@ def run_generator(
     fails, or has not ended after `timeout_s`.
     """
     last_line = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         timer = threading.Timer(timeout_s or 0.0, process.kill)
         if timeout_s is not None:
             timer.start()
         try:
-            for line in process.stdout:
+            for line in _lines(process.stdout):
                 if not line.startswith('{"event"'):
                     last_line = line
                 elif msgspec.json.decode(line, type=_Event).event == "start":
@@ -131,7 +137,7 @@ def run_generator(
                         on_start()
                 elif on_end is not None:
                     on_end()
-            complaint = process.stderr.read().strip()
+            complaint = process.stderr.read().decode(errors="replace").strip()
         except BaseException:
             process.kill()
             raise
@@ -140,6 +146,27 @@ def run_generator(
     if process.returncode != 0:
         raise GeneratorError(f"load generator: exit status {process.returncode}: {complaint or last_line.strip()}")
     return msgspec.json.decode(last_line or _NOTHING, type=LoadResult)
+
+
+def _lines(pipe: IO[bytes]) -> Iterator[str]:
+    """What a program prints, line by line.
+
+    No read blocks: a Ctrl-C that comes after the interpreter has last looked for signals, and before the system call,
+    would be noticed only when the program prints something, which may be ten minutes later.
+    """
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            if not selector.select(_LOOK_S):
+                continue
+            read = os.read(pipe.fileno(), 1 << 16)
+            if not read:
+                break
+            *lines, rest = (rest + read).split(b"\n")
+            yield from (line.decode() for line in lines)
+    if rest:
+        yield rest.decode()
 
 
 _NOTHING = msgspec.json.encode(dict.fromkeys(LoadResult.__struct_fields__, 0) | {"errors": {}, "messages_of_turn": []})

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import signal
 import struct
+import sys
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.compiler import NoCompilerError, build_generator
-from bench.generator import GeneratorError, Load, LoadResult, run_load
+from bench.generator import GeneratorError, Load, LoadResult, run_generator, run_load
 
 RECORD_MAGIC = 0xDAA320A7
 
@@ -198,3 +201,22 @@ async def test_a_closed_connection_is_reported_as_such(program: Path) -> None:
 
 def is_pull_of(request: dict, queue: int) -> bool:
     return request["code"] == 11 and request["extFields"]["queueId"] == str(queue)
+
+
+def test_a_ctrl_c_ends_a_load_though_no_system_call_of_the_main_thread_was_interrupted(tmp_path: Path) -> None:
+    """A signal that comes just before a read does not interrupt it; nor does one that another thread takes."""
+    has_begun = threading.Event()
+    end = tmp_path / "it ran to its end"
+
+    def interrupt() -> None:
+        assert has_begun.wait(60)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    begin = 'print(\'{"event":"start"}\', flush=True)'
+    program = f"import pathlib, time; {begin}; time.sleep(30); pathlib.Path({str(end)!r}).touch()"
+    with pytest.raises(KeyboardInterrupt):
+        run_generator([sys.executable, "-c", program], on_start=has_begun.set)
+    other.join()
+    assert not end.exists()
