@@ -10,11 +10,11 @@ import click
 
 from dledger_client import AccountAdmin
 from dledger_remoting.root_account import root_credentials
+from dledger_spark.signing import client_tls
 
 from ..errors import AdminError
 from .client_calls import run
 from .options import AbsolutePath
-from .signing import named_tls
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ def with_accounts(namesrv: str, key_file: Path, work: Callable[[AccountAdmin], A
         raise AdminError(f"the key file {key_file}: {error}") from None
 
     async def session() -> Result:
-        async with AccountAdmin(namesrv, credentials, tls=named_tls()) as admin:
+        async with AccountAdmin(namesrv, credentials, tls=client_tls()) as admin:
             return await work(admin)
 
     return run(session, namesrv)

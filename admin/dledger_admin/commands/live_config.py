@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import click
 import msgspec
@@ -13,16 +12,7 @@ from dledger_client import Admin
 from ..errors import WrongUsageError
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
-from .completing import broker_groups
-from .options import namesrv_option
-
-_broker_groups_option: Final = click.option(
-    "--broker-group",
-    "broker_groups",
-    multiple=True,
-    shell_complete=broker_groups,
-    help="Only on this broker group; repeatable.  [default: all]",
-)
+from .options import broker_groups_option, namesrv_option
 
 
 class LiveLine(msgspec.Struct, frozen=True):
@@ -48,7 +38,7 @@ def live(namesrv: str, output: str) -> None:
 @click.command("set")
 @namesrv_option
 @click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
-@_broker_groups_option
+@broker_groups_option
 @output_option
 def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
     """Set keys of the configuration on all nodes of broker groups while they run, and from then on.
@@ -67,7 +57,7 @@ def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, 
 @click.command()
 @namesrv_option
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@_broker_groups_option
+@broker_groups_option
 @output_option
 def unset(namesrv: str, keys: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
     """Take back what is set, so that the files of the nodes count again."""

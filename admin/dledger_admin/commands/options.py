@@ -16,6 +16,7 @@ from dledger_client.nameservers import parse_addresses
 
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
 from ..errors import WrongUsageError
+from .completing import broker_groups
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -109,4 +110,15 @@ def namesrv_option(command: Command) -> Command:
         type=NameServers(),
         metavar="HOST:PORT",
         help="Name servers, separated by semicolons.",
+    )(command)
+
+
+def broker_groups_option(command: Command) -> Command:
+    """Add `--broker-group B`, repeatable, as parameter `broker_groups`: a command changes something on these only."""
+    return click.option(
+        "--broker-group",
+        "broker_groups",
+        multiple=True,
+        shell_complete=broker_groups,
+        help="Only on this broker group; repeatable.  [default: all]",
     )(command)

@@ -13,8 +13,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
-from .completing import broker_groups
-from .options import namesrv_option
+from .options import broker_groups_option, namesrv_option
 
 
 class PinLine(msgspec.Struct, frozen=True):
@@ -57,13 +56,7 @@ def list_pins(namesrv: str, output: str) -> None:
 @pin.command()
 @namesrv_option
 @click.argument("name")
-@click.option(
-    "--broker-group",
-    "broker_groups",
-    multiple=True,
-    shell_complete=broker_groups,
-    help="Only on this broker group; repeatable.  [default: all]",
-)
+@broker_groups_option
 @output_option
 def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
     """Release a pin: what it kept is trimmed when its time comes. One that does not exist is an error."""

@@ -14,17 +14,9 @@ from ..errors import WrongUsageError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
-from .completing import broker_groups
-from .options import namesrv_option
+from .options import broker_groups_option, namesrv_option
 
 _kind_argument: Final = click.argument("kind", type=click.Choice(["account", "topic", "account-reads", "topic-reads"]))
-_broker_groups_option: Final = click.option(
-    "--broker-group",
-    "broker_groups",
-    multiple=True,
-    shell_complete=broker_groups,
-    help="Only on this broker group; repeatable.  [default: all]",
-)
 
 
 class QuotaLine(msgspec.Struct, frozen=True):
@@ -52,7 +44,7 @@ def quota() -> None:
 @click.argument("name")
 @click.option("--messages", type=click.IntRange(0), default=0, help="Messages a second.  [default: no limit]")
 @click.option("--bytes", "size", type=click.IntRange(0), default=0, help="Bytes a second.  [default: no limit]")
-@_broker_groups_option
+@broker_groups_option
 @output_option
 def set_quota(
     namesrv: str, kind: str, name: str, messages: int, size: int, broker_groups: tuple[str, ...], output: str
@@ -60,7 +52,7 @@ def set_quota(
     """Set the quota of an account or a topic, there or not; it counts at once, and replaces the one before.
 
     Sends beyond it are held for up to a second, and then answered 2 (SYSTEM_BUSY), which not every client tries again.
-    Kinds that end with -reads limit pulls and pops: they are held for up to 5 seconds, and then answered 2.
+    Kinds that end with -reads limit pulls and pops: they are held for up to 3 seconds, and then answered 2.
     """
     if not messages and not size:
         raise WrongUsageError("--messages or --bytes is needed; delete takes a quota back")
@@ -83,7 +75,7 @@ def list_quotas(namesrv: str, output: str) -> None:
 @namesrv_option
 @_kind_argument
 @click.argument("name")
-@_broker_groups_option
+@broker_groups_option
 @output_option
 def delete(namesrv: str, kind: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
     """Delete a quota; what was held for it goes on at once. None is no error."""

@@ -24,9 +24,8 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import REGISTRATION_SECONDS, registered_groups, with_admin
-from .completing import broker_groups
 from .names import TOPIC
-from .options import namesrv_option
+from .options import broker_groups_option, namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
 
@@ -85,13 +84,7 @@ def topic() -> None:
     type=click.Choice(list(_PERMISSIONS)),
     help="What clients may do.  [default: read-write, later as before]",
 )
-@click.option(
-    "--broker-group",
-    "groups",
-    multiple=True,
-    shell_complete=broker_groups,
-    help="Only on this broker group; repeatable.  [default: all]",
-)
+@broker_groups_option
 @click.option(
     "--idempotent/--no-idempotent",
     default=None,
@@ -109,7 +102,7 @@ def create(
     name: str,
     queues: int | None,
     permission: str | None,
-    groups: tuple[str, ...],
+    broker_groups: tuple[str, ...],
     idempotent: bool | None,
     write_aliases: bool | None,
     output: str,
@@ -129,7 +122,7 @@ def create(
         registered = sorted(await admin.broker_groups())
         wanted: dict[_Settings, list[str]] = {}
         shrinking: list[str] = []
-        for group in groups or registered:
+        for group in broker_groups or registered:
             if group not in registered:
                 raise AdminError(f"broker group {group!r} is not registered, there are {', '.join(registered)}")
             settings = _settings(group, configs.get(group), queues, permission)
