@@ -1,4 +1,6 @@
-"""Judges of locks, of what is sent back, and of check-backs: each lets through what is right, and names what is not."""
+"""Judges of locks, of what is sent back, of check-backs and of reads that wait for quotas: each lets through what is
+right, and names what is not.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,12 @@ from collections import Counter
 
 import pytest
 
+from dledger_broker.features.quotas.admission import READ_HOLD_S
+from dledger_broker.features.quotas.meters import Meter
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.brokers.lockers import LockJudge
+from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
+from dledger_sim.brokers.schedules.quotas import waiting_pop
 from dledger_sim.brokers.sent_back import Copy, SentBackTruth
 from dledger_sim.log.invariants import Violation
 
@@ -136,3 +142,23 @@ def test_a_half_is_immune_for_a_while() -> None:
 def test_a_producer_is_asked_about_what_it_has_sent_where_it_stands() -> None:
     with pytest.raises(Violation, match="asked about a half"):
         half_sent_at(5.0).see_check(7, 96, 8.0)
+
+
+# ---------------------------------------------------------------- reads that wait for quotas
+
+
+def test_a_read_waits_for_a_quota_no_longer_than_its_client_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers()
+    monkeypatch.setattr(Meter, "overdue", lambda _meter, _now: [])
+    answers = waiting_pop(brokers, brokers.leader)
+    with pytest.raises(Violation, match="a read waits for quotas no longer than its client expects"):
+        send_for(brokers, READ_HOLD_S + 2.0)
+    assert answers == []
+
+
+def send_for(brokers: Brokers, seconds: float) -> None:
+    """Have entries applied meanwhile."""
+    connection = brokers.connect(brokers.leader)
+    for _ in range(round(seconds * 10)):
+        brokers.send(connection, TOPIC)
+        brokers.run(0.1)

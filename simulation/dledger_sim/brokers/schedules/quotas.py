@@ -10,6 +10,7 @@ from dledger_broker.features.quotas.table import QuotaKind
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.quotas import Quota
+from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings
 
@@ -27,16 +28,7 @@ def read_that_two_leaders_hold() -> None:
     brokers = Brokers(BrokerSettings(forward_hold_ms=60_000))
     group, old = brokers.group, brokers.leader
     new, between = (name for name in group.nodes if name != old)
-    first = brokers.connect(old)
-    for _ in range(12):
-        brokers.send(first, TOPIC)
-    brokers.run(0.5)
-    quota = Quota(QuotaKind.TOPIC_READS, TOPIC, 1)
-    brokers.ask(first, RequestCode.PUT_QUOTA, {}, encode_body(quota))
-    brokers.run(0.5)
-    brokers.ask(first, RequestCode.POP_MESSAGE, _pop(4))
-    brokers.run(0.1)
-    waiting = brokers.ask(brokers.connect(between), RequestCode.POP_MESSAGE, _pop(1))
+    waiting = waiting_pop(brokers, between)
     brokers.run(WAITED_S)
     group.network.block(new, between)
     brokers.hand_over(new)
@@ -48,6 +40,20 @@ def read_that_two_leaders_hold() -> None:
     group.network.heal()
     brokers.run(READ_HOLD_S - WAITED_S + LATE_S)
     assert [answer and answer.code for answer in waiting] == [ResponseCode.SYSTEM_BUSY]
+
+
+def waiting_pop(brokers: Brokers, through: str) -> list[Answer | None]:
+    """Have a pop through a node wait for a quota: of one message a second, and six were popped just now."""
+    leader = brokers.connect(brokers.leader)
+    for _ in range(12):
+        brokers.send(leader, TOPIC)
+    brokers.run(0.5)
+    quota = Quota(QuotaKind.TOPIC_READS, TOPIC, 1)
+    brokers.ask(leader, RequestCode.PUT_QUOTA, {}, encode_body(quota))
+    brokers.run(0.5)
+    brokers.ask(leader, RequestCode.POP_MESSAGE, _pop(6))
+    brokers.run(0.1)
+    return brokers.ask(brokers.connect(through), RequestCode.POP_MESSAGE, _pop(1))
 
 
 def _pop(messages: int) -> dict[str, str]:
