@@ -63,7 +63,7 @@ class Machine:
     def run(self, program: str, *, die: bool = False) -> str:
         """Run a program as the node, which kills itself at the end if it is to die; what it printed."""
         command = self.command(textwrap.dedent(program) + DIE * die)
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert not done.stderr, done.stderr
         return done.stdout.strip()
 
@@ -95,7 +95,7 @@ def test_what_was_synced_stays_and_what_was_not_is_gone(machine):
 
 def test_a_node_without_the_shim_is_told_from_one_with_it(machine):
     """Faults of its disk would do nothing, and every run with them would be valid."""
-    subprocess.run(machine.command("pass"), check=True, timeout=30)
+    subprocess.run(machine.command("pass"), check=True, timeout=60)
     with pytest.raises(TargetError, match=f"{NODE} runs without the disk shim"):
         machine.control.require_shim()
     machine.run("pass")
@@ -121,7 +121,7 @@ def test_every_way_to_write_is_taken_back(machine):
 
 
 def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later(machine):
-    machine.control.hold("slow", [Rule("sync", delay_ms=300, part="-n0/data")])
+    machine.control.hold("slow", [Rule("sync", delay_ms=2000, part="-n0/data")])  # seen to begin on a busy machine, too
     machine.run(
         """
         NANOSLEEP = ("230", "115")  # x86-64, arm64
@@ -174,7 +174,7 @@ def test_what_a_failed_sync_left_is_lost_for_later_syncs_too_unless_it_is_writte
         with subprocess.Popen(command, env=machine.environment, **pipes) as process:
             assert process.stdout.readline() == "failed\n"
             machine.control.release("eio")
-            process.communicate("go on\n", timeout=30)
+            process.communicate("go on\n", timeout=60)
     assert machine.read("data") == (b"NEW bytes" if "NEW" in since else b"new bytes")
     machine.lose_power()
     assert machine.read("data") == left
@@ -315,7 +315,15 @@ def test_the_wall_clock_jumps_and_drifts_and_the_other_clock_does_not(machine):
     assert time.monotonic() - monotonic == pytest.approx(0, abs=20)
     machine.control.set_clock(drift_ppm=500_000)
     said = machine.run(
-        "a = time.time(); b = time.monotonic(); time.sleep(0.2); print((time.time() - a) / (time.monotonic() - b))"
+        """
+        def both():
+            while True:  # until nothing has come between the two
+                before, wall, after = time.monotonic(), time.time(), time.monotonic()
+                if after - before < 0.001:
+                    return wall, before
+        wall, monotonic = both(); time.sleep(0.2); wall_then, monotonic_then = both()
+        print((wall_then - wall) / (monotonic_then - monotonic))
+        """
     )
     assert float(said) == pytest.approx(1.5, abs=0.05)
 
@@ -323,7 +331,7 @@ def test_the_wall_clock_jumps_and_drifts_and_the_other_clock_does_not(machine):
 def test_other_processes_and_ignored_names_are_left_alone(machine):
     machine.run('os.mkdir("log"); os.pwrite(opened("log/broker.log"), b"line", 0)', die=True)
     command = [sys.executable, "-S", "-c", f"open('{machine.node}/identity', 'w').write('x')", str(machine.root)]
-    subprocess.run(command, env=machine.environment, check=True, timeout=30)
+    subprocess.run(command, env=machine.environment, check=True, timeout=60)
     machine.lose_power()
     assert (machine.read("log/broker.log"), machine.read("identity")) == (b"line", b"x")
 
