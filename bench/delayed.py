@@ -16,6 +16,7 @@ from tempfile import mkdtemp
 from typing import Final
 
 import click
+from msgspec.structs import replace
 
 from bench.cluster import BenchCluster, running_cluster
 from bench.compiler import build_generator
@@ -37,7 +38,8 @@ BODY: Final = b"x" * 100
 @click.option("--rate", default=2_000, show_default=True, help="Messages that are due in a second.")
 @click.option("--seconds", default=20, show_default=True, help="For so long that many are due; 0: not at all.")
 @click.option("--pending", default=1_000_000, show_default=True, help="Messages that wait; 0: measure lateness alone.")
-def main(rate: int, seconds: int, pending: int) -> None:
+@click.option("--plain", is_flag=True, help="The pending ones do not wait: what they take is no cost of waiting.")
+def main(*, rate: int, seconds: int, pending: int, plain: bool) -> None:
     """Measure lateness, then memory and a start."""
     stop_on_sigterm()
     directory = Path(mkdtemp(prefix="dledger-bench-"))
@@ -47,7 +49,7 @@ def main(rate: int, seconds: int, pending: int) -> None:
             if seconds:
                 asyncio.run(lateness(cluster, rate, seconds))
             if pending:
-                hold(cluster, pending)
+                hold(cluster, pending, replace(PENDING, delay_s=0) if plain else PENDING)
             if pending and seconds:
                 asyncio.run(lateness(cluster, rate, seconds))
     finally:
@@ -88,13 +90,13 @@ def _report(late_ms: Sequence[float]) -> None:
     print(f"lateness, ms: least {ordered[0]:.1f} {shares} most {ordered[-1]:.1f}", flush=True)
 
 
-def hold(cluster: BenchCluster, count: int) -> None:
-    """Have so many wait for a day, and start all nodes anew."""
+def hold(cluster: BenchCluster, count: int, load: Load) -> None:
+    """Have so many sent, and start all nodes anew."""
     before = _memory(cluster)
     result = run_load(
-        build_generator(), PENDING, port=cluster.leader().client_port, topic=TOPIC, seconds=1800, messages=count
+        build_generator(), load, port=cluster.leader().client_port, topic=TOPIC, seconds=1800, messages=count
     )
-    print(f"{count} delayed messages sent, {result.messages_per_s:,.0f}/s", flush=True)
+    print(f"{count} messages sent, delayed by {load.delay_s} s, {result.messages_per_s:,.0f}/s", flush=True)
     cluster.await_equal()
     time.sleep(5.0)  # what is still being written
     print(f"memory, MB: {before} before, {_memory(cluster)} with them", flush=True)
