@@ -19,7 +19,7 @@ from dledger.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -148,7 +148,8 @@ def load(wanted: str | None) -> NativePart | None:
 
 def _tell_of_panic(function: str, said: str) -> None:
     _logger.error(
-        "event=native_part_failed function=%s error=%r consequence='Python does what it fails at; told once'",
+        "event=native_part_failed function=%s error=%r "
+        "consequence='Python does it, or who waits is told that the outcome is unknown; told once'",
         function,
         said,
     )

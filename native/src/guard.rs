@@ -51,14 +51,14 @@ pub fn on_panic(tell: Py<PyAny>) {
     drop(before); // no object may end while the lock is held: what ends it is anybody's code
 }
 
-/// For tests: the next call of this function panics. Nothing but code of this process can ask for it.
+/// For tests: the next call of this function, or of this part of one, panics. Nothing but code of this process can ask for it.
 #[pyfunction]
 pub fn panic_at_next(function: String) {
     *lock(&ASKED) = function;
     IS_ASKED.store(true, Ordering::Relaxed);
 }
 
-fn panic_if_asked(function: &str) {
+pub fn panic_if_asked(function: &str) {
     if IS_ASKED.load(Ordering::Relaxed) && *lock(&ASKED) == function {
         IS_ASKED.store(false, Ordering::Relaxed);
         panic!("asked for by a test");

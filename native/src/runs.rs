@@ -4,6 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::guard::panic_if_asked;
 use crate::targets::Targets;
 
 /// A queue, its offset after the last record, the units.
@@ -53,14 +54,14 @@ impl Runs {
         Ok(&mut self.all[place])
     }
 
-    /// Tell all of them; the queues' staged offsets go on.
-    pub fn end<'py>(self, py: Python<'py>, targets: &Targets) -> PyResult<Vec<QueueRun<'py>>> {
-        let mut told = Vec::with_capacity(self.all.len());
-        for run in self.all {
-            let queue = targets.queues[run.queue].bind(py).clone();
-            queue.setattr(intern!(py, "staged_offset"), run.next_offset)?;
-            told.push((queue, run.next_offset, PyBytes::new(py, &run.units)));
-        }
-        Ok(told)
+    /// Tell all of them. The queues' staged offsets do not go on yet: if this fails at the last of them, the sends are
+    /// handed back, and offsets used for nothing would be a gap that no replica can apply.
+    pub fn end<'py>(self, py: Python<'py>, targets: &Targets) -> Vec<QueueRun<'py>> {
+        let tell = |run: Run| {
+            let units = PyBytes::new(py, &run.units);
+            panic_if_asked("the end of encode");
+            (targets.queues[run.queue].bind(py).clone(), run.next_offset, units)
+        };
+        self.all.into_iter().map(tell).collect()
     }
 }

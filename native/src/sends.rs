@@ -286,7 +286,7 @@ impl SendRun {
             Ok(())
         })?;
         (self.answers, self.answer_ends) = (answers, answer_ends);
-        Ok((records, runs.end(py, &self.targets)?))
+        Ok((records, runs.end(py, &self.targets)))
     }
 
     fn all_answers<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Answers<'py>>, Vec<Bound<'py, PyAny>>)> {

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dledger import native_part
+
 
 @pytest.fixture(autouse=True)
 def no_panics() -> Iterator[None]:
@@ -15,7 +17,8 @@ def no_panics() -> Iterator[None]:
     if importlib.util.find_spec("dledger_native") is None:
         yield
         return
-    panics: list[tuple[str, str]] = []
-    importlib.import_module("dledger_native").on_panic(lambda function, said: panics.append((function, said)))
+    native, panics = importlib.import_module("dledger_native"), list[tuple[str, str]]()
+    native.on_panic(lambda function, said: panics.append((function, said)))
     yield
+    native.on_panic(native_part._tell_of_panic)
     assert not panics

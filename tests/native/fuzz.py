@@ -234,6 +234,8 @@ def compare_sends(data: bytes) -> int:
             taken = len(frames) if run.count == len(frames) else taken
             assert taken == run.count
             records, runs = run.encode(777, 9, b"storehos", b"0A000001")
+            for queue, next_offset, _ in runs:
+                queue.staged_offset = next_offset
             answers, silent = run.answers()
             replies = [frame for _, some in answers for frame in some]
         else:

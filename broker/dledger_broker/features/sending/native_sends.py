@@ -88,7 +88,11 @@ class NativeSends:
         run, self._run = self._run, None
         if run is None or not run.count:
             return []
-        targets, deleting = run.targets(), self._machine.proposals.topic_deleting
+        try:
+            targets = run.targets()
+        except self._native.Panicked:
+            return _requests_of(run)
+        deleting = self._machine.proposals.topic_deleting
         if any(target.dropped or deleting(target.topic) for target, _, _ in targets) or self._quotas.limits(
             target.topic for target, _, _ in targets
         ):
@@ -145,6 +149,8 @@ class NativeSendUnit:
         """The unit's records, of which the first byte will stand at `position`."""
         run = known(self._run, "a unit is encoded before it is answered")
         records, self.runs = run.encode(position, now_ms, store_host, id_prefix)
+        for queue, next_offset, _ in self.runs:  # nothing can fail any more, and the sends be handed back
+            queue.staged_offset = next_offset
         self.extent = (position, position + len(records))
         return [records]
 

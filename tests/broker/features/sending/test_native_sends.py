@@ -360,11 +360,14 @@ def test_sends_to_many_topics_of_a_turn_ask_for_each_once(staged: Staged) -> Non
     assert [queue.queue_id for queue, _, _ in runs] == [0], "all of them are the one topic's queue"
 
 
-@pytest.mark.parametrize("function", ["send", "encode"])
+END = "the end of encode"
+
+
+@pytest.mark.parametrize(("function", "at"), [*((one, one) for one in ("send", "encode", "targets")), ("encode", END)])
 def test_a_fault_of_the_native_part_has_python_store_the_sends(
-    staged: Staged, faults: list[str], function: str
+    staged: Staged, faults: list[str], function: str, at: str
 ) -> None:
-    native.panic_at_next(function)
+    native.panic_at_next(at)
     staged.send(staged.frame(b"1"), staged.frame(b"2", flag=2), staged.frame(b"3"))
     staged.broker.settle()
     staged.send(staged.frame(b"4"))
