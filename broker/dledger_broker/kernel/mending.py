@@ -29,6 +29,8 @@ from dledger_remoting.errors import RecordError
 
 BLOCK_BYTES: Final = 1 << 20
 """How much of the log is read at a time."""
+SHARE: Final = 0.25
+"""The part of a core that reading a long piece of the log may take."""
 REST_S: Final = 5.0
 """How long a node leaves a queue alone that it could not mend."""
 
@@ -62,6 +64,7 @@ class QueueMending:
         self._reader = reader
         self.noticed = self.mended = self.restarts = 0
         self._rotten: dict[tuple[str, int], _Rot] = {}
+        self._resting: set[tuple[str, int]] = set()
         self._has_rotten = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +92,7 @@ class QueueMending:
         Returns the error to answer with: `NotLeaderError` where another node is the leader, else `BeingMendedError`.
         """
         self.noticed += 1
-        if (topic, queue_id) not in self._rotten:
+        if (topic, queue_id) not in self._rotten and (topic, queue_id) not in self._resting:
             self._rotten[topic, queue_id] = _Rot(begin, end)
             self._has_rotten.set()
             path = queue_directory(topic, queue_id)
@@ -115,7 +118,8 @@ class QueueMending:
                 _logger.warning("event=rot_mended path=%s consequence='%d units written anew'", path, written)
             else:
                 _logger.warning("event=rot_stays path=%s offset=%d error=%r", path, rot.begin, error)
-                await slept(self._env, REST_S)
+                self._resting.add((topic, queue_id))
+                self._env.call_later(REST_S, partial(self._resting.discard, (topic, queue_id)))
             self._rotten.pop((topic, queue_id), None)
 
     async def _run(self) -> None:
@@ -135,6 +139,7 @@ class QueueMending:
         cuts = await log.cuts(start, start + 1, log.segment_bytes)
         position = cuts[0].position if cuts else start
         while position < stop:
+            started = self._env.now()
             position, data = await self._reader.block(position, BLOCK_BYTES)
             scan = partial(_units_in, data, position, topic, queue_id)
             runs, position = await called_back(partial(self._env.run_blocking, BACKGROUND, scan))
@@ -142,6 +147,8 @@ class QueueMending:
                 written += await self._write(
                     queue, max(low + 1, offset), min(high, offset + len(units) // UNIT_BYTES), offset, units
                 )
+            if position < stop:
+                await slept(self._env, (self._env.now() - started) * (1 / SHARE - 1))
         return written
 
     async def _write(self, queue: QueueState, begin: int, end: int, offset: int, units: bytes) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from dledger.errors import NotLeaderError
 from dledger_broker.errors import BeingMendedError
+from dledger_broker.kernel.mending import REST_S
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.testing.environment import START_MS
 from dledger_broker.views.units import UNIT, UNIT_BYTES
@@ -251,6 +252,11 @@ def test_what_the_log_cannot_tell_stays_and_is_tried_again(broker, caplog):
         broker.run(broker.machine.mending.mend_noticed())
     assert "event=rot_stays" in caplog.text
     broker.log.data[position + size - 1] ^= 1
+    with pytest.raises(BeingMendedError):
+        pulled(broker, ROTTEN, 1)
+    broker.run(broker.machine.mending.mend_noticed())
+    assert broker.machine.mending.mended == 0
+    broker.env.advance(REST_S)
     with pytest.raises(BeingMendedError):
         pulled(broker, ROTTEN, 1)
     mended(broker)
