@@ -55,6 +55,13 @@ def pop_retry_topic(group: str, topic: str, retry: Retry) -> str:
     return f"{RETRY_PREFIX}{group}{'_' if retry is Retry.V1 else '+'}{topic}"
 
 
+def group_of_retry_topic(name: str) -> str:
+    """The group whose retry topic this is, of the first form as clients make it or of the second form: no group's name
+    has a `+`.
+    """
+    return name.removeprefix(RETRY_PREFIX).partition("+")[0]
+
+
 class CheckPoint(msgspec.Struct, frozen=True):
     """The check point of one message; see the module."""
 

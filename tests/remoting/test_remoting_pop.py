@@ -11,6 +11,7 @@ from dledger_remoting.integers import MAX_INT32, MAX_INT64
 from dledger_remoting.pop import (
     CheckPoint,
     Retry,
+    group_of_retry_topic,
     message_offset_info,
     order_count_info,
     parse_check_point,
@@ -52,6 +53,10 @@ def test_garbage_is_no_check_point_or_one(text: str) -> None:
 def test_retry_topics_have_two_forms() -> None:
     names = [pop_retry_topic("g", "t", retry) for retry in Retry]
     assert names == ["t", "%RETRY%g_t", "%RETRY%g+t"]
+
+
+def test_a_retry_topic_tells_its_group_where_no_other_one_can_have_it() -> None:
+    assert [group_of_retry_topic(f"%RETRY%{rest}") for rest in ("g", "g_t", "g+t", "g+t+u")] == ["g", "g_t", "g", "g"]
 
 
 def test_places_are_told_as_rocketmq_tells_them() -> None:

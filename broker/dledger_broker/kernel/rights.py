@@ -4,8 +4,8 @@ A route names its rights, and all of them are asked for. A right is on resources
 or in its body, or on what its handler finds later (`LATER`), which then asks for it by itself. A route that names
 none is for administrators, so that nobody opens a code by forgetting it.
 
-The topics of a consumer group, `%RETRY%` and `%DLQ%`, count as their group: who may consume as the group may have a
-message come again, and nobody else may read what it could not handle.
+The topics of a consumer group, `%RETRY%group`, `%RETRY%group+topic` and `%DLQ%group`, count as their group: who may
+consume as the group may have a message come again, and nobody else may read what it could not handle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.headers import SendMessageHeader
-from dledger_remoting.topics import DLQ_PREFIX, RETRY_PREFIX, is_dead_letter_topic, is_retry_topic
+from dledger_remoting.pop import group_of_retry_topic
+from dledger_remoting.topics import DLQ_PREFIX, is_dead_letter_topic, is_retry_topic
 
 
 class Action(StrEnum):
@@ -54,7 +55,7 @@ class Demand(NamedTuple):
         if self.kind is not ResourceKind.TOPIC:
             return self
         if is_retry_topic(self.name):
-            group = self.name.removeprefix(RETRY_PREFIX)
+            group = group_of_retry_topic(self.name)
         elif is_dead_letter_topic(self.name):
             group = self.name.removeprefix(DLQ_PREFIX)
         else:

@@ -130,6 +130,26 @@ def test_the_retry_topic_of_another_group_takes_a_right_on_that_group(broker: Se
     refused(client, who, 310, send_ext("%RETRY%other", a="CG"), "User:app has no permission to access Group:other from")
 
 
+@pytest.mark.parametrize("retry", ["%RETRY%secret", "%RETRY%secret+orders", "%DLQ%secret"])
+@pytest.mark.parametrize("first", ["Allow", "Deny"])
+def test_a_rule_on_a_group_is_one_on_its_retry_and_dead_letter_topics(
+    broker: ServedBroker, client: FakeClient, first: str, retry: str
+) -> None:
+    who = make_account(broker, "app")
+    rules = {"Allow": ("Group:*", "Allow"), "Deny": ("Group:secret", "Deny")}
+    for name in (first, *(rules.keys() - {first})):
+        resource, decision = rules[name]
+        allow(broker, "app", resource, "Sub", "Get", decision=decision)
+    allow(broker, "app", "Topic:*", "Sub", "Get")
+    broker.memory.create_topic(retry)
+    pulled = pull_ext(retry, consumerGroup="mine")
+    for code in (11, 361):
+        refused(client, who, code, pulled, "User:app has no permission to access Group:secret from")
+    for code in (12, 29, 30, 31):
+        asked = {"topic": retry, "queueId": "0", "key": "k", "timestamp": "0", "offset": "0"}
+        refused(client, who, code, asked, "User:app has no permission to access Group:secret from")
+
+
 def test_there_is_one_line_for_each_refusal_and_no_secret_in_it(
     broker: ServedBroker, client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
