@@ -210,7 +210,7 @@ class PopRequests(Part):
             header.init_mode,
             header.order,
             attempt_id if header.order else "",
-            self._shared_names.may_read(request, header.consumer_group, header.topic),
+            self._shared_names.may_read(header.consumer_group, header.topic),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -380,7 +380,7 @@ class PopRequests(Part):
             return
         group, topic = header.consumer_group, header.topic
         ask = question_of(group, topic, header.queue_id, header.max_msg_nums)
-        ask = ask._replace(reads_v1=self._shared_names.may_read(request, group, topic))
+        ask = ask._replace(reads_v1=self._shared_names.may_read(group, topic))
         choice = self._chooser.choose(ask, read, is_question=True)
         taken = [each for each in choice.taken if each.records]
         if choice.cold and (read is None or not taken):
@@ -408,7 +408,7 @@ class PopRequests(Part):
             return
         group, topic = header.consumer_group, header.topic
         ask = question_of(group, topic, header.queue_id, 1, is_ordered=header.order)
-        ask = ask._replace(reads_v1=self._shared_names.may_read(request, group, topic))
+        ask = ask._replace(reads_v1=self._shared_names.may_read(group, topic))
 
         def answer(*, has_message: bool, is_full: bool = False) -> None:
             request.respond(ext=encode_ext(NotificationResponseHeader(has_message, is_full)))

@@ -26,7 +26,6 @@ from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import Found, PopReads, Wanted
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
-from dledger_broker.features.retries.records import topic_of
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
@@ -285,8 +284,9 @@ class Revivals:
             return dead_letter_topic(group)
         avoids_v1 = self._shared_names.are_unsafe
         if is_retry_topic(queue.key.topic):
-            is_moved = avoids_v1 and queue.key.topic == pop_retry_topic(group, topic_of(record), Retry.V1)
-            return pop_retry_topic(group, topic_of(record), Retry.V2) if is_moved else queue.key.topic
+            # Not the topic that the record tells of: who sent it to the retry topic by itself has chosen that.
+            popped = self._shared_names.popped_topic(group, queue.key.topic) if avoids_v1 else None
+            return queue.key.topic if popped is None else pop_retry_topic(group, popped, Retry.V2)
         retry = Retry.V2 if self._takes_v2 or avoids_v1 else Retry.V1
         return pop_retry_topic(group, queue.key.topic, retry)
 

@@ -1,8 +1,13 @@
 """Retry topics that several groups may have: `%RETRY%a_b_c` is that of `a` in `b_c`, of `a_b` in `c`, and of `a_b_c`.
 
 Without access control who pops gets what comes again in it, whoever it was popped by, as with RocketMQ. With it nothing
-more is written there: who may make a group could take such a name, and then read what comes again for another one, or
-hold it up. What was written there before is popped only by who may consume as each of the groups that have the topic.
+more is written there by pops: who may make a group could take such a name, and then read what comes again for another
+one, or hold it up. What was written there before is popped while no other group has the name, whatever rights its
+consumer has.
+
+1. `a_b` pops topic `c` as an account that may consume as every group. 2. Another account may consume as `a_b_c`, and so
+may send to its retry topic. 3. Shown to the first account as a message of `c`, that would be published there without
+the right.
 """
 
 from __future__ import annotations
@@ -12,8 +17,7 @@ from collections.abc import Iterator
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.requests import Request
-from dledger_broker.kernel.rights import Action, Demand, ResourceKind
+from dledger_remoting.pop import Retry, pop_retry_topic
 
 
 class SharedNames:
@@ -28,12 +32,16 @@ class SharedNames:
         """Whether nothing may be written there any more."""
         return self._access.is_on
 
-    def may_read(self, request: Request, group: str, topic: str) -> bool:
-        """Whether who asks may have what comes again there for all its groups."""
-        return not self.are_unsafe or all(
-            self._access.allows(request, Demand((Action.SUB,), ResourceKind.GROUP, other))
-            for other in self._others(group, topic)
-        )
+    def may_read(self, group: str, topic: str) -> bool:
+        """Whether a pop may take what lies there for what comes again to the group."""
+        return not self.are_unsafe or not any(self._others(group, topic))
+
+    def popped_topic(self, group: str, name: str) -> str | None:
+        """The topic that a group pops and whose retry topic of the older name this is; None if it is none, or if the
+        topic is gone.
+        """
+        topic = name.removeprefix(pop_retry_topic(group, "", Retry.V1))
+        return None if topic == name or self._machine.topic(topic) is None else topic
 
     def _others(self, group: str, topic: str) -> Iterator[str]:
         """The other groups that have a retry topic of this name."""

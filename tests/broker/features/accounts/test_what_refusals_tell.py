@@ -107,13 +107,11 @@ def with_a_shared_name() -> tuple[ServedBroker, Credentials]:
 def test_what_comes_again_for_one_group_is_not_popped_by_another_that_has_the_same_retry_topic(code: int) -> None:
     broker, who = with_a_shared_name()
     ext = pop_ext("b_c", consumerGroup="a", pollTime="0", initMode="0")
-    for group in ("a_b", "a_b_c"):
+    for group in ("a", "a_b", "a_b_c"):
+        allow(broker, "app", f"Group:{group}", "Sub")
         answer = call(broker.client(), who, code, ext)
         assert b"of a_b" not in answer.body
         assert answer.ext.get("hasMsg", "false") == "false"
-        allow(broker, "app", f"Group:{group}", "Sub")
-    answer = call(broker.client(), who, code, ext)
-    assert b"of a_b" in answer.body or answer.ext.get("hasMsg") == "true"
 
 
 def test_a_node_without_the_key_file_serves_nobody_once_there_are_accounts(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.pop import Retry, pop_retry_topic
 from dledger_remoting.properties import RETRY_TOPIC, format_properties
 from dledger_remoting.signatures import Credentials, signed
@@ -88,19 +89,53 @@ def test_what_comes_again_is_nothing_that_a_group_of_the_same_name_can_pull_or_p
         assert call(client, other, 11, pull_ext(topic, consumerGroup="a_b_c")).code == code
 
 
-def test_what_came_again_before_there_was_access_control_comes_again_by_the_other_name(broker: ServedBroker) -> None:
-    who = with_consumer(broker)
-    allow(broker, "consumer", "Group:a_b_c", "Sub")
+def with_a_message_from_before(broker: ServedBroker, properties: dict[str, str] | None = None) -> None:
+    """A message of topic c that came again to group a_b while there was no access control."""
     broker.memory.create_topic(OLD_NAME)
+    text = format_properties(properties or {}).encode()
+    record = NewRecord(topic=OLD_NAME, queue_id=0, body=b"old", properties=text, born_ms=0, born_host=bytes(8))
+    broker.service.writer.write([record], done=lambda _: None)
+    broker.settle()
+
+
+@pytest.mark.parametrize("tells_of", [TOPIC, "elsewhere", None])
+def test_what_came_again_before_there_was_access_control_comes_again_by_the_other_name(
+    broker: ServedBroker, tells_of: str | None
+) -> None:
+    """Whatever topic the record tells of: a record that was sent to the retry topic may tell of any."""
+    who = with_consumer(broker)
+    with_a_message_from_before(broker, {RETRY_TOPIC: tells_of} if tells_of else {})
     client = broker.client()
-    copy = send_ext(OLD_NAME, properties=format_properties({RETRY_TOPIC: TOPIC}))
-    assert call(client, who, 310, copy, b"old").code == 0
     (old,) = popped(client, who)
     assert (old.body, old.topic, old.point.retry) == (b"old", TOPIC, Retry.V1)
     wait(broker, HIDDEN_S + 1)
     (again,) = popped(client, who)
     assert (again.body, again.topic, again.point.retry) == (b"old", TOPIC, Retry.V2)
+    assert broker.memory.queue(OLD_NAME).next_offset == 1
     assert call(client, who, ACK, ack_ext(again, GROUP)).code == FOUND
+
+
+def test_what_is_sent_to_the_retry_topic_of_one_group_is_popped_by_no_other(broker: ServedBroker) -> None:
+    """Shown as a message of topic c, it would be published there by who may not publish."""
+    victim, sender = make_account(broker, "victim"), make_account(broker, "sender")
+    allow(broker, "victim", "Group:*", "Sub")
+    allow(broker, "victim", f"Topic:{TOPIC}", "Sub")
+    allow(broker, "sender", "Group:a_b_c", "Sub")
+    client = broker.client()
+    properties = format_properties({RETRY_TOPIC: TOPIC})
+    assert call(client, sender, 310, send_ext(OLD_NAME, properties=properties), b"false").code == 0
+    assert popped(client, victim) == []
+
+
+@pytest.mark.parametrize("other", ["a", "a_b_c"])
+def test_what_lies_in_a_retry_topic_of_several_groups_is_popped_by_none_of_the_pairs(
+    broker: ServedBroker, other: str
+) -> None:
+    who = with_consumer(broker)
+    allow(broker, "consumer", "Group:*", "Sub")
+    with_a_message_from_before(broker, {RETRY_TOPIC: TOPIC})
+    with_group(broker, other)
+    assert popped(broker.client(), who) == []
 
 
 @pytest.mark.parametrize("code", [ACK, CHANGE])
