@@ -28,7 +28,7 @@ import msgspec
 
 from .errors import InvalidParameter
 from .integers import MAX_INT32, MAX_INT64
-from .topics import RETRY_PREFIX
+from .topics import RETRY_PREFIX, is_retry_topic, validate_group, validate_topic
 
 ORDERED_REVIVE_QUEUE: Final = 999
 """Stands for the revive queue of messages that are popped in order."""
@@ -60,6 +60,18 @@ def group_of_retry_topic(name: str) -> str:
     has a `+`.
     """
     return name.removeprefix(RETRY_PREFIX).partition("+")[0]
+
+
+def validate_stored_topic(name: str) -> None:
+    """Raise `InvalidParameter` if brokers can have no topic of this name. A retry topic of the second form can be
+    deleted, but only brokers make one.
+    """
+    _, plus, topic = name.partition("+")
+    if plus and is_retry_topic(name):
+        validate_group(group_of_retry_topic(name))
+        validate_topic(topic)
+    else:
+        validate_topic(name)
 
 
 class CheckPoint(msgspec.Struct, frozen=True):

@@ -134,6 +134,8 @@ def test_pins_are_listed_and_released():
 def test_what_is_not_there_is_neither_deleted_nor_released():
     for words, error in (
         (("topic", "delete", "order"), "Error: topic 'order' does not exist"),
+        (("topic", "delete", "%RETRY%g+orders"), "Error: topic '%RETRY%g+orders' does not exist"),
+        (("topic", "describe", "%RETRY%g+orders"), "Error: topic '%RETRY%g+orders' does not exist"),
         (("group", "delete", "nobody"), "there is no consumer group 'nobody'"),
         (("pin", "release", "hourly"), "there is no pin 'hourly'; there is nightly on broker-a"),
         (

@@ -18,6 +18,7 @@ from dledger_remoting.pop import (
     parse_start_offset_info,
     pop_retry_topic,
     start_offset_info,
+    validate_stored_topic,
 )
 from dledger_remoting.pop_bodies import BatchAck, bits_of, decode_batch_ack, encode_batch_ack
 
@@ -57,6 +58,19 @@ def test_retry_topics_have_two_forms() -> None:
 
 def test_a_retry_topic_tells_its_group_where_no_other_one_can_have_it() -> None:
     assert [group_of_retry_topic(f"%RETRY%{rest}") for rest in ("g", "g_t", "g+t", "g+t+u")] == ["g", "g_t", "g", "g"]
+
+
+@pytest.mark.parametrize("name", ["t", "%RETRY%g", "%DLQ%g", "%RETRY%g_t", "%RETRY%g+t", "%RETRY%g+%RETRY%g"])
+def test_names_that_stored_topics_can_have(name: str) -> None:
+    validate_stored_topic(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a+b", "%DLQ%g+t", "%RETRY%g+", "%RETRY%+t", "%RETRY%g+t+u", "%RETRY%g+" + "t" * 128]
+)
+def test_names_that_no_stored_topic_can_have(name: str) -> None:
+    with pytest.raises(InvalidParameter):
+        validate_stored_topic(name)
 
 
 def test_places_are_told_as_rocketmq_tells_them() -> None:

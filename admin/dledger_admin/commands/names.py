@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.pop import validate_stored_topic
 from dledger_remoting.topics import validate_group, validate_topic
 
 from .completing import consumer_groups, topics
@@ -39,4 +40,5 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # older versions, which 
 
 
 TOPIC = Name("topic", validate_topic, topics)
+STORED_TOPIC = Name("topic", validate_stored_topic, topics)
 CONSUMER_GROUP = Name("group", validate_group, consumer_groups)

@@ -24,7 +24,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import REGISTRATION_SECONDS, registered_groups, with_admin
-from .names import TOPIC
+from .names import STORED_TOPIC, TOPIC
 from .options import broker_groups_option, namesrv_option
 
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
@@ -173,7 +173,7 @@ def _settings(group: str, now: TopicConfig | None, queues: int | None, permissio
 
 @topic.command()
 @namesrv_option
-@click.argument("name", type=TOPIC)
+@click.argument("name", type=STORED_TOPIC)
 @output_option
 def delete(namesrv: str, name: str, output: str) -> None:
     """Delete a topic with all its messages; one that does not exist is an error."""
@@ -211,7 +211,7 @@ async def application_topics(admin: Admin) -> list[str]:
 
 @topic.command()
 @namesrv_option
-@click.argument("name", type=TOPIC)
+@click.argument("name", type=STORED_TOPIC)
 @output_option
 def describe(namesrv: str, name: str, output: str) -> None:
     """Show a topic's settings, and the offsets that each queue keeps."""

@@ -30,8 +30,9 @@ from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, TopicNotExist
 from dledger_remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader, decode_ext
+from dledger_remoting.pop import validate_stored_topic
 from dledger_remoting.registration import TopicConfigSerializeWrapper
-from dledger_remoting.topics import TopicConfig, is_system_topic, validate_topic
+from dledger_remoting.topics import TopicConfig, is_system_topic
 
 
 class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
@@ -141,7 +142,8 @@ class TopicRequests(Part):
         name = decode_ext(DeleteTopicHeader, request.ext).topic
         if not name.strip():
             raise InvalidParameter("The specified topic is blank.")
-        validate_topic(name)
+        if name not in self._machine.state.topics:
+            validate_stored_topic(name)
         if is_system_topic(name):
             raise InvalidParameter(f"The topic[{name}] is conflict with system topic, it cannot be deleted")
         self._machine.proposals.delete_topic(name, self._finish_topics(request, []))

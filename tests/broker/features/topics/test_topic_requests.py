@@ -112,6 +112,31 @@ def test_attributes_do_not_grow_from_change_to_change(client: FakeClient) -> Non
     assert client.call(17, {**TOPIC, "attributes": "-a,+b=" + "x" * 4000}).code == 0
 
 
-@pytest.mark.parametrize(("topic", "code"), [("", 29), (" ", 29), ("SCHEDULE_TOPIC_XXXX", 29)])
-def test_a_system_topic_is_not_deleted(client: FakeClient, topic: str, code: int) -> None:
+@pytest.mark.parametrize("topic", ["%RETRY%CG+orders", "%RETRY%CG", "%DLQ%CG", "of an earlier build"])
+def test_a_topic_that_is_there_can_be_deleted_whatever_its_name(
+    broker: ServedBroker, client: FakeClient, topic: str
+) -> None:
+    broker.memory.create_topic(topic)
+    assert client.call(215, {"topic": topic}).code == 0
+    assert topic not in broker.memory.machine.state.topics
+
+
+def test_the_deletion_of_a_retry_topic_can_be_repeated(client: FakeClient) -> None:
+    assert client.call(215, {"topic": "%RETRY%CG+orders"}).code == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("", 29),
+        (" ", 29),
+        ("SCHEDULE_TOPIC_XXXX", 29),
+        ("rmq_sys_wheel_timer", 29),
+        ("a+b", 29),
+        ("%RETRY%CG+", 29),
+        ("%RETRY%+orders", 29),
+        ("%RETRY%CG+or+ders", 29),
+    ],
+)
+def test_neither_a_system_topic_is_deleted_nor_what_can_be_none(client: FakeClient, topic: str, code: int) -> None:
     assert client.call(215, {"topic": topic}).code == code
