@@ -110,6 +110,7 @@ class FireTimersInTime:
     def _look(self, handle: JobHandle) -> None:
         now_ms = self._now_ms()
         if not self._table.total.rows:
+            self._due_ms = None  # the log had no room for the last one, and then it was recalled
             handle.call_later(IDLE_LOOK_S, partial(self._look, handle))
         elif now_ms is None or self._in_flight.fires:
             handle.call_later(LOOK_S, partial(self._look, handle))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.errors import LogFullError
 from dledger_remoting.properties import TIMER_DELAY_MS
 from dledger_sim.brokers.schedules.brokers import TOPIC
 from tests.broker.features.delay.delayed_brokers import Delayed
@@ -37,6 +38,24 @@ def test_it_is_not_late_once_it_is_delivered() -> None:
     delayed.send(1_000)
     delayed.brokers.run(1.5)
     assert delayed.due_messages.fires.late_ms == 0
+
+
+def test_what_was_recalled_while_the_log_had_no_room_for_it_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object, **__: object) -> None:
+        raise LogFullError("the disk is full")
+
+    delayed = Delayed()
+    operation, handle = delayed.send_with_handle(1_000)
+    fires = delayed.due_messages.fires
+    with monkeypatch.context() as patched:
+        patched.setattr(fires._handle, "write", is_full)
+        delayed.brokers.run(2.0)
+        assert fires.late_ms > 500
+        answers = delayed.recall(operation, handle)
+        delayed.brokers.run(1.0)
+    assert [answer.code for answer in answers if answer] == [0]
+    assert [table.total.rows for table in delayed.tables()] == [0, 0, 0]
+    assert fires.late_ms == 0
 
 
 def test_a_level_is_a_delay() -> None:
