@@ -358,9 +358,10 @@ class Dispatcher:
                 exc_info=error,
             )
         self._counters.errors += 1
-        if isinstance(answer, OutcomeUnknown):
+        is_unknown = request.unsure or isinstance(answer, OutcomeUnknown)
+        if is_unknown:
             self._counters.outcomes_unknown += 1
-        if request.code in SENDS and isinstance(error, LogError | OutcomeUnknown):
+        if request.code in SENDS and (is_unknown or isinstance(error, LogError)):
             self._counters.sends_failed += 1
         request.fail(answer)
 

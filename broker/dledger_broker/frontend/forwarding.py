@@ -36,6 +36,7 @@ from dledger.net.errors import PeerError
 from dledger.net.requests import MAX_DATA_BYTES, RequestChannel
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -211,16 +212,17 @@ class Forwarder:
         try:
             request.decoded()
         except FrameError as error:  # it was read by the short way, which passes over what nobody can read
-            request.fail(error)
+            self._fail(request, error)
             return
         if self._is_kept(request):
             leader = self._group.leader_address
-            request.fail(
+            self._fail(
+                request,
                 self._group.not_leader(
                     f"{leader} leads the group, not this node"
                     if leader
                     else "this node does not lead the group and knows of no leader, as while most of its nodes are down"
-                )
+                ),
             )
             return
         if request.sequence == 0:
@@ -251,7 +253,7 @@ class Forwarder:
         try:
             self._handling.require_understood(request.code, leader)
         except SystemBusy as error:
-            request.fail(error)
+            self._fail(request, error)
             return True
         envelope = Envelope(
             origin.key,
@@ -267,11 +269,12 @@ class Forwarder:
         )
         data = _encode_envelope(envelope)
         if len(data) > MAX_DATA_BYTES:
-            request.fail(
+            self._fail(
+                request,
                 MessageIllegal(
                     f"a request of {len(request.header) + len(request.body)} bytes is too large to be passed on to the "
                     "leader: send it there, or send less at once"
-                )
+                ),
             )
             return True
         effect = self._handling.route(request.code).effect
@@ -308,7 +311,7 @@ class Forwarder:
                 if refusal is None:
                     origin.answer((memoryview(answer)[1:],))
                 else:
-                    request.fail(refusal)
+                    self._fail(request, refusal)
             else:
                 origin.settle()
 
@@ -321,19 +324,21 @@ class Forwarder:
             self._counters.forward_repeats += 1
             self._hold(request)
         elif effect.changes:
-            self._counters.outcomes_unknown += 1
-            request.fail(OutcomeUnknown(f"the leader did not answer, the request may have taken effect: {error}"))
+            self._fail(
+                request, OutcomeUnknown(f"the leader did not answer, the request may have taken effect: {error}")
+            )
         else:
-            request.fail(self._group.not_leader(f"the leader did not answer: {error}"))
+            self._fail(request, self._group.not_leader(f"the leader did not answer: {error}"))
 
     def _hold(self, request: Request) -> None:
         size = len(request.header) + len(request.body)
         if self._closed:
-            request.fail(self._group.not_leader("this node is stopping"))
+            self._fail(request, self._group.not_leader("this node is stopping"))
         elif self._waiting_bytes + size > self._limits.max_forward_bytes:
             self._counters.max_forward_bytes += 1
-            request.fail(
-                SystemBusy(f"[OVERLOAD]{self._waiting_bytes} bytes of requests wait for a leader, try again later")
+            self._fail(
+                request,
+                SystemBusy(f"[OVERLOAD]{self._waiting_bytes} bytes of requests wait for a leader, try again later"),
             )
         else:
             self._counters.forward_held += 1
@@ -362,7 +367,7 @@ class Forwarder:
             origin.forwards -= 1
             if now - request.received >= hold_s:
                 self._counters.forward_expired += 1
-                request.fail(self._group.not_leader(f"no leader within {self._limits.forward_hold_ms} ms"))
+                self._fail(request, self._group.not_leader(f"no leader within {self._limits.forward_hold_ms} ms"))
             elif left and origin.key not in blocked and self._hand_on(request):
                 left -= 1
             else:
@@ -391,7 +396,15 @@ class Forwarder:
         expired, self._waiting = self._waiting[:count], self._waiting[count:]
         for request in expired:
             request.origin.forwards -= 1
-            request.fail(self._group.not_leader(why))
+            self._fail(request, self._group.not_leader(why))
+
+    def _fail(self, request: Request, error: RemotingError) -> None:
+        """Answer with an error; nothing that this node knows of has been stored."""
+        if request.unsure or isinstance(error, OutcomeUnknown):
+            self._counters.outcomes_unknown += 1
+            if request.code in SENDS:
+                self._counters.sends_failed += 1
+        request.fail(error)
 
     # ---------------------------------------------------------------- the leader
 

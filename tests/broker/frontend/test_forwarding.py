@@ -639,3 +639,38 @@ def test_a_send_to_the_nodes_own_port_is_not_sent_again(node: Node) -> None:
     node.forwarder.pass_on(node.client.request(1, node.env.now(), RequestCode.SEND_BATCH_MESSAGE, **ext))
     node.channel.sent[0][2](PeerGoneError("n2"))
     assert node.client.answers[0].ext["outcome"] == "unknown"
+
+
+def test_sends_of_unknown_outcome_count_as_failed(node: Node) -> None:
+    """Whether the first leader says nothing, or none comes after it, or the next one refuses, or this node does."""
+    node.leader_is("n2")
+    node.forwarder.pass_on(node.client.request(1, node.env.now(), code=RequestCode.SEND_MESSAGE_V2))
+    node.forwarder.pass_on(node.client.request(2, node.env.now(), code=RequestCode.UPDATE_CONSUMER_OFFSET))
+    for opaque in (3, 4):
+        pass_on_alias_send(node, opaque)
+    node.leader_is(None)
+    for place in range(4):
+        node.channel.sent[place][2](PeerGoneError("n2"))
+    assert (node.counters.outcomes_unknown, node.counters.sends_failed) == (2, 1)
+    node.env.advance(1.0)
+    node.leader_is("n3")
+    node.answer(4, encode_command(RemotingCommand(ResponseCode.SYSTEM_BUSY, opaque=3, flag=1, remark="[OVERLOAD]")))
+    node.channel.sent[5][2](PeerGoneError("n3"))
+    node.leader_is(None)
+    node.env.advance(5.0)
+    assert [answer.ext["outcome"] for answer in node.client.answers] == ["unknown"] * 4
+    assert (node.counters.outcomes_unknown, node.counters.sends_failed) == (4, 3)
+
+
+def test_a_send_that_was_stored_at_the_second_attempt_or_never_handed_on_is_of_no_unknown_outcome(node: Node) -> None:
+    node.leader_is("n2")
+    pass_on_alias_send(node, 1)
+    node.leader_is(None)
+    node.channel.sent[0][2](PeerGoneError("n2"))
+    node.leader_is("n3")
+    node.answer(1, success(1))
+    node.leader_is(None)
+    pass_on_alias_send(node, 2)
+    node.env.advance(5.0)
+    assert [answer.code for answer in node.client.answers] == [0, 14]
+    assert (node.counters.outcomes_unknown, node.counters.sends_failed) == (0, 0)
