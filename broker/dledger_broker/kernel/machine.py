@@ -27,7 +27,7 @@ import msgspec
 
 from dledger.environment import Environment, called_back
 from dledger.errors import LogFullError, NotLeaderError
-from dledger.invariants import invariant, known
+from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
@@ -171,7 +171,8 @@ class BrokerMachine:
     @property
     def log(self) -> Log:
         """The attached node."""
-        return known(self._log, "the machine is attached to a node")
+        invariant(self._log is not None, "the machine is attached to a node")
+        return cast(Log, self._log)
 
     def start(self) -> None:
         """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""

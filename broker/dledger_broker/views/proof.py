@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
-from struct import error as StructError  # noqa: N812 -- it is a class
 from typing import Final
 
 import numpy as np
@@ -29,7 +28,6 @@ MIN_RECORD_BYTES: Final = 91
 _HEAD: Final = Struct(">iI4xi4xqqi44xi")
 """Size, magic, queue id, queue offset, physical offset, sys flag, and, with IPv4 hosts, the length of the body."""
 _SIZE: Final = Struct(">i")
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _BODY_BYTES: Final = Struct(">i")
 _V6_MORE_BYTES: Final = 12
 LONGEST_HEAD_BYTES: Final = RECORD_HEAD_BYTES + 2 * _V6_MORE_BYTES
@@ -64,7 +62,7 @@ def topic_place(head: bytes) -> int | None:
         if len(head) < fixed_bytes:
             return None
         body_bytes = _BODY_BYTES.unpack_from(head, fixed_bytes - _BODY_BYTES.size)[0]
-    if magic not in _MAGICS or not 0 <= body_bytes <= size - fixed_bytes:
+    if magic not in (MAGIC_V1, MAGIC_V2) or not 0 <= body_bytes <= size - fixed_bytes:
         return None
     return fixed_bytes + int(body_bytes)
 
@@ -89,10 +87,14 @@ def are_records_of(
     Their offsets ascend, from `begin` on and below `end`.  The first and the last of each piece are looked at: if there
     are no more records between them than offsets of the queue, which all have one, these are the queue's too.
     """
-    left = count
+    unpack, left = _SIZE.unpack_from, count
     for (position, _), data in zip(runs, pieces, strict=True):
-        last, number = _last_record(data, left)
-        if not number:
+        at, last, stop, number = 0, 0, len(data), 0
+        while at < stop:
+            if stop - at < MIN_RECORD_BYTES or (size := unpack(data, at)[0]) < MIN_RECORD_BYTES:
+                return False
+            last, at, number = at, at + size, number + 1
+        if at != stop or not number:
             return False
         first_offset = _offset_of(data, 0, position, topic, queue_id)
         if not begin <= first_offset <= end - number:
@@ -104,31 +106,12 @@ def are_records_of(
     return left == 0
 
 
-def _last_record(data: bytes, most: int) -> tuple[int, int]:
-    """Where the last record of a piece begins, and how many there are, up to `most`; 0 if they do not fill the piece.
-
-    Each pull pays for this walk by the record, so nothing else is looked at: where it begins no record, `_offset_of` of
-    the first says so, and where it leaves them, that of the last.
-    """
-    unpack, stop, at, last, number = _SIZE.unpack_from, len(data), 0, 0, 0
-    try:
-        while at < stop and number < most:
-            last = at
-            at += unpack(data, at)[0]
-            number += 1
-    except StructError:
-        return 0, 0
-    return (last, number) if at == stop and 0 <= last <= stop - MIN_RECORD_BYTES else (0, 0)
-
-
 def _offset_of(data: bytes, at: int, position: int, topic: str, queue_id: int) -> int:
     """The offset of a record in a piece of the log, if it says that it stands there and is of the queue; else -1."""
-    size, magic, of_queue, offset, stands_at, sys_flag, body_bytes = _HEAD.unpack_from(data, at)
+    size, magic, of_queue, offset, stands_at, _, _ = _HEAD.unpack_from(data, at)
     if of_queue != queue_id or stands_at != position:
         return -1
-    place: int | None = RECORD_HEAD_BYTES + body_bytes
-    if sys_flag & SYS_HOST_MASK or magic not in _MAGICS or not 0 <= body_bytes <= size - RECORD_HEAD_BYTES:
-        place = topic_place(data[at : at + LONGEST_HEAD_BYTES])
+    place = topic_place(data[at : at + LONGEST_HEAD_BYTES])
     field = topic_field(topic, magic)
     if place is None or place + len(field) > size or not data.startswith(field, at + place):
         return -1
@@ -137,12 +120,13 @@ def _offset_of(data: bytes, at: int, position: int, topic: str, queue_id: int) -
 
 def may_be_read(runs: Iterable[tuple[int, int]], segment_bytes: int, end: int) -> bool:
     """Whether pieces lie inside segments, and below `end` of the log."""
-    for position, size in runs:
-        if position < 0 or size < MIN_RECORD_BYTES or position + size > end:
-            return False
-        if position // segment_bytes != (position + size - 1) // segment_bytes:
-            return False
-    return True
+    return all(
+        position >= 0
+        and size >= MIN_RECORD_BYTES
+        and position + size <= end
+        and position // segment_bytes == (position + size - 1) // segment_bytes
+        for position, size in runs
+    )
 
 
 def may_follow(units: bytes, first_position: int, end: int) -> bool:
