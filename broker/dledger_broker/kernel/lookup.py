@@ -128,12 +128,7 @@ class Lookup:
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
         """The position and size of the record at an offset, which says so itself if the unit was in a file."""
         in_memory = offset >= queue.view.tail_start
-        try:
-            position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
-        except CorruptionError:
-            if _is_gone(queue, offset):
-                raise
-            raise self._mending.notice(queue.topic, queue.queue_id, offset, offset + 1) from None
+        position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
         if in_memory:
             return position, size
         try:

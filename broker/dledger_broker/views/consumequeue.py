@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dledger.environment import Environment, called_back
-from dledger.errors import CorruptionError
 from dledger.invariants import invariant
 from dledger.store.disk import Disk
 from dledger_broker.views.checkpoint import remove_checkpoint
@@ -114,16 +113,15 @@ class ConsumeQueues:
     def write_again(
         self, view: QueueView, offset: int, units: bytes, done: Callable[[BaseException | None], None]
     ) -> None:
-        """Replace written units that have rotted or are gone; the next checkpoint makes that durable."""
-        directory = queue_directory(view.topic, view.queue_id)
-        self._reader.forget_in({directory})
-        self._writer.submit(partial(self._files.write_again, UnitBatch(directory, offset, units)), done)
+        """Replace written units that have rotted; the next checkpoint makes that durable."""
+        batch = UnitBatch(queue_directory(view.topic, view.queue_id), offset, units)
+        self._writer.submit(partial(self._files.write, [batch]), done)
 
     def first_kept(self, view: QueueView, position: int) -> Callable[[], int]:
         """Work for a worker: the first offset whose record lies at or above a log position.
 
-        It raises `RottenUnitsError` if units are gone, or contradict each other around that offset: one that rotted
-        would hide what lies there from all replicas.
+        It raises `RottenUnitsError` if the units around that offset contradict each other: one that rotted would hide
+        what lies there from all replicas.
         """
         start, tail_start, tail = view.start, view.tail_start, bytes(view.tail)
         directory = queue_directory(view.topic, view.queue_id)
@@ -131,10 +129,7 @@ class ConsumeQueues:
         def unit_at(offset: int) -> bytes:
             if offset >= tail_start:
                 return tail[(offset - tail_start) * UNIT_BYTES :][:UNIT_BYTES]
-            try:
-                return read_units(self._disk, self.layout, directory, offset, 1)
-            except CorruptionError as error:
-                raise RottenUnitsError(view.topic, view.queue_id, offset, offset + 1) from error
+            return read_units(self._disk, self.layout, directory, offset, 1)
 
         def search() -> int:
             found = first_where(start, end, lambda offset: int.from_bytes(unit_at(offset)[:8], "big") >= position)

@@ -34,16 +34,14 @@ LONGEST_HEAD_BYTES: Final = RECORD_HEAD_BYTES + 2 * _V6_MORE_BYTES
 
 
 class RottenUnitsError(CorruptionError):
-    """Units of a queue, from offset `begin` on and below `end`, are gone or contradict each other."""
+    """Units of a queue, from offset `begin` on and below `end`, contradict each other."""
 
     def __init__(self, topic: str, queue_id: int, begin: int, end: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.begin = begin
         self.end = end
-        super().__init__(
-            f"the units of {topic}/{queue_id} at offsets {begin} to {end - 1} are gone or contradict each other"
-        )
+        super().__init__(f"the units of {topic}/{queue_id} at offsets {begin} to {end - 1} contradict each other")
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,6 @@ from dledger_broker.errors import BeingMendedError
 from dledger_broker.kernel.mending import REST_S
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.testing.environment import START_MS
-from dledger_broker.views.proof import RottenUnitsError
 from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.record import decode_record
@@ -241,38 +240,6 @@ def test_a_whole_queue_that_has_rotted_is_written_anew(broker):
     mended(broker)
     assert pulled(broker, 0, COUNT) == bodies(*range(COUNT))
     assert broker.machine.mending.mended == COUNT
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("loss", ["removed", "cut"])
-def test_a_file_that_is_gone_or_cut_is_written_anew(broker, loss, is_open):
-    if is_open:
-        assert pulled(broker, 0, 3) == bodies(0, 1, 2)
-    if loss == "removed":
-        broker.disk.unlink(QUEUE_FILE)
-    else:
-        broker.disk.open(QUEUE_FILE).truncate(UNIT_BYTES * ROTTEN + 7)
-    assert consumed(broker) == bodies(*range(COUNT))
-    if not (is_open and loss == "removed"):  # what is open can still be read
-        assert broker.machine.mending.mended
-        mended(broker)
-    broker.checkpoint()
-    assert consumed(broker.restart()) == bodies(*range(COUNT))
-
-
-@pytest.mark.parametrize("loss", ["removed", "cut"])
-def test_a_lookup_by_time_in_a_file_that_is_gone_has_it_written_anew(broker, loss):
-    if loss == "removed":
-        broker.disk.unlink(QUEUE_FILE)
-    else:
-        broker.disk.open(QUEUE_FILE).truncate(0)
-    lookup, queue = broker.machine.lookup, broker.queue("orders")
-    with pytest.raises(BeingMendedError):
-        broker.run(lookup.search_offset(queue, START_MS + 1000 * ROTTEN))
-    with pytest.raises(RottenUnitsError):
-        broker.machine.queues.first_kept(queue.view, 100)()
-    mended(broker)
-    assert broker.run(lookup.search_offset(queue, START_MS + 1000 * ROTTEN)) == ROTTEN
 
 
 def test_what_the_log_cannot_tell_stays_and_is_tried_again(broker, caplog):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.errors import CorruptionError, NotLeaderError
+from dledger.errors import NotLeaderError
 from dledger_broker.errors import BeingMendedError
 from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_examined
 from dledger_broker.kernel.machine import BrokerMachine
@@ -56,8 +56,8 @@ class QueueReads:
         message_filter: MessageFilter | None,
         done: Callable[[GetResult | BaseException], None],
     ) -> None:
-        """As `get_messages`, reading units on a worker; `done` may get `BusyError` or `OSError`, and what
-        `QueueMending.notice` returns.
+        """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`, and
+        what `QueueMending.notice` returns.
         """
         max_messages = max(max_messages, 1)
         nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
@@ -73,11 +73,7 @@ class QueueReads:
                 done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
             elif isinstance(units, BaseException):
                 # A trim may have come meanwhile, after which the files of what it took are removed.
-                error = units
-                nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
-                if nothing is None and isinstance(units, CorruptionError):
-                    error = self._machine.mending.notice(queue.topic, queue.queue_id, offset, offset + 1)
-                done(nothing or error)
+                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
             else:
                 try:
                     result = self._select(

@@ -90,4 +90,4 @@ def test_a_follower_passes_the_pull_on(
     rotten.settle()
     assert passed == [11]
     mend(rotten)
-    assert len(records(ask(client, 11, pull_ext("T1", offset=ROTTEN)))) == COUNT - ROTTEN
+    assert len(records(client.pull("T1", offset=ROTTEN))) == COUNT - ROTTEN
