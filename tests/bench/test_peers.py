@@ -221,7 +221,12 @@ def test_nats_takes_every_kind_of_load_and_nothing_of_it_stays(tmp_path: Path) -
 
 
 def test_ctrl_c_stops_the_nodes_and_removes_their_files(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.peers.run", "--peers", "", "--rows", "sync-1x64", "--seconds", "600"]
+    # What starts the tests may have SIGINT ignored, as shells do for what they run in the background.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from bench.peers.run import main; main()"
+    )
+    command = [sys.executable, "-c", program, "--peers", "", "--rows", "sync-1x64", "--seconds", "600"]
     output = tmp_path / "run.toml"
     with subprocess.Popen(
         [*command, "--work-dir", str(tmp_path), "--output", str(output)], stdout=subprocess.PIPE, text=True
