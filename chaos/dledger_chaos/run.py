@@ -20,7 +20,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -157,10 +157,22 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def note_failure(recorder: Recorder, task: asyncio.Task[None]) -> None:
+def _note_failure(recorder: Recorder, task: asyncio.Task[None]) -> None:
     """What ends by itself has left something undone: nodes that nobody watches may end unseen."""
     if not task.cancelled():
         recorder.event("note", f"the {task.get_name()} failed: {task.exception()!r}", trouble=True)
+
+
+@contextlib.asynccontextmanager
+async def watching(observer: Observer, recorder: Recorder) -> AsyncIterator[None]:
+    """Have the nodes watched, and by nobody who outlives the cluster: its target would open connections anew."""
+    task = asyncio.create_task(observer.run(), name="observer")
+    task.add_done_callback(partial(_note_failure, recorder))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 class _Trial:
@@ -214,8 +226,22 @@ class _Trial:
         for workload, ctx in pairs:
             await workload.setup(ctx)
         self._begin_ns = time.monotonic_ns()
-        watching = asyncio.create_task(observer.run(), name="observer")
-        watching.add_done_callback(partial(note_failure, recorder))
+        async with watching(observer, recorder):
+            await self._work(recorder, nemesis, pairs)
+            self._say("final reads")
+            recorder.event("phase", "final-reads")
+            for workload, ctx in pairs:
+                with self._noted(recorder, f"final reads of {workload.name} failed"):
+                    async with asyncio.timeout(self._reads_s):
+                        await workload.finish(ctx)
+            if self._reads_s == FINAL_READS_S:
+                with self._noted(recorder, "the cluster did not stay whole"):
+                    await wait_converged(self._target)
+        await observer.sample(usage=True)
+
+    async def _work(
+        self, recorder: Recorder, nemesis: Nemesis, pairs: Sequence[tuple[Workload, WorkloadContext]]
+    ) -> None:
         recorder.event("phase", "workloads")
         working = [asyncio.create_task(workload.run(ctx), name=workload.name) for workload, ctx in pairs]
         try:
@@ -225,20 +251,9 @@ class _Trial:
             await self._heal(recorder, nemesis)
             await asyncio.sleep(QUIET_S)
         finally:
-            for ctx in contexts:
+            for _, ctx in pairs:
                 ctx.stopping.set()
             await self._end(recorder, working)
-        self._say("final reads")
-        recorder.event("phase", "final-reads")
-        for workload, ctx in pairs:
-            with self._noted(recorder, f"final reads of {workload.name} failed"):
-                async with asyncio.timeout(self._reads_s):
-                    await workload.finish(ctx)
-        if self._reads_s == FINAL_READS_S:
-            with self._noted(recorder, "the cluster did not stay whole"):
-                await wait_converged(self._target)
-        watching.cancel()
-        await observer.sample(usage=True)
 
     async def _heal(self, recorder: Recorder, nemesis: Nemesis) -> None:
         self._say("healing")

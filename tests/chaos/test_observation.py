@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from functools import partial
 
 from fake_target import MEMBERS, FakeTarget
 from histories import History, verdict
 
 from dledger_chaos.history import Recorder, read_events
 from dledger_chaos.observation import Observer
-from dledger_chaos.run import note_failure
+from dledger_chaos.run import watching
 
 
 class Watched(FakeTarget):
@@ -96,11 +95,26 @@ async def test_no_fault_lets_a_name_server_end(tmp_path):
 async def test_a_run_that_nobody_watched_is_unknown(tmp_path):
     with Recorder(tmp_path / "run") as recorder:
         observer = Observer(Watched(tmp_path / "target", KeyError("role")), recorder, lambda *_: False)
-        watching = asyncio.create_task(observer.run(), name="observer")
-        watching.add_done_callback(partial(note_failure, recorder))
-        await asyncio.wait([watching])
-        await asyncio.sleep(0)
+        async with watching(observer, recorder):
+            await asyncio.sleep(0.01)
     history = History().send("a", 0).event("phase", 1, "heal").event("phase", 2, "converged")
     history.events += read_events(tmp_path / "run")
     found = verdict("recovered", history.run())
     assert (found.result, found.summary) == ("unknown", "the observer failed: KeyError('role')")
+
+
+async def test_nobody_asks_nodes_whose_run_is_told_to_stop(tmp_path):
+    """A client session that was opened anew while the cluster stopped was left open."""
+    target = Watched(tmp_path / "target")
+    with Recorder(tmp_path / "run") as recorder:
+
+        async def run():
+            async with watching(Observer(target, recorder, lambda *_: False), recorder):
+                await asyncio.Event().wait()
+
+        running = asyncio.create_task(run())
+        await asyncio.sleep(0.01)
+        before = asyncio.all_tasks()
+        running.cancel()
+        await asyncio.wait([running])
+        assert [task.get_name() for task in before - {running} if task.done()] == ["observer"]

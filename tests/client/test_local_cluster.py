@@ -86,6 +86,12 @@ def test_a_process_gets_its_blocks_again_once_all_that_it_ran_there_has_ended():
     assert blocks.give([0], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) == given[0]
 
 
+def test_a_cluster_of_two_groups_shares_no_block_with_one_before_it():
+    blocks, few = _Blocks(), range(FIRST_BASE_PORT, FIRST_BASE_PORT + 2000, 100)
+    given = [blocks.give([0, 103], few) for _ in range(OWN_BLOCKS // 2)]
+    assert len({base + step for base in given for step in (0, 100)}) == OWN_BLOCKS
+
+
 def test_the_remains_of_a_process_do_not_count_as_running():
     assert _runs(os.getpid())
     process = subprocess.Popen([sys.executable, "-c", ""])

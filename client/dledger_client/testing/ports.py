@@ -65,17 +65,21 @@ class _Blocks:
 
     def give(self, offsets: list[int], bases: range) -> int:
         """A base port whose block, or blocks, are this process's now. Raises OSError if there is none."""
-        others = random.SystemRandom().sample(bases, len(bases))
-        own = [base for base in self._claims if base in bases]
-        for base in [*own, *others] if len(self._claims) >= OWN_BLOCKS else [*others, *own]:
-            if self._take(base, {base + offset for offset in offsets}):
+        claimed = set(self._claims)
+        spans = {
+            base: {base + offset for offset in offsets} for base in [*self._claims, *_shuffled(bases)] if base in bases
+        }
+        own = [base for base, ports in spans.items() if claimed.intersection(_blocks_of(base, ports))]
+        others = [base for base in spans if base not in own]
+        for base in [*own, *others] if len(claimed) >= OWN_BLOCKS else [*others, *own]:
+            if self._take(base, spans[base]):
                 return base
         raise OSError(
             f"no block of free ports for {len(offsets)} listeners from {bases.start} to {bases.stop} on 127.0.0.1"
         )
 
     def _take(self, base: int, ports: set[int]) -> bool:
-        firsts = sorted({port - (port - base) % GROUP_STEP for port in ports})
+        firsts = _blocks_of(base, ports)
         if not all(map(_is_free, ports.union(*(self._given.get(first, ()) for first in firsts)))):
             return False
         claims: dict[int, socket.socket] = {}
@@ -95,6 +99,15 @@ class _Blocks:
 
 _LOCK: Final = threading.Lock()
 _blocks: _Blocks | None = None
+
+
+def _shuffled(bases: range) -> list[int]:
+    return random.SystemRandom().sample(bases, len(bases))
+
+
+def _blocks_of(base: int, ports: set[int]) -> list[int]:
+    """The first ports of the blocks that lie at `base` and have these ports."""
+    return sorted({port - (port - base) % GROUP_STEP for port in ports})
 
 
 def _claimed(first: int) -> socket.socket | None:
