@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from dledger.statemachine import CommittedEntry
@@ -48,12 +49,20 @@ class Waiting(NamedTuple):
 
 
 class DueTruth:
-    """What waits, by the positions of the records; `lasting` are topics that are never deleted."""
+    """What waits, by the positions of the records.
 
-    def __init__(self, happened: Counter[str], lasting: set[str], sent_back: SentBackTruth) -> None:
+    `lasting` are topics that are never deleted; `remembered` are positions of sends that are known when they are
+    repeated, as all are from `remembers_from` on.
+    """
+
+    def __init__(
+        self, happened: Counter[str], lasting: set[str], sent_back: SentBackTruth, remembered: Container[int]
+    ) -> None:
         self.happened = happened
         self._sent_back = sent_back
         self._lasting = lasting
+        self._remembered = remembered
+        self.remembers_from: int | None = None
         self.pending: dict[int, Waiting] = {}
         self.asked: dict[int, int] = {}
         self.wanted: dict[int, float] = {}
@@ -185,11 +194,14 @@ class DueTruth:
             self._see_place(waiting.operation, position)
             self.happened["delayed message stored"] += 1
 
+    def _is_known(self, position: int) -> bool:
+        return position in self._remembered or (self.remembers_from is not None and position >= self.remembers_from)
+
     def _see_place(self, operation: int, position: int) -> None:
         """A message waits at a position: its first one, or it was moved there."""
         places = self._stored_at.setdefault(operation, [])
         if places and operation not in self._moving:
-            kept = [at for at in places if at >= self._trimmed_to or at in self.pending]
+            kept = [at for at in places if self._is_known(at) and (at >= self._trimmed_to or at in self.pending)]
             require(not kept, "a delayed message is stored once", operation=operation, kept=kept, again=position)
             self.stored_again.add(operation)
             self.cancelled.discard(operation)  # what was taken back was the first one

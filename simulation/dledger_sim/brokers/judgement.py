@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from dledger_broker.features.quotas.table import PutQuota, QuotaKind
+from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.unitfiles import queue_directory
 from dledger_broker.views.unitreader import read_units
@@ -98,7 +98,7 @@ class Judge:
         self._group.scheduler.run_until(self._group.scheduler.now + SETTLE_S)
         self._check_answers()
         self._grow_back()
-        self._free_reads()
+        self._lift_quotas()
         check_delivered(self._group, self._workload.truth.due)
         check_ended(self._group, self._workload.brokers)
         for name in self._group.nodes:
@@ -129,11 +129,11 @@ class Judge:
                 answer = self._ask(self._connect(leader.life), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
                 require(answer.code == ResponseCode.SUCCESS, "a whole group changes a topic", answer=answer)
 
-    def _free_reads(self) -> None:
-        """Who judges reads more than any quota allows."""
+    def _lift_quotas(self) -> None:
+        """Who judges reads and sends more than a quota allows."""
         expected, leader = self._workload.truth.expected, self._group.leader
         for kind, name in [owner for owner, history in expected.quotas.items() if history.last is not None]:
-            if kind in (QuotaKind.ACCOUNT_READS, QuotaKind.TOPIC_READS) and leader is not None and leader.life:
+            if leader is not None and leader.life:
                 expected.attempt(("quota", PutQuota(kind, name)))
                 body = encode_body(Quota(kind, name))
                 answer = self._ask(self._connect(leader.life), RequestCode.PUT_QUOTA, {}, body)

@@ -18,6 +18,7 @@ from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.pop_truth import PopTruth
+from dledger_sim.brokers.pulls import is_sound
 from dledger_sim.brokers.workload import Workload
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
@@ -105,6 +106,10 @@ class Popper(Client):
             self.pause()
             return
         workload, group = self.workload, self.workload.group
+        if group.rotten and not is_sound(workload.truth, answer):
+            workload.truth.happened["rot noticed by a client"] += 1
+            self.pause()
+            return
         starts = dict(row.split(" ")[1:] for row in answer.ext["startOffsetInfo"].split(";") if row.startswith("0 "))
         self._left = 1
         together: list[_Message] | None = [] if self.random.random() < BATCH_SHARE else None

@@ -53,14 +53,14 @@ class PullJudge:
     def _found(
         self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None
     ) -> int | None:
-        if self._truth.group.rotten and not self._is_sound(answer):
+        if self._truth.group.rotten and not is_sound(self._truth, answer):
             self._counts["rot noticed by a client"] += 1
             return None
         incarnation = self._truth.topics.get(topic)
         for record in iter_records(answer.body, verify_crc=True):
             stored = self._truth.by_position.get(record.physical_offset)
             require(
-                stored is not None and self._is_stored(record) and record.queue_offset >= offset,
+                stored is not None and _is_stored(self._truth, record) and record.queue_offset >= offset,
                 "what is delivered is committed, and stands where it is delivered from",
                 found=(operation_of(record.body), record.topic, record.queue_id, record.queue_offset),
                 stored=stored,
@@ -191,16 +191,16 @@ class PullJudge:
         if known is not None and len(known) == 1 and known[0] is not None:
             yield known[0]
 
-    # ---------------------------------------------------------------- rot
 
-    def _is_stored(self, record: MessageRecord) -> bool:
-        stored = self._truth.by_position.get(record.physical_offset)
-        found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
-        return stored is not None and (stored.operation, stored.topic, stored.queue_id, stored.offset) == found
+def is_sound(truth: Truth, answer: Answer) -> bool:
+    """Whether records are what was stored.  Without their entry no node can tell; clients check the body's crc."""
+    try:
+        return all(_is_stored(truth, record) for record in iter_records(answer.body, verify_crc=True))
+    except (RecordError, Violation):
+        return False
 
-    def _is_sound(self, answer: Answer) -> bool:
-        """Whether records are what was stored.  Without their entry no node can tell; clients check the body's crc."""
-        try:
-            return all(self._is_stored(record) for record in iter_records(answer.body, verify_crc=True))
-        except (RecordError, Violation):
-            return False
+
+def _is_stored(truth: Truth, record: MessageRecord) -> bool:
+    stored = truth.by_position.get(record.physical_offset)
+    found = (operation_of(record.body), record.topic, record.queue_id, record.queue_offset)
+    return stored is not None and (stored.operation, stored.topic, stored.queue_id, stored.offset) == found

@@ -88,7 +88,9 @@ class Truth:
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
         self.sent_back = SentBackTruth(happened)
-        self.due = DueTruth(happened, self.lasting, self.sent_back)
+        self._remembered: set[int] = set()
+        """The positions of sends that the log remembers."""
+        self.due = DueTruth(happened, self.lasting, self.sent_back, self._remembered)
         self.seeking: set[str] = set()
         """Consumer groups whose offsets may go back, for their consumers seek."""
         self.refused: set[int] = set()
@@ -104,8 +106,6 @@ class Truth:
         """Pins of the log that somebody relies on."""
         self.trimmed_to = 0
         """What lies below this position need not be kept."""
-        self._remembered: set[int] = set()
-        """The positions of sends that the log remembers."""
         self._understands: set[str] = set()
         """Nodes that are known to understand commands that remember sends."""
         self._is_limited = False
@@ -241,7 +241,7 @@ class Truth:
         if self._may_remember_since is None:
             self._may_remember_since = now
         elif now > self._may_remember_since + LEADER_KNOWS_S + group.longest_pause_s:
-            self._remembers_from = group.witness.end_position
+            self._remembers_from = self.due.remembers_from = group.witness.end_position
 
     def _see_batches(self, places: dict[int, tuple[int, int]]) -> None:
         """One entry's operations have these queues and offsets."""

@@ -277,6 +277,7 @@ class SimGroup:
             notes=opened.notes,
         )
         node.lost_files = False
+        node.rotten_below = 0
 
     def _live(self, node: SimNode, opened: Opened, platter: Platter) -> Life:
         """The new life of a node, which takes no part yet."""

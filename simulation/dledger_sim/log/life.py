@@ -20,7 +20,7 @@ from dledger.types import ReplicaId
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.hearing import Hearing
 from dledger_sim.log.network import SimTransport
-from dledger_sim.log.platter import Platter
+from dledger_sim.log.platter import Platter, durable_mark
 from dledger_sim.log.service import Service
 from dledger_sim.log.violation import require
 from dledger_sim.log.waiting import Waiting
@@ -42,6 +42,8 @@ class SimNode:
     lives: int = 0
     rotten: bool = False
     """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
+    rotten_below: int = 0
+    """A bit of its log was flipped under its eyes, below this position: see `may_lose_power`."""
     losing_power: bool = False
     """Every disk operation fails from now on; the crash follows at the end of the event."""
     lost_files: bool = False
@@ -64,6 +66,16 @@ class SimNode:
     def damaged(self) -> bool:
         """It is down because of bit rot, or knows that it lacks entries because of it."""
         return self.rotten and (self.life is None or bool(self.life.replica.store.corrupt_ranges))
+
+    @property
+    def may_lose_power(self) -> bool:
+        """Whether a recovery would tell rot from a torn write: not rot above the durable mark, once power is lost.
+
+        1. Entry 118 rots, acknowledged and above the mark. 2. Entries 119 to 143 are acknowledged. 3. Power is lost
+        before the mark is synced. 4. The log ends with 117.
+        """
+        marked = durable_mark(self.disk)
+        return self.rotten_below <= (0 if marked is None else marked.position)
 
     def has_caught_up(self, head: Replica, *, stays_learner: bool) -> bool:
         """Whether it runs, is what it is to be, and has applied and made durable all that the leader `head` has."""

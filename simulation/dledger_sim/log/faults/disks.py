@@ -146,9 +146,11 @@ class BitFlip:
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
-        if not _may_rot(group, node):
+        if not _may_rot(group, node) or (self.running and node.disk.faults):
             return False
-        if not self.running:
+        if self.running and node.life is not None:
+            node.rotten_below = node.life.replica.store.end_position
+        else:
             group.kill(self.node)
         files = [path for path in node.disk.paths() if path.startswith(self.prefix)]
         sizes = [node.disk.durable_size(path) for path in files]

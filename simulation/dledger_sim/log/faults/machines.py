@@ -20,7 +20,8 @@ class Crash:
     duration_s: float
 
     def inject(self, group: SimGroup) -> bool:
-        if all(group.nodes[name].life is None for name in self.nodes):
+        nodes = [group.nodes[name] for name in self.nodes]
+        if all(node.life is None for node in nodes) or not all(node.may_lose_power for node in nodes):
             return False
         for name in self.nodes:
             group.crash(name, self.keep)
@@ -68,7 +69,7 @@ class PowerCut:
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
-        if node.life is None or node.disk.faults:
+        if node.life is None or node.disk.faults or not node.may_lose_power:
             return False
         left = self.operations
 
