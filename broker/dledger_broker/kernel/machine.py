@@ -155,7 +155,7 @@ class BrokerMachine:
         self.lookup = Lookup(self, self.queues, reader)
         self.overlay = Overlay(self.commands, self)
         self.jobs = LeaderJobs(env, self.overlay)
-        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self)
+        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self, env)
         self.activation = Activation(self.overlay, self, env)
         self.on_members_changed.append(self.activation.check)
         self.proposals = TopicProposals(self.overlay, self, env)

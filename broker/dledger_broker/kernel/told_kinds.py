@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.replica import Replica
+
+RETRY_S: Final = 5.0
+"""How long after a refusal a leader tries again to record what members have told."""
 
 
 class ToldKinds:
@@ -14,13 +20,17 @@ class ToldKinds:
     Whoever leads next may be told others: a leader that is deposed forgets what it was told.
     """
 
-    def __init__(self, node_id: str, kinds: tuple[int, ...], overlay: Overlay, replica: Replica) -> None:
+    def __init__(
+        self, node_id: str, kinds: tuple[int, ...], overlay: Overlay, replica: Replica, env: Environment
+    ) -> None:
         """`kinds` are what `node_id`, this node, understands; an empty name is told to nobody."""
         self._own = {node_id: kinds} if node_id else {}
         self._told = dict(self._own)
         self._on_their_way: set[str] = set()
         self._overlay = overlay
         self._replica = replica
+        self._env = env
+        self._timer: Cancellable | None = None
 
     def learn(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands."""
@@ -36,14 +46,27 @@ class ToldKinds:
             self.record(node_id)
 
     def record(self, node_id: str) -> None:
-        """Leader: record what a member has told, unless that is recorded or on its way."""
+        """Leader: record what a member has told, unless that is recorded or on its way.
+
+        What is refused is tried again, for nobody else may say it again:
+
+        1. Sends fill a leader's log before it is ready. 2. What it understands itself is refused: too many bytes wait
+        for a majority. 3. Features stay inactive, as if it had not been upgraded, for as long as it leads.
+        """
         kinds = self._told[node_id]
         if self._replica.state.members.kinds.get(node_id) == kinds or node_id in self._on_their_way:
             return
         self._on_their_way.add(node_id)
 
-        def settled(_error: LogError | None) -> None:
+        def settled(error: LogError | None) -> None:
             self._on_their_way.discard(node_id)
+            if error is not None and self._timer is None:
+                self._timer = self._env.call_later(RETRY_S, self._try_again)
 
         # Small and rare: a full disk is no reason to do without.
         self._overlay.stage_command(Features(node_id, kinds), settled, privileged=True)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        if self._replica.log.is_ready:
+            self.record_all()

@@ -1,8 +1,10 @@
 """Command kinds that members tell: recorded by whoever leads, as they were told last."""
 
+from dledger.errors import BusyError
 from dledger.types import EntryKind
 from dledger_broker.features import COMMANDS
 from dledger_broker.kernel.members import Features
+from dledger_broker.kernel.told_kinds import RETRY_S
 from dledger_broker.testing import BrokerInMemory
 
 
@@ -35,3 +37,17 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
     broker.node.lead()
     broker.env.run_ready()
     assert not broker.machine.state.members.understood_by_all(17, ["fake-n1"])
+
+
+def test_what_was_refused_is_recorded_later():
+    """Sends had filled the leader's log: nobody says again what it understands itself, and features stayed inactive."""
+    broker = BrokerInMemory(lead=False)
+    broker.node.stage_error = BusyError("too many bytes wait for a majority")
+    broker.node.lead()
+    broker.env.run_ready()
+    broker.machine.learn_kinds("fake-n1", (16, 17))
+    broker.env.run_ready()
+    broker.node.stage_error = None
+    assert broker.machine.state.members.kinds == {}
+    broker.env.advance(RETRY_S)
+    assert broker.machine.state.members.understood_by_all(17, ["fake-n0", "fake-n1"])
