@@ -30,6 +30,8 @@ SEEDS = (
     ("accounts", 600936, 20.0),
     ("broker", 500, SECONDS),
     ("mixed", 500, SECONDS),
+    # What a leader understands was refused, and never recorded: features stayed inactive.
+    ("mixed", 610060, 20.0),
 )
 
 
