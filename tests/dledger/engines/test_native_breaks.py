@@ -3,12 +3,10 @@
 Those that the simulator knows stand in `tests/sim/test_engine_suite.py`.
 """
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
+from common_breaks import Break, any_answer_ends_a_probe
 
-from dledger.consensus.peers import Mode
 from dledger.core.messages import AppendReply, TimeoutNow
 from dledger.core.progress import Progress
 from dledger.core.raft import Raft
@@ -17,8 +15,6 @@ from dledger.invariants import InvariantError
 from dledger.testing.engine_suite import elections, replication, transfers
 from dledger.testing.engine_suite.groups import Promise
 from dledger.types import HardState, ReplicaId, Role
-
-Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def _any_save_lets_messages_go(patch: pytest.MonkeyPatch) -> None:
@@ -132,16 +128,6 @@ def _answers_claim_all_that_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Raft, "_match_index", property(lambda one: one.durable_index))
 
 
-def _any_answer_ends_a_probe(patch: pytest.MonkeyPatch) -> None:
-    def accepted(one: Progress, verified_index: int, base_index: int, now: float) -> None:
-        if one.mode is Mode.PROBE:
-            one.restart(verified_index + 1, Mode.STREAM)
-        real(one, verified_index, base_index, now)
-
-    real = Progress.accepted
-    patch.setattr(Progress, "accepted", accepted)
-
-
 BREAKS: dict[Break, Promise] = {
     _any_save_lets_messages_go: elections.a_save_counts_for_what_it_has_saved,
     _any_save_is_one_of_the_own_vote: elections.an_own_vote_counts_in_the_term_that_was_saved,
@@ -155,7 +141,7 @@ BREAKS: dict[Break, Promise] = {
     _what_was_lost_counts_on: replication.a_follower_counts_for_what_it_has_not_lost,
     _what_was_lost_votes: replication.what_one_other_has_outlives_the_leader_that_loses_it,
     _answers_claim_all_that_is_durable: replication.what_another_leader_brought_is_not_acknowledged,
-    _any_answer_ends_a_probe: replication.who_lacks_nothing_that_is_gone_gets_no_snapshot,
+    any_answer_ends_a_probe: replication.who_lacks_nothing_that_is_gone_gets_no_snapshot,
 }
 
 

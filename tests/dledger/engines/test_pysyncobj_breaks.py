@@ -1,14 +1,11 @@
 """What stands in the place of a fault of PySyncObj is needed: without it a promise of an engine is broken."""
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
+from common_breaks import Break, any_answer_ends_a_probe
 
 from dledger.consensus.messages import Message
-from dledger.consensus.peers import Mode
 from dledger.core.messages import TimeoutNow, VoteReply, VoteRequest
-from dledger.core.progress import Progress
 from dledger.engines.pysyncobj import engine, following, leading, library, outbox
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.errors import ContradictionError
@@ -17,8 +14,6 @@ from dledger.testing.engine_suite import elections, members, replication, transf
 from dledger.testing.engine_suite import leading as reads
 from dledger.testing.engine_suite.groups import Promise
 from dledger.types import HardState, ReplicaId, Role
-
-Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def _disk_answers_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -218,16 +213,6 @@ def _an_older_leaders_entries_stay_verified(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(library.LogJournal, "setCurrentTerm", set_term)
 
 
-def _any_answer_ends_a_probe(patch: pytest.MonkeyPatch) -> None:
-    def accepted(one: Progress, verified_index: int, base_index: int, now: float) -> None:
-        if one.mode is Mode.PROBE:
-            one.restart(verified_index + 1, Mode.STREAM)
-        real(one, verified_index, base_index, now)
-
-    real = Progress.accepted
-    patch.setattr(Progress, "accepted", accepted)
-
-
 BREAKS: dict[Break, Promise] = {
     _disk_answers_at_once: replication.only_what_a_majority_has_durably_is_committed,
     _own_vote_counts_at_once: elections.no_vote_counts_before_it_is_durable,
@@ -253,7 +238,7 @@ BREAKS: dict[Break, Promise] = {
     _what_was_lost_votes: replication.what_one_other_has_outlives_the_leader_that_loses_it,
     _answers_claim_all_that_is_durable: replication.what_another_leader_brought_is_not_acknowledged,
     _an_older_leaders_entries_stay_verified: replication.what_another_leader_brought_is_not_acknowledged,
-    _any_answer_ends_a_probe: replication.who_lacks_nothing_that_is_gone_gets_no_snapshot,
+    any_answer_ends_a_probe: replication.who_lacks_nothing_that_is_gone_gets_no_snapshot,
 }
 
 
