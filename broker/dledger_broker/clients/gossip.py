@@ -373,9 +373,8 @@ class Gossip:
         if self._group.ready:
             if self._ready_term != self._group.term:
                 self._ready_term, self._ready_at = self._group.term, self._env.now()
-            rows = list(self.local.index.rows.values())
-            if rows:
-                self._members.ensure_all(rows)
+            # Of other nodes' clients, too: what those told before this node was ready they do not tell again.
+            self._members.ensure_all(self.merged.rows())
         self._say_hello()
         self._schedule()
 

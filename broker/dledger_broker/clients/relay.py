@@ -12,6 +12,7 @@ A request that a client may have got is not sent again.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -34,6 +35,8 @@ from dledger_remoting.command import RemotingCommand
 RELAY_CHANNEL: Final = 3
 HOP_S: Final = 1.0
 """Another node has so much longer than the client to answer."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -189,14 +192,22 @@ class Relay:
                 else:
                     done(outcome)
 
-            if node_id == self._node_id:
-                if self._ask(there, settled):
-                    return
-            elif self._channel is not None and self._channel.submit(
-                node_id, _encode(there), partial(_answered, settled), there.timeout_ms / 1000 + HOP_S
-            ):
+            try:
+                is_asked = self._ask_at(node_id, there, settled)
+            except Exception:
+                # What cannot be encoded would count as waiting for ever, and be answered never.
+                _logger.exception("event=relay_failed code=%d client=%r", call.code, client_id)
+                break
+            if is_asked:
                 return
         done(Gone())
+
+    def _ask_at(self, node_id: str, call: _Call, done: Told) -> bool:
+        if node_id == self._node_id:
+            return self._ask(call, done)
+        return self._channel is not None and self._channel.submit(
+            node_id, _encode(call), partial(_answered, done), call.timeout_ms / 1000 + HOP_S
+        )
 
     # ---------------------------------------------------------------- the node that the client is connected to
 
@@ -213,7 +224,12 @@ class Relay:
             self._waiting -= 1
             reply(_encode(outcome))
 
-        if not self._ask(call, settled):
+        try:
+            is_asked = self._ask(call, settled)
+        except Exception:
+            _logger.exception("event=relay_failed code=%d client=%r", call.code, call.client_id)
+            is_asked = False
+        if not is_asked:
             settled(Gone())
 
     def _ask(self, call: _Call, done: Told) -> bool:

@@ -83,6 +83,10 @@ class ClientIndex:
         return groups
 
 
+NOTIFY_FIELD: Final = "dledgerNotify"
+"""A request, or heartbeat, with this field asks for notices of new leaders on its connection."""
+
+
 @runtime_checkable
 class ClientChannel(Protocol):
     """The connection that a client's heartbeats come through; a request that another node passed on came over none."""
@@ -344,6 +348,11 @@ class MergedClients:
         if not others:
             return True
         return own is not None and all(_subscribed(own) != _subscribed(other) for other in others)
+
+    def rows(self) -> Iterator[ClientRow]:
+        """What every node told of each of its clients; some are connected to several."""
+        for table in self._tables.values():
+            yield from table.rows.values()
 
     def told_by(self, node_id: str, groups: Iterable[str]) -> set[str]:
         """Members of these groups that a node tells what changed: each is told by the first of the nodes that have it.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol, cast
 
+from dledger_broker.clients.tables import NOTIFY_FIELD
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Buffer, channel_key
@@ -28,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 JOIN_BYTES: Final = 64 << 10
 """Answers of one turn up to this size are joined; larger ones go to the kernel in pieces."""
-NOTIFY_FIELD: Final = b"dledgerNotify"
+_NOTIFY_BYTES: Final = NOTIFY_FIELD.encode()
 
 
 class ConnectionOwner(Protocol):
@@ -197,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
     def _greet(self, data: bytes, frame: FrameBounds) -> None:
         """See once what a client of ours says in its first request."""
         self._greeted = True
-        if data.find(NOTIFY_FIELD, frame[0], frame[1]) >= 0:
+        if data.find(_NOTIFY_BYTES, frame[0], frame[1]) >= 0:
             self.wants_leader_notices = True
 
     def break_off(self, error: FrameError) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -24,6 +25,7 @@ from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import BrokerInMemory, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command, encode_command
+from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData, encode_heartbeat
 from dledger_remoting.hosts import HostAddress
@@ -149,6 +151,22 @@ def test_a_client_is_asked_through_the_node_that_it_is_connected_to(
     assert outcomes == [Answer(5, "", {}, b"said")]
     assert [node.relay.waiting for node in network.nodes.values()] == [0, 0]
     assert network.relayed == (holder == "n2")
+
+
+@pytest.mark.parametrize("holder", ["n1", "n2"])
+def test_what_cannot_be_encoded_for_a_client_is_answered_and_waits_no_longer(
+    network: Network, outcomes: list[Outcome], holder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name of 40,000 bytes does not fit the client's serialization: the places of those that wait were used up."""
+    client = ClientOfNode(network.nodes[holder], "c1")
+
+    def refuses(*_: object, **__: object) -> NoReturn:
+        raise FrameError("a name of 40000 bytes, the limit is 32767")
+
+    monkeypatch.setattr(client, "push", refuses)
+    ask(network, outcomes)
+    assert outcomes == [Gone()]
+    assert [node.relay.waiting for node in network.nodes.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("holder", ["n1", "n2"])
@@ -310,3 +328,18 @@ async def test_a_client_answers_over_its_socket() -> None:
         writer.close()
         assert await lost == Gone(may_have_got=True)
     await listener.close()
+
+
+def test_a_leader_sees_to_what_clients_need_of_which_it_was_told_before_it_was_ready(network: Network) -> None:
+    """Other nodes tell of their clients once, and again only when these change."""
+    ensured: list[str] = []
+    leader, other = network.nodes["n1"], network.nodes["n2"]
+    leader.ensure_all = lambda rows: ensured.extend(row.client_id for row in rows)  # type: ignore[attr-defined, method-assign]
+    for ready in (False, True):
+        leader.group.on_leadership(Leadership(2, "n1", is_leader=True, ready=ready))
+        if not ready:
+            other.group.on_leadership(Leadership(2, "n1", is_leader=False, ready=False))
+            ClientOfNode(other, "c7")
+            network.settle(1.0)
+            assert ensured == []
+    assert ensured == ["c7"]

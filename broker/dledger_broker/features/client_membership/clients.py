@@ -8,7 +8,7 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.clients.tables import ClientChannel
+from dledger_broker.clients.tables import NOTIFY_FIELD, ClientChannel
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.kernel import rights
@@ -116,6 +116,8 @@ class ClientRequests(Part):
         for consumer in heartbeat.consumer_data_set:
             validate_group(consumer.group_name)
         connection.serialize_type = request.serialize_type
+        if NOTIFY_FIELD in request.ext:  # it need not be the connection's first request
+            connection.wants_leader_notices = True
         row = self._gossip.local.heartbeat(
             connection, heartbeat, int(command.language), command.version, self._env.now(), request.account
         )

@@ -20,6 +20,8 @@ from dledger_remoting.headers import ConsumerGroupHeader, encode_ext
 from dledger_remoting.heartbeat import ConsumerData, ConsumeType
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic
 
+RETRY_S: Final = 5.0
+"""How long after a refusal a leader tries again to make what groups need."""
 MADE_S: Final = 1.0
 """A heartbeat to a follower waits no longer for what the leader makes, which may be refused there."""
 LEADER_CHANGED_CODE: Final = 20002
@@ -48,6 +50,7 @@ class GroupMembers:
         self._groups = groups
         self._gossip = gossip
         self._announced: tuple[int, str] | None = None
+        self._tries_again = False
         self._waiting: dict[Callable[[], None], Sequence[ConsumerData]] = {}
         machine.on_topics_changed.append(self._tell_those_who_wait)
         machine.on_groups_changed.append(self._tell_those_who_wait)
@@ -60,14 +63,14 @@ class GroupMembers:
             self.ensure(row.consumers, _nothing)
 
     def ensure(self, consumers: Iterable[ConsumerData], done: Callable[[], None]) -> None:
-        """Create missing groups and their retry topics, then call `done`; also if that failed, for the next heartbeat
-        tries again.
-        """
+        """Create missing groups and their retry topics, then call `done`; also if that failed: it is tried again."""
         waiting = 1
 
-        def finished(_error: object = None) -> None:
+        def finished(error: object = None) -> None:
             nonlocal waiting
             waiting -= 1
+            if error is not None:
+                self._try_later()
             if waiting == 0:
                 done()
 
@@ -76,6 +79,17 @@ class GroupMembers:
                 waiting += 1
                 self._ensure_one(consumer, finished)
         finished()
+
+    def _try_later(self) -> None:
+        """What was refused is tried again: clients of other nodes are told of only when they change."""
+        if not self._tries_again:
+            self._tries_again = True
+            self._env.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tries_again = False
+        if self._group.ready:
+            self.ensure_all(self._gossip.merged.rows())
 
     def when_made(self, consumers: Sequence[ConsumerData], done: Callable[[], None]) -> None:
         """Follower: call `done` once the leader has made what these groups need, and this node knows it.

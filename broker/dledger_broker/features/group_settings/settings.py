@@ -68,9 +68,15 @@ class GroupSettings(Part):
             )
 
     def _record(self, command: Command) -> None:
-        """Propose what every member understands, unless it is on its way."""
+        """Propose what every member understands, unless it is on its way; look again later while one does not.
+
+        Who does not may leave the group, of which nothing else tells.
+        """
         kind = type(command)
-        if kind in self._on_their_way or not self._machine.understood_by_all(kind):
+        if kind in self._on_their_way:
+            return
+        if not self._machine.understood_by_all(kind):
+            self._look_later()
             return
         self._on_their_way.add(kind)
 
@@ -84,6 +90,10 @@ class GroupSettings(Part):
         """What a leader was refused it tries again; otherwise that is up to the next leader."""
         if error is not None and not isinstance(error, NotLeaderError) and not self._tries_again:
             _logger.info("event=group_setting_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if not self._tries_again:
             self._tries_again = True
             self._env.call_later(RETRY_S, self._try_again)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dledger.errors import LogFullError
+from dledger.types import Membership, ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.group_settings.settings import RETRY_S, GroupSettings
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
@@ -60,3 +61,17 @@ def test_a_node_that_leads_no_more_leaves_it_to_the_next_leader() -> None:
     broker.node.lead()
     broker.env.run_ready()
     assert set(broker.machine.state.topics) == TOPICS
+
+
+def test_it_is_recorded_once_a_member_that_does_not_understand_it_has_left() -> None:
+    """A learner died before it told what it understands; its removal is told to nobody."""
+    broker = BrokerInMemory(lead=False)
+    voters = broker.node.membership.voters
+    broker.node.membership = Membership(voters, (ReplicaId("dead", "00000001"),))
+    GroupSettings(broker.machine, broker.env, CONFIG)
+    broker.node.lead()
+    broker.env.advance(RETRY_S)
+    assert broker.machine.state.table(REMEMBERED).window_ms != CONFIG.idempotent_window_ms
+    broker.node.membership = Membership(voters)
+    broker.env.advance(RETRY_S)
+    assert broker.machine.state.table(REMEMBERED).window_ms == CONFIG.idempotent_window_ms
