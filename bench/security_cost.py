@@ -1,9 +1,10 @@
-"""What TLS costs in processor time: `python -m bench.tls_cost [--rounds 5] [--messages 3000]`.
+"""Cost of TLS and of access control in processor time: `python -m bench.security_cost [--rounds 5] [--messages 3000]`.
 
-Four clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
-nodes; both. In each turn the Python client sends messages of 1 KiB, 64 at a time, and then opens connections one
-after the other. What is counted is the processor time of the nodes, which other work on the machine disturbs less than
-it does throughput: it is the median over the rounds, with the lowest and the highest.
+Five clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
+nodes; both; access control, where the producer signs each send. In each turn the Python client sends messages of 1 KiB,
+64 at a time, and then opens connections one after the other. What is counted is the processor time of the nodes, which
+other work on the machine disturbs less than it does throughput: it is the median over the rounds, with the lowest and
+the highest.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from dledger_client import Admin, Producer, Tls
+from dledger_broker.features.accounts.sealing import new_key, read_key_file
+from dledger_client import Admin, Credentials, Producer, Tls
 from dledger_client.testing import LocalCluster
+from dledger_remoting.root_account import ROOT
 from dledger_serving.issuing import Authority
 
 BODY = b"x" * 1024
@@ -30,11 +33,13 @@ def configurations(folder: Path) -> dict[str, str]:
     certificate = f'tls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
     clients = f'tls = "enforcing"\n{certificate}'
     peers = f'tls_peer_ca_file = "{folder}/ca.pem"\n'
+    accounts = f'access_key_file = "{folder}/access.keys"\n'
     return {
         "plain": "",
         "clients": f'{clients}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
         "nodes": certificate + peers,
         "both": f'{clients}{peers}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
+        "accounts": f"{accounts}[namesrv]\n{accounts}",
     }
 
 
@@ -77,13 +82,18 @@ async def measure(rounds: int, messages: int, connections: int) -> dict[str, tup
         authority = Authority("bench", timedelta(days=1))
         (folder / "ca.pem").write_bytes(authority.certificate)
         authority.issue("127.0.0.1", ["127.0.0.1"]).write(folder / "node.pem", folder / "node-key.pem")
+        keys = folder / "access.keys"
+        keys.touch(mode=0o600)
+        keys.write_text(new_key() + "\n", encoding="ascii")
+        root = Credentials(ROOT, read_key_file(keys).root_secrets[0])
         running: dict[str, tuple[LocalCluster, Producer, Tls | None]] = {}
         for kind, config in configurations(folder).items():
             cluster = await stack.enter_async_context(LocalCluster(config=config))
             tls = Tls(folder / "ca.pem") if kind in ("clients", "both") else None
-            async with Admin(cluster.namesrv, tls=tls) as admin:
+            account = root if kind == "accounts" else None
+            async with Admin(cluster.namesrv, tls=tls, credentials=account) as admin:
                 await admin.create_topic(TOPIC)
-            producer = await stack.enter_async_context(Producer(cluster.namesrv, tls=tls))
+            producer = await stack.enter_async_context(Producer(cluster.namesrv, tls=tls, credentials=account))
             running[kind] = (cluster, producer, tls)
         for _ in range(rounds + 1):
             for kind, (cluster, producer, tls) in running.items():
@@ -111,7 +121,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--connections", type=int, default=200)
     options = parser.parse_args()
-    print("| TLS | µs of all nodes for a message of 1 KiB | µs for a connection |\n|---|---|---|")
+    print("| | µs of all nodes for a message of 1 KiB | µs for a connection |\n|---|---|---|")
     found = asyncio.run(measure(options.rounds, options.messages, options.connections))
     for kind, (of_messages, of_connections) in found.items():
         print(f"| {kind} | {shown(of_messages)} | {shown(of_connections)} |")
