@@ -43,6 +43,7 @@ class TimeJudge:
     def __init__(self, scheduler: Scheduler, *, calls_take_time: bool) -> None:
         self._scheduler = scheduler
         self._behind_ms = SLACK_MS + int(BUSY_S * 1000 * calls_take_time)
+        self._calls_take_time = calls_take_time
         self._shown: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         """By how much each node's clock was wrong when it was read of late, without what a later, higher one covers."""
         self._lately: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
@@ -97,7 +98,13 @@ class TimeJudge:
             lately.popleft()
 
     def _judge_reckoning(self, life: Life, from_ms: int) -> None:
-        """A leader reckons delays from this."""
+        """A leader reckons delays from this.
+
+        Where calls take time a node's clock may be seconds ahead, and stands still for as long while its process does:
+        then what it knew of the others before is young to it.
+        """
+        if self._calls_take_time and life.environment.paused_until > self._scheduler.now - LATELY_S:
+            return
         now, voters = self._scheduler.now, [str(one.node_id) for one in life.replica.engine.membership.voters]
         lowest = [
             min([wrong(), *(by_ms for at, by_ms in self._lately[voter] if at >= now - LATELY_S)])

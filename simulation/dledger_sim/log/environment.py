@@ -73,7 +73,7 @@ class SimEnvironment:
         self._queues: dict[str, deque[Callable[[], None]]] = {FLUSH: deque(), HARD_STATE: deque()}
         self._busy: dict[str, bool] = {FLUSH: False, HARD_STATE: False}
         self.alive = True
-        self._paused_from = self._paused_until = 0.0
+        self._paused_until = 0.0
         self._missed: deque[Timer] = deque()
         self._unfinished: dict[int, Callable[[], object]] = {}
         self._works = 0
@@ -111,7 +111,6 @@ class SimEnvironment:
     def pause(self, until: float) -> None:
         """Nothing happens here before `until`.  A pause never ends early: what waits for its end would be overtaken."""
         if not self.paused:
-            self._paused_from = self._scheduler.now
             self._scheduler.at(until, self._wake)
         self._paused_until = max(self._paused_until, until)
 
@@ -120,9 +119,6 @@ class SimEnvironment:
         if self.paused:
             self._scheduler.at(self._paused_until, self._wake)
             return
-        # A clock that ran ahead, because calls took time, runs ahead as far as before: it did not stand still.
-        self._clock += (self._paused_until - self._paused_from) * self._clock_rate
-        self._paused_from = self._paused_until
         while self._missed:
             missed = self._missed.popleft().callback
             if missed is not None:
