@@ -112,8 +112,6 @@ class QueueMending:
                 written = await self._mend(topic, queue_id, rot)
             except (LogError, OSError, RecordError) as failure:
                 error = str(failure)
-            finally:  # whatever it ended with, the other queues have their turn
-                del self._rotten[topic, queue_id]
             path = queue_directory(topic, queue_id)
             if written:
                 self.mended += written
@@ -122,6 +120,7 @@ class QueueMending:
                 _logger.warning("event=rot_stays path=%s offset=%d error=%r", path, rot.begin, error)
                 self._resting.add((topic, queue_id))
                 self._env.call_later(REST_S, partial(self._resting.discard, (topic, queue_id)))
+            self._rotten.pop((topic, queue_id), None)
 
     async def _run(self) -> None:
         while True:
@@ -139,8 +138,7 @@ class QueueMending:
         log, written = self._replica.log, 0
         cuts = await log.cuts(start, start + 1, log.segment_bytes)
         position = cuts[0].position if cuts else start
-        while max(position, log.first_position) < stop:
-            position = max(position, log.first_position)  # a trim, or a snapshot, may have come meanwhile
+        while position < stop:
             started = self._env.now()
             position, data = await self._reader.block(position, BLOCK_BYTES)
             scan = partial(_units_in, data, position, topic, queue_id)
@@ -165,7 +163,7 @@ class QueueMending:
 
     async def _sound_below(self, topic: TopicState, queue: QueueState, offset: int) -> tuple[int, int]:
         """An offset below another whose unit is sound, and the position of its record; or where both begin."""
-        step, at = 1, min(offset, queue.view.end) - 1  # what was noticed may have been of a topic deleted since
+        step, at = 1, offset - 1
         while at >= queue.view.start:
             position = await self._sound(queue, at)
             if position is not None:

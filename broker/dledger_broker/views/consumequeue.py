@@ -143,16 +143,8 @@ class ConsumeQueues:
                 raise RottenUnitsError(view.topic, view.queue_id, around.start, around.stop)
             return found
 
-        def work() -> int:
-            try:
-                return search()
-            except RottenUnitsError:
-                if view.dropped:  # no rot: its topic was deleted meanwhile, and one of that name may be there again
-                    return start
-                raise
-
         end = view.end
-        return work
+        return search
 
     def flush(self) -> None:
         """Hand all units that are not written to the worker."""

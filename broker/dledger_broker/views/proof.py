@@ -91,9 +91,7 @@ def are_records_of(
     """
     left = count
     for (position, _), data in zip(runs, pieces, strict=True):
-        # Queues that others are written between have runs of one record, which no walk has to find.
-        is_one = len(data) >= MIN_RECORD_BYTES and _SIZE.unpack_from(data)[0] == len(data)
-        last, number = (0, 1) if is_one else _last_record(data, left)
+        last, number = _last_record(data, left)
         if not number:
             return False
         first_offset = _offset_of(data, 0, position, topic, queue_id)

@@ -111,8 +111,6 @@ def select(
     max_bytes: int,
     tag_filter: TagFilter | None,
     first_position: int,
-    *,
-    from_files: bool = False,
 ) -> GetResult:
     """Choose from the units at `offset` what to answer: at least one record that matches if there is one.
 
@@ -129,7 +127,7 @@ def select(
         status = ReadStatus.FOUND
     else:
         status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
-    return GetResult(status, offset + passed, min_offset, max_offset, runs, count, size, from_files)
+    return GetResult(status, offset + passed, min_offset, max_offset, runs, count, size)
 
 
 def choose_units(

@@ -8,11 +8,9 @@ import pytest
 from dledger.errors import NotLeaderError
 from dledger_broker.errors import BeingMendedError
 from dledger_broker.kernel.mending import REST_S
-from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
 from dledger_broker.testing.environment import START_MS
 from dledger_broker.views.proof import RottenUnitsError
-from dledger_broker.views.reading import ReadStatus
 from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.record import decode_record
@@ -296,62 +294,3 @@ def test_what_the_log_cannot_tell_stays_and_is_tried_again(broker, caplog):
         pulled(broker, ROTTEN, 1)
     mended(broker)
     assert pulled(broker, ROTTEN, 1) == bodies(ROTTEN)
-
-
-def test_a_trim_that_overtakes_a_cold_read_is_taken_for_no_rot(broker, monkeypatch):
-    kept, read_later = COUNT, broker.machine.queues.read_later
-    position = broker.node.snapshot()
-    broker.send("orders", 0, Message(b"later"))
-    broker.node.durable_limit = position
-    created = broker.machine.state.topics["orders"].created_position
-
-    def overtaken(view, offset, count, done):
-        def then(units):
-            broker.machine.stage_command(TrimQueues(position, (("orders", created, 0, kept),)), lambda _: None)
-            broker.env.run_ready()
-            assert broker.node.trim(position)
-            done(units)
-
-        read_later(view, offset, count, then)
-
-    monkeypatch.setattr(broker.machine.queues, "read_later", overtaken)
-    results = []
-    broker.reads.get_messages_later(broker.queue("orders"), 0, 5, 1 << 20, None, results.append)
-    broker.env.run_ready()
-    assert [(one.status, one.next_begin) for one in results] == [(ReadStatus.OFFSET_TOO_SMALL, kept)]
-    assert broker.machine.mending.noticed == 0
-
-
-@pytest.mark.parametrize(("topic", "offset"), [("audits", COUNT + 50), ("gone", 0)])
-def test_what_was_noticed_of_a_topic_deleted_since_keeps_no_other_from_being_mended(broker, topic, offset):
-    put(broker, ROTTEN, *beyond(broker))
-    broker.machine.mending.notice(topic, 0, offset, offset + 1)
-    broker.machine.mending.notice("orders", 0, ROTTEN, ROTTEN + 1)
-    mended(broker)
-
-
-def test_what_ends_the_mending_of_one_queue_is_not_tried_for_ever(broker, monkeypatch):
-    put(broker, ROTTEN, *beyond(broker))
-    broker.machine.mending.notice("audits", 0, 0, 1)
-    broker.machine.mending.notice("orders", 0, ROTTEN, ROTTEN + 1)
-    mend = broker.machine.mending._mend
-
-    async def fails_for_one(topic, queue_id, rot):
-        if topic == "audits":
-            raise ValueError(topic)
-        return await mend(topic, queue_id, rot)
-
-    monkeypatch.setattr(broker.machine.mending, "_mend", fails_for_one)
-    with pytest.raises(ValueError, match="audits"):
-        broker.run(broker.machine.mending.mend_noticed())
-    mended(broker)
-
-
-def test_a_search_in_the_files_of_a_topic_deleted_since_finds_no_rot(broker):
-    put(broker, ROTTEN, *negative(broker))
-    search = broker.machine.queues.first_kept(broker.queue("orders").view, unit(broker, "orders", ROTTEN + 1)[0])
-    with pytest.raises(RottenUnitsError):
-        search()
-    search = broker.machine.queues.first_kept(broker.queue("orders").view, unit(broker, "orders", ROTTEN + 1)[0])
-    broker.delete_topic("orders")
-    assert search() == 0

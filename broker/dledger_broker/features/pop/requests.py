@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
-from dledger.errors import LogError, NotLeaderError
-from dledger_broker.errors import BeingMendedError, NoSuchQueue
+from dledger.errors import LogError
+from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pop.acks import AckRequests
@@ -243,13 +243,8 @@ class PopRequests(Part):
             raise NoPermission(f"consumer group {name} may not consume: its consumeEnable is false")
         return True
 
-    def _pop(
-        self, request: Request, header: PopHeader, ask: PopAsk, read: Read | None, failure: LogError | None = None
-    ) -> None:
-        """Choose and propose. The request may be of a leader that is none any more, if something was read for it.
-
-        Raises `failure`, why queues could not be read, if no other brings anything.
-        """
+    def _pop(self, request: Request, header: PopHeader, ask: PopAsk, read: Read | None) -> None:
+        """Choose and propose. The request may be of a leader that is none any more, if something was read for it."""
         if not self._group.ready:
             self._requests.pass_on(request)
             return
@@ -261,10 +256,8 @@ class PopRequests(Part):
         may_bring = choice.cold or any(each.records for each in choice.taken)
         if may_bring and not self._is_within_quotas(request, header):
             return
-        if failure is not None and not choice.taken:
-            raise failure
-        if choice.cold and (read is None or not choice.taken) and failure is None:
-            self._requests.spawn(request, self._pop_cold(request, header, ask, choice.cold))
+        if choice.cold and (read is None or not choice.taken):
+            self._requests.spawn(request, self._pop_cold(request, header, ask, choice.cold[0]))
         elif (committed := self._commit_under_way(ask.group, choice.taken)) is not None:
             self._commits.flush(partial(self._requests.resume, request), committed)
         elif choice.taken:
@@ -272,19 +265,11 @@ class PopRequests(Part):
         else:
             self._wait(request, header, ask, choice, now_ms)
 
-    async def _pop_cold(self, request: Request, header: PopHeader, ask: PopAsk, cold: Sequence[Wanted]) -> None:
-        """Read on a worker what is not in the page cache, of the first queue that has not rotted."""
+    async def _pop_cold(self, request: Request, header: PopHeader, ask: PopAsk, wanted: Wanted) -> None:
+        """Read on a worker what is not in the page cache."""
         self._counters.cold_reads += 1
-        failure: LogError | None = None
-        for wanted in cold:
-            try:
-                read = await self._reads.later(wanted)
-            except (NotLeaderError, BeingMendedError) as error:
-                failure = error
-            else:
-                self._pop(request, header, ask, read)
-                return
-        self._pop(request, header, ask, None, failure)
+        read = await self._reads.later(wanted)
+        self._pop(request, header, ask, read)
 
     def _commit_under_way(self, group: str, taken: Sequence[Taken]) -> PopQueueKey | None:
         """A queue whose first pop must not overtake what consumers that pull have committed."""

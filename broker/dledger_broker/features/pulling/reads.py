@@ -71,12 +71,13 @@ class QueueReads:
             if queue.dropped:
                 # What was read may be of another topic, which has got the name of this queue's.
                 done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
-            elif (gone := outside(offset, queue.min_offset, queue.max_offset, queue.view.end)) is not None:
-                done(gone)  # a trim has come meanwhile: nothing has rotted
-            elif isinstance(units, CorruptionError):
-                done(self._machine.mending.notice(queue.topic, queue.queue_id, offset, offset + 1))
             elif isinstance(units, BaseException):
-                done(units)
+                # A trim may have come meanwhile, after which the files of what it took are removed.
+                error = units
+                nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
+                if nothing is None and isinstance(units, CorruptionError):
+                    error = self._machine.mending.notice(queue.topic, queue.queue_id, offset, offset + 1)
+                done(nothing or error)
             else:
                 try:
                     result = self._select(
@@ -107,15 +108,13 @@ class QueueReads:
             max_messages, max_bytes = max_examined(message_filter), MAX_EXAMINED_BYTES
         else:
             tag_filter = message_filter
-        result = select(
-            units, offset, low, high, max_messages, max_bytes, tag_filter, first_position, from_files=from_files
-        )
+        result = select(units, offset, low, high, max_messages, max_bytes, tag_filter, first_position)
         if not from_files:
             return result
         passed = result.next_begin - offset
         if result.message_count < passed and not self._may_follow(units[: passed * UNIT_BYTES]):
             raise self._machine.mending.notice(queue.topic, queue.queue_id, offset, result.next_begin)
-        return result
+        return result._replace(from_files=True)
 
     def _may_follow(self, units: bytes) -> bool:
         """Whether units of which some are passed over, unread, may be right.

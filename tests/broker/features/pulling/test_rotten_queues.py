@@ -77,17 +77,6 @@ def test_a_pop_is_to_come_again_until_the_unit_is_written_anew(
     assert [message.body for message in messages(ask(client, POP, ext))] == [b"%d" % number for number in range(COUNT)]
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_pop_of_all_queues_gets_what_the_others_have(rotten: ServedBroker, client: FakeClient, cold: bool) -> None:
-    rotten.memory.node.cold = cold
-    for number in range(4):
-        client.send_message("T1", b"other %d" % number, queue_id=1)
-        answer = ask(client, POP, pop_ext(queueId="-1", initMode="0"))
-        assert (answer.code, [message.body for message in messages(answer)]) == (0, [b"other %d" % number])
-    refused = ask(client, POP, pop_ext(queueId="-1", initMode="0"))
-    assert refused.code == 2
-
-
 def test_a_follower_passes_the_pull_on(
     rotten: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
