@@ -30,10 +30,6 @@ class ConfigError(BrokerError):
     """A key of the configuration is unknown, malformed or contradicts another one."""
 
 
-class BeingMendedError(BusyError):
-    """What a request needs has rotted on this node's disk and is being written anew; trying again later is safe."""
-
-
 class StartError(BrokerError):
     """An address, a port or a directory that the configuration names cannot be used."""
 
@@ -55,8 +51,6 @@ def wire_error(error: Exception) -> RemotingError:
         return error
     if isinstance(error, NotLeaderError):
         return NotLeader(str(error), term=error.term)
-    if isinstance(error, BeingMendedError):
-        return SystemBusy(str(error))
     if isinstance(error, BusyError):
         return SystemBusy(f"[OVERLOAD]{error}")
     if isinstance(error, LogFullError):

@@ -240,14 +240,11 @@ class Broker:
     def counters(self) -> Mapping[str, int]:
         """Numbers that only grow: this node's clients, and (`peer_`) its links to the group's other nodes."""
         links = asdict(self.node.link_counters())
-        machine = self.machine
-        restarts = self.registrar.restarts + machine.keys.restarts + machine.mending.restarts + self._restarts
+        restarts = self.registrar.restarts + self.machine.keys.restarts + self._restarts
         return (
             self.counter.as_dict()
             | {f"peer_{name}": count for name, count in links.items()}
             | {f"tls_{name}": count for name, count in asdict(self.listener.door_counters).items()}
-            | {"queue_rot_noticed": machine.mending.noticed, "queue_units_mended": machine.mending.mended}
-            | {"key_index_rebuilds": machine.keys.started_over}
             | {"task_restarts": restarts}
         )
 

@@ -83,7 +83,7 @@ KNOWN_SEEDS = {
     "second-membership-change": 8,
     "segment-ends-without-blank": 2,
     "sends-forgotten-at-failover": 3,
-    "sends-forgotten-early": 26,
+    "sends-forgotten-early": 27,
     "sent-file-closed-by-the-loop": 2,
     "slot-unchecked": 8,
     "snapshot-forgets-the-trim": 2,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dledger.environment import called_back
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
-from dledger_broker.kernel.mending import QueueMending
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.replica import Replica
 from dledger_broker.views.consumequeue import ConsumeQueues
@@ -17,15 +17,13 @@ class Lookup:
     """Answers from what is applied on this replica.
 
     Any call may raise `BusyError`, `CorruptionError` or `StorageError`, and `NotLeaderError` while what it needs of a
-    queue's files is being rebuilt: other nodes are to be asked.  What has rotted in them is noticed: see
-    `QueueMending.notice`.
+    queue's files is being rebuilt: other nodes are to be asked.
     """
 
-    def __init__(self, replica: Replica, queues: ConsumeQueues, reader: LogReader, mending: QueueMending) -> None:
+    def __init__(self, replica: Replica, queues: ConsumeQueues, reader: LogReader) -> None:
         self._replica = replica
         self._queues = queues
         self._reader = reader
-        self._mending = mending
 
     async def message_at(self, position: int) -> bytes | None:
         """The message that starts at a physical offset, as clients may see it, or None.
@@ -126,31 +124,18 @@ class Lookup:
         return await self._reader.store_timestamp(position)
 
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
-        """The position and size of the record at an offset, which says so itself if the unit was in a file."""
-        in_memory = offset >= queue.view.tail_start
-        try:
-            position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
-        except CorruptionError:
-            if _is_gone(queue, offset):
-                raise
-            raise self._mending.notice(queue.topic, queue.queue_id, offset, offset + 1) from None
-        if in_memory:
-            return position, size
-        try:
-            sound = await self._reader.is_record_of(position, size, queue.topic, queue.queue_id, offset)
-        except TrimmedError:
-            sound = False
-            if _is_gone(queue, offset):
-                raise
-        if not sound and not queue.dropped:
-            raise self._mending.notice(queue.topic, queue.queue_id, offset, offset + 1)
+        position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
         return position, size
 
     async def _units(self, queue: QueueState, offset: int, count: int) -> bytes:
         """Up to `count` units, at least one."""
         if offset >= queue.view.end:
             raise NotLeaderError(None, 0, f"this node has not rebuilt the files of {queue} beyond {queue.view.end} yet")
-        return await self._queues.read_units(queue.view, offset, count)
+        units = self._queues.read(queue.view, offset, count)
+        if units is None:
+            later: bytes = await called_back(lambda done: self._queues.read_later(queue.view, offset, count, done))
+            units = later
+        return units
 
 
 def _is_gone(queue: QueueState, offset: int) -> bool:

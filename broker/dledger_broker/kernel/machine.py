@@ -27,7 +27,7 @@ import msgspec
 
 from dledger.environment import Environment, called_back
 from dledger.errors import LogFullError, NotLeaderError
-from dledger.invariants import invariant, known
+from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
@@ -41,7 +41,6 @@ from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.feature_views import FeatureView
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.lookup import Lookup
-from dledger_broker.kernel.mending import QueueMending
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.snapshot import decode_state, encode_state
@@ -153,8 +152,7 @@ class BrokerMachine:
             self,
             self.config.key_index_share,
         )
-        self.mending = QueueMending(self, env, self.queues, reader)
-        self.lookup = Lookup(self, self.queues, reader, self.mending)
+        self.lookup = Lookup(self, self.queues, reader)
         self.overlay = Overlay(self.commands, self)
         self.jobs = LeaderJobs(env, self.overlay)
         self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self, env)
@@ -171,14 +169,14 @@ class BrokerMachine:
     @property
     def log(self) -> Log:
         """The attached node."""
-        return known(self._log, "the machine is attached to a node")
+        invariant(self._log is not None, "the machine is attached to a node")
+        return cast(Log, self._log)
 
     def start(self) -> None:
         """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""
         self.log.on_trimmed(self._trimmed)
         self.checkpointer.scrub_later()
         self.keys.start()
-        self.mending.start()
         for view in self._feature_views:
             view.start(self.checkpointer.incarnation)
 
@@ -186,14 +184,12 @@ class BrokerMachine:
         """Start no more work on the views; all that is left to do if the log has failed."""
         self.queues.halt()
         self.keys.abandon()
-        self.mending.abandon()
         for view in self._feature_views:
             view.abandon()
         self._writer.abandon()
 
     async def close(self) -> None:
         """Write and sync the views; the node is still running."""
-        await self.mending.close()
         await self.keys.close()
         for view in self._feature_views:
             await view.close()

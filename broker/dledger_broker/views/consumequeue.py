@@ -12,12 +12,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from dledger.environment import Environment, called_back
-from dledger.errors import CorruptionError
+from dledger.environment import Environment
 from dledger.invariants import invariant
 from dledger.store.disk import Disk
 from dledger_broker.views.checkpoint import remove_checkpoint
-from dledger_broker.views.proof import RottenUnitsError, may_follow
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import (
     DIRECTORY,
@@ -103,48 +101,20 @@ class ConsumeQueues:
         directory = queue_directory(view.topic, view.queue_id)
         self._reader.read(directory, offset, count, done)
 
-    async def read_units(self, view: QueueView, offset: int, count: int) -> bytes:
-        """As `read`, or as `read_later`, whose errors it raises."""
-        units = self.read(view, offset, count)
-        if units is None:
-            later: bytes = await called_back(partial(self.read_later, view, offset, count))
-            units = later
-        return units
-
-    def write_again(
-        self, view: QueueView, offset: int, units: bytes, done: Callable[[BaseException | None], None]
-    ) -> None:
-        """Replace written units that have rotted or are gone; the next checkpoint makes that durable."""
-        directory = queue_directory(view.topic, view.queue_id)
-        self._reader.forget_in({directory})
-        self._writer.submit(partial(self._files.write_again, UnitBatch(directory, offset, units)), done)
-
     def first_kept(self, view: QueueView, position: int) -> Callable[[], int]:
-        """Work for a worker: the first offset whose record lies at or above a log position.
-
-        It raises `RottenUnitsError` if units are gone, or contradict each other around that offset: one that rotted
-        would hide what lies there from all replicas.
-        """
+        """Work for a worker: the first offset whose record lies at or above a log position."""
         start, tail_start, tail = view.start, view.tail_start, bytes(view.tail)
         directory = queue_directory(view.topic, view.queue_id)
 
-        def unit_at(offset: int) -> bytes:
+        def position_at(offset: int) -> int:
             if offset >= tail_start:
-                return tail[(offset - tail_start) * UNIT_BYTES :][:UNIT_BYTES]
-            try:
-                return read_units(self._disk, self.layout, directory, offset, 1)
-            except CorruptionError as error:
-                raise RottenUnitsError(view.topic, view.queue_id, offset, offset + 1) from error
-
-        def search() -> int:
-            found = first_where(start, end, lambda offset: int.from_bytes(unit_at(offset)[:8], "big") >= position)
-            around = range(max(start, found - 2), min(end, found + 2))
-            if not may_follow(b"".join(map(unit_at, around)), 0, 1 << 62):
-                raise RottenUnitsError(view.topic, view.queue_id, around.start, around.stop)
-            return found
+                unit = tail[(offset - tail_start) * UNIT_BYTES :][:8]
+            else:
+                unit = read_units(self._disk, self.layout, directory, offset, 1)[:8]
+            return int.from_bytes(unit, "big")
 
         end = view.end
-        return search
+        return lambda: first_where(start, end, lambda offset: position_at(offset) >= position)
 
     def flush(self) -> None:
         """Hand all units that are not written to the worker."""

@@ -32,7 +32,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.errors import CorruptionError
 from dledger.store.disk import Disk, File
 from dledger_remoting.filters.tags import java_hash
 
@@ -227,7 +226,7 @@ class ActiveIndexFile:
     def positions(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with the hash `wanted` and a store time in the range, newest first.
 
-        Other keys may have the same hash.  Raises `CorruptionError` where the slot's entries do not hang together.
+        Other keys may have the same hash.
         """
         newest = int(self._slots[wanted % self._layout.slots])
         return _walk(self._file, self._layout, self.header, newest, wanted, begin_ms, end_ms)
@@ -273,9 +272,7 @@ def _walk(
         if len(data) < ENTRY_BYTES:
             return
         code, position, seconds, previous = ENTRY.unpack(data)
-        if code % layout.slots != wanted % layout.slots or not 0 <= previous < number:
-            raise CorruptionError(f"entry {number} of a key index is none of the chain of slot {wanted % layout.slots}")
         second_ms = header.begin_timestamp + seconds * 1000
         if code == wanted and second_ms + 999 >= begin_ms and second_ms <= end_ms:
             yield position
-        number = previous
+        number = previous if previous < number else 0

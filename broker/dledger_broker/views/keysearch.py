@@ -17,7 +17,7 @@ from dledger.environment import COLD, Environment, called_back, slept
 from dledger.errors import CorruptionError, LogError, NotLeaderError, TrimmedError
 from dledger.store.disk import Disk
 from dledger.supervision import supervise
-from dledger_broker.views.keyfile import IndexLayout, key_hash
+from dledger_broker.views.keyfile import IndexLayout
 from dledger_broker.views.keyindex import CHECKPOINT, KeyIndex, iter_block
 from dledger_broker.views.keyscan import record_keys
 from dledger_broker.views.logreader import AppliedLog, LogReader
@@ -28,8 +28,6 @@ from dledger_remoting.record import scan_records
 BLOCK_BYTES: Final = 1 << 20
 """How much of the log is indexed at a time."""
 SEARCH_BLOCK_BYTES: Final = 1 << 20
-ENTRY_PIECE_BYTES: Final = 1 << 16
-"""Read where an entry is wanted; a larger one is read as a whole."""
 SAVE_EVERY_BYTES: Final = 256 << 20
 IDLE_SHARE: Final = 0.25
 FAR_BEHIND_BYTES: Final = 1 << 30
@@ -38,8 +36,6 @@ IDLE_POLL_S: Final = 0.25
 RETRY_S: Final = 5.0
 SCRUB_S: Final = 3600.0
 """How often the checkpoint is read again."""
-START_OVER_S: Final = 3600.0
-"""How often a rotten index is built anew at most."""
 MAX_CANDIDATES_PER_RESULT: Final = 4
 """Hash collisions that a query for one result reads records for."""
 
@@ -75,9 +71,6 @@ class KeySearch:
         self._task: asyncio.Task[None] | None = None
         self._seen_applied = 0
         self._scrub_at = env.now() + SCRUB_S
-        self._start_over_at = 0.0
-        self.started_over = 0
-        """How often the index was thrown away because it has rotted."""
 
     @property
     def position(self) -> int:
@@ -194,47 +187,8 @@ class KeySearch:
         if self._closing:
             raise NotLeaderError(None, 0, "this node is stopping")
         wanted = limit * MAX_CANDIDATES_PER_RESULT
-        try:
-            indexed = await self._work(partial(self._index.positions, topic, key, begin_ms, end_ms, wanted))
-        except CorruptionError as error:
-            if not self._start_over(str(error)):
-                raise
-            return []  # the log is searched instead
+        indexed = await self._work(partial(self._index.positions, topic, key, begin_ms, end_ms, wanted))
         return list(dict.fromkeys([*reversed(recent), *indexed]))
-
-    async def is_rotten(self, position: int, topic: str, key: bytes) -> bool:
-        """A candidate is no record with the key: whether its entry has rotted, so that the index starts over.
-
-        It has not if another key has the same hash, or if it is the log that has rotted there.
-        """
-        try:
-            if await self._may_name(position, topic, key):
-                return False
-        except (CorruptionError, TrimmedError):
-            return False
-        return self._start_over(f"it names position {position} of the log for a key that is not there")
-
-    async def _may_name(self, position: int, topic: str, key: bytes) -> bool:
-        """Whether there is a record at a position with a key of this hash, or was before a trim."""
-        log = self._replica.log
-        if not 0 <= position < self._replica.applied_position:
-            return False
-        if position < log.first_position:
-            return True
-        cuts = await log.cuts(position, position + 1, log.segment_bytes)
-        start, data = await self._reader.block(cuts[0].position if cuts else position, ENTRY_PIECE_BYTES)
-        hashes = await self._cold(partial(_hashes_at, data, start, position))
-        return key_hash(topic, key) in hashes
-
-    def _start_over(self, why: str) -> bool:
-        """Index the log anew, unless that was done a short while ago."""
-        if self._env.now() < self._start_over_at:
-            return False
-        self._start_over_at = self._env.now() + START_OVER_S
-        self.started_over += 1
-        _logger.warning("event=key_index_rebuilt reason=%r", why)
-        self.wipe()
-        return True
 
     def _count_restart(self) -> None:
         self.restarts += 1
@@ -289,18 +243,6 @@ class KeySearch:
 def core_share(share: float, lag_bytes: int) -> float:
     """The part of a core for indexing while messages come in: from `share` on, the more of the log is not indexed."""
     return share + (IDLE_SHARE - share) * min(lag_bytes / FAR_BEHIND_BYTES, 1.0)
-
-
-def _hashes_at(data: bytes, start: int, position: int) -> list[int]:
-    """The hashes of the keys of the record at a position, in whole entries of the log that begin at `start`.
-
-    Raises `CorruptionError` if they have rotted.
-    """
-    for begin, end, _ in iter_block(data, start):
-        for record in scan_records(data, begin, end):
-            if record.physical_offset == position:
-                return [key_hash(record.topic.decode(), key) for key in record_keys(record)]
-    return []
 
 
 def _search_block(

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from dledger.format import HEADER_BYTES
 from dledger.log import Log
-from dledger_broker.views.proof import (
-    LONGEST_HEAD_BYTES,
-    MIN_RECORD_BYTES,
-    may_be_read,
-    says,
-    topic_field,
-    topic_place,
-)
 from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, MessageRecord, decode_record
 
+MIN_RECORD_BYTES = 91
 _HEAD_BYTES = 76
 """As much of a record as holds its store timestamp, whatever its hosts."""
 
@@ -50,26 +42,6 @@ class LogReader:
         head = await self.read(position, _HEAD_BYTES)
         begin = 68 if int.from_bytes(head[36:40], "big") & SYS_BORN_HOST_V6 else 56
         return int.from_bytes(head[begin : begin + 8], "big")
-
-    def may_be_read(self, runs: Sequence[tuple[int, int]]) -> bool:
-        """Whether records may lie in pieces of the log: reading across the end of a segment breaks a rule."""
-        return may_be_read(runs, self._replica.log.segment_bytes, self._replica.applied_position)
-
-    async def is_record_of(self, position: int, size: int, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether there is a record of that size at a position that says that it is the queue's at this offset.
-
-        Raises `TrimmedError` below the first kept position.
-        """
-        if not self.may_be_read([(position, size)]):
-            return False
-        head = await self.read(position, min(size, LONGEST_HEAD_BYTES))
-        if not says(head, position, size, queue_id, queue_offset):
-            return False
-        place = topic_place(head)
-        field = topic_field(topic, int.from_bytes(head[4:8], "big"))
-        if place is None or place + len(field) > size:
-            return False
-        return await self.read(position + place, len(field)) == field
 
     async def record(self, position: int) -> tuple[bytes, MessageRecord] | None:
         """What looks like a record at any position, or None.

@@ -38,8 +38,7 @@ class GetResult(NamedTuple):
     """A read of one queue.
 
     `runs` are (position, size) of pieces of the log that hold nothing but matching records, in order, adjacent records
-    as one; `message_count` records and `size` bytes in all.  What was read `from_files` may
-    have rotted there, see `proof.py`.
+    as one; `message_count` records and `size` bytes in all.
     """
 
     status: ReadStatus
@@ -49,7 +48,6 @@ class GetResult(NamedTuple):
     runs: list[tuple[int, int]]
     message_count: int = 0
     size: int = 0
-    from_files: bool = False
 
     @property
     def cold(self) -> bool:

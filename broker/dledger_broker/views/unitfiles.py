@@ -122,11 +122,6 @@ class QueueFileWriter:
                 view = view[take:]
                 offset += take // UNIT_BYTES
 
-    def write_again(self, batch: UnitBatch) -> None:
-        """As `write`, into files that somebody may have removed or cut since they were opened."""
-        self._files.forget(batch.directory + "/")
-        self.write([batch])
-
     def _open(self, directory: str, path: str, offset: int) -> File:
         try:
             return self._files.get(path)

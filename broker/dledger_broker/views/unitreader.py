@@ -48,7 +48,9 @@ def read_units(
 
 
 def _missing(path: str, offset: int) -> CorruptionError:
-    return CorruptionError(f"{path} lacks the unit of queue offset {offset}: it has to be written anew from the log")
+    return CorruptionError(
+        f"{path} lacks the unit of queue offset {offset}; restart this node: it rebuilds the file from its log"
+    )
 
 
 class QueueFileReader:
@@ -65,18 +67,14 @@ class QueueFileReader:
         self._closed = False
 
     def read_nowait(self, directory: str, offset: int, count: int) -> bytes | None:
-        """Up to `count` units from `offset` on, of one file; None if that needs the disk or a file that is not open.
-
-        None also of a file that somebody has cut: who reads it later is told.
-        """
+        """Up to `count` units from `offset` on, of one file; None if that needs the disk or a file that is not open."""
         path = f"{directory}/{self._layout.name(offset)}"
         file = self._files.get(path)
         if file is None:
             return None
         self._files.move_to_end(path)
         take = min(count, self._layout.room(offset))
-        units = file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
-        return units if units is not None and len(units) == take * UNIT_BYTES else None
+        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
 
     def read(self, directory: str, offset: int, count: int, done: Callable[[bytes | BaseException], None]) -> None:
         """As `read_units`, on a worker; `read_nowait` finds the files open from then on.

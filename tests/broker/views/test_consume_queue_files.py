@@ -79,7 +79,7 @@ def test_a_read_spans_files_and_says_what_is_missing():
     writer.write([UnitBatch(DIRECTORY, 0, units)])
     assert read_units(disk, LAYOUT, DIRECTORY, 10, 25) == units[200:700]
     disk.unlink(f"{DIRECTORY}/00000000000000000320")
-    with pytest.raises(CorruptionError, match=r"lacks the unit of queue offset 16: it has to be written anew"):
+    with pytest.raises(CorruptionError, match=r"lacks the unit of queue offset 16; restart this node"):
         read_units(disk, LAYOUT, DIRECTORY, 10, 25)
 
 

@@ -10,7 +10,6 @@ from nothing_waits import NothingWaits
 
 from dledger import Node, NodeConfig
 from dledger.environment import AsyncioEnvironment
-from dledger_broker.errors import BeingMendedError
 from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.pins.proposed import ProposedPins
@@ -23,7 +22,6 @@ from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.writer import LogWriter
 from dledger_broker.testing import Message, stage_messages
 from dledger_broker.testing.broker import STORE_HOST
-from dledger_broker.views.units import UNIT, UNIT_BYTES
 from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
@@ -205,33 +203,3 @@ async def test_old_messages_go_however_young_their_files_are(left_behind):
         kept = await broker.contents()
         assert kept["orders", 0][-10:] == [b"%06d" % number for number in range(4000, 4010)]
         assert sum(map(len, kept.values())) < sum(map(len, contents.values()))
-
-
-@pytest.mark.parametrize(
-    "rotten",
-    [UNIT.pack(1 << 40, 200, 0), UNIT.pack(8, 200, 0), bytes(UNIT_BYTES * 9)],
-    ids=["beyond", "no record", "zeros"],
-)
-async def test_units_that_rotted_are_written_anew_while_the_node_runs(left_behind, rotten):
-    """Wherever they point to, reading there neither ends the node nor answers with something else."""
-    directory, contents, _ = left_behind
-    with (directory / "consumequeue/orders/2" / f"{0:020d}").open("r+b") as file:
-        file.seek(3 * UNIT_BYTES)
-        file.write(rotten)
-    async with OneNodeBroker(directory) as broker:
-        queue, reads = broker.machine.queue("orders", 2), QueueReads(broker.machine)
-        assert queue.view.tail_start > 32
-
-        async def pulled() -> int:
-            future = asyncio.get_running_loop().create_future()
-            reads.get_messages_later(queue, 0, 32, 1 << 20, None, future.set_result)
-            result = await future
-            return sum(map(len, await reads.pieces(result, "orders", 2, 0)))
-
-        with pytest.raises(BeingMendedError):
-            await pulled()
-        async with asyncio.timeout(20):
-            while not broker.machine.mending.mended:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.005)
-        assert await pulled() > 0
-        assert await broker.contents() == contents

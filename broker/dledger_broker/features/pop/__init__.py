@@ -43,7 +43,7 @@ def _build(context: Context) -> PopRequests:
     groups = context.parts[GroupRequests].proposals
     dues = Dues(env, clock, context.group)
     classes = context.parts[ClassFilters]
-    changes, reads = PopChanges(machine, env), PopReads(machine, classes)
+    changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
     shared_names = SharedNames(machine, context.access)
     return PopRequests(

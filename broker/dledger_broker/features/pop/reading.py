@@ -7,8 +7,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from dledger.environment import called_back
-from dledger.errors import NotLeaderError, TrimmedError
-from dledger_broker.errors import BeingMendedError
+from dledger.errors import TrimmedError
+from dledger.log import Log
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.pulling.properties import choose
 from dledger_broker.features.pulling.reads import QueueReads
@@ -53,9 +53,10 @@ class Found(NamedTuple):
 class PopReads:
     """Reads of one node."""
 
-    def __init__(self, machine: BrokerMachine, classes: ClassFilters) -> None:
+    def __init__(self, machine: BrokerMachine, log: Log, classes: ClassFilters) -> None:
         self._reads = QueueReads(machine)
         self._classes = classes
+        self._log = log
 
     def now(self, wanted: Wanted, read: Read | None = None) -> Found | None:
         """What is there, None if that needs the disk or a class; `read` is what was read with them before."""
@@ -64,11 +65,8 @@ class PopReads:
             result, pieces, verdicts = read.result, read.pieces, read.verdicts
         else:
             verdicts = None
-            try:
-                result = self._reads.get_messages(queue, start, count, max_bytes, message_filter)
-                found = None if result.cold else self._pieces(wanted, result)
-            except (NotLeaderError, BeingMendedError):
-                return None  # who reads later is told
+            result = self._reads.get_messages(queue, start, count, max_bytes, message_filter)
+            found = None if result.cold else self._pieces(result)
             if found is None or (found and isinstance(message_filter, ClassFilter)):
                 return None
             pieces = found
@@ -85,12 +83,18 @@ class PopReads:
             return Found(offset_of(records[-1]) + 1, records)
         return Found(result.next_begin, records)
 
-    def _pieces(self, wanted: Wanted, result: GetResult) -> list[bytes] | None:
+    def _pieces(self, result: GetResult) -> list[bytes] | None:
         """What was found, None if reading it would block; nothing if the log has been trimmed since."""
-        try:
-            return self._reads.pieces_nowait(result, wanted.queue.topic, wanted.queue.queue_id, wanted.start)
-        except TrimmedError:
-            return []
+        pieces: list[bytes] = []
+        for position, size in result.runs:
+            try:
+                data = self._log.read_nowait(position, size)
+            except TrimmedError:
+                return []
+            if data is None:
+                return None
+            pieces.append(data)
+        return pieces
 
     async def later(self, wanted: Wanted) -> Read:
         """Read on a worker what `now` lacked. Raises as `QueueReads.get_messages_later` and `Log.read` do."""
@@ -98,8 +102,10 @@ class PopReads:
         result: GetResult = await called_back(
             lambda done: self._reads.get_messages_later(queue, start, count, max_bytes, message_filter, done)
         )
+        pieces: list[bytes] = []
         try:
-            pieces = await self._reads.pieces(result, queue.topic, queue.queue_id, start)
+            for position, size in result.runs:
+                pieces.append(await self._log.read(position, size))
         except TrimmedError:
             pieces = []
         verdicts = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger.environment import Environment, called_back
-from dledger.errors import LogError, NotLeaderError, TrimmedError
+from dledger.errors import NotLeaderError, TrimmedError
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
@@ -123,6 +123,7 @@ class PullRequests(Part):
         self._held = passed_on(self._placement)
         self._machine = machine
         machine.on_state(self._keep_table)
+        self._log = log
         self._env = env
         self._group = group
         self._max_held_pulls = live.own.max_held_pulls
@@ -313,7 +314,7 @@ class PullRequests(Part):
             self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
             return
         try:
-            pieces = self._reads.pieces_nowait(result, fields.topic, fields.queue_id, asked)
+            pieces = self._pieces(result)
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
@@ -330,7 +331,7 @@ class PullRequests(Part):
         """Read the records on a worker, and have them judged if a class says what matches."""
         started = self._env.now()
         try:
-            pieces = await self._reads.pieces(result, fields.topic, fields.queue_id, asked)
+            pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
             # Only some of the records may be gone: the next pull from the same offset is told which are kept.
             self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
@@ -340,6 +341,16 @@ class PullRequests(Part):
         if isinstance(message_filter, ClassFilter):
             matcher = await self._classes.judge(message_filter, result.message_count, pieces)
         self._answer(request, fields, *self._chosen(fields, matcher, result, pieces, asked))
+
+    def _pieces(self, result: GetResult) -> list[bytes] | None:
+        """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
+        pieces: list[bytes] = []
+        for position, size in result.runs:
+            data = self._log.read_nowait(position, size)
+            if data is None:
+                return None
+            pieces.append(data)
+        return pieces
 
     def _chosen(
         self,
@@ -421,11 +432,7 @@ class PullRequests(Part):
             self._requests.fail(pull.request, refusal)
             return True
         while True:
-            try:
-                result = self._look_again(pull)
-            except LogError as error:  # what it is to read has rotted: who has told of a message must not fail for that
-                self._requests.fail(pull.request, error)
-                return True
+            result = self._look_again(pull)
             if result is None:
                 return True
             if result.status is not ReadStatus.NO_MATCHED_MESSAGE:
@@ -445,7 +452,7 @@ class PullRequests(Part):
             return result
         if isinstance(message_filter, SqlFilter):
             try:
-                pieces = self._reads.pieces_nowait(result, fields.topic, fields.queue_id, offset)
+                pieces = self._pieces(result)
             except TrimmedError:
                 return result._replace(status=ReadStatus.MESSAGE_WAS_REMOVING)
             if pieces is None:

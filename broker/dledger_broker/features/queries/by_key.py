@@ -50,14 +50,7 @@ class KeyQueries:
         last_timestamp = last_position = 0
         for position in await self._keys.candidates(topic, wanted, max_count, begin_ms, end_ms):
             found = await self._lookup.record_at(position)
-            if found is None or found[1].topic != topic or not _has_key(found[1], wanted):
-                if await self._keys.is_rotten(position, topic, wanted):
-                    # Only the log says what else the index lacks.
-                    return await self.query(
-                        topic, key, max_count, begin_ms, end_ms, max_bytes=max_bytes, unique_only=unique_only
-                    )
-                continue
-            if unique_only and not _is_unique_key(found[1], wanted):
+            if found is None or found[1].topic != topic or not _has_key(found[1], wanted, unique_only=unique_only):
                 continue
             if not await self._lookup.is_listed(found[1]):
                 continue
@@ -72,12 +65,8 @@ class KeyQueries:
         return QueryResult(records, last_timestamp, last_position)
 
 
-def _is_unique_key(record: MessageRecord, key: bytes) -> bool:
-    return find_property(record.properties, _UNIQUE_KEY) == key
-
-
-def _has_key(record: MessageRecord, key: bytes) -> bool:
-    if _is_unique_key(record, key):
+def _has_key(record: MessageRecord, key: bytes, *, unique_only: bool) -> bool:
+    if find_property(record.properties, _UNIQUE_KEY) == key:
         return True
-    words = find_property(record.properties, _KEYS)
+    words = find_property(record.properties, _KEYS) if not unique_only else None
     return words is not None and key in words.split(b" ")

@@ -17,7 +17,6 @@ from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
-from dledger_broker.views.proof import RottenUnitsError
 
 _logger = logging.getLogger(__name__)
 
@@ -55,8 +54,6 @@ class Trimming:
         under_way = self._machine.trims_under_way
         under_way.end_search()
         if isinstance(rows, BaseException):
-            if isinstance(rows, RottenUnitsError):
-                self._machine.mending.notice(rows.topic, rows.queue_id, rows.begin, rows.end)
             _finish(position, rows)
             return
         starts = range(0, max(len(rows), 1), MAX_OFFSETS_PER_COMMAND)

@@ -8,7 +8,6 @@ from typing import ParamSpec
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker.features.pins.table import PinTable
-from dledger_broker.features.pulling import reads
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel import machine, view_recovery
 from dledger_broker.kernel.contexts import Done
@@ -224,14 +223,6 @@ CATALOGUE.add(
     "what views lack of the restored state is rebuilt from the log",
     (BrokerMachine, "rebuild", _rebuild_nothing),
     schedule=request_schedules.views_of_a_killed_node,
-)
-
-
-CATALOGUE.add(
-    "units-believed",
-    "what a pull gets says that it is of the queue, wherever a unit points to",
-    (reads, "are_records_of", lambda *_: True),
-    schedule=request_schedules.unit_that_rots,
 )
 
 

@@ -8,13 +8,8 @@ from typing import Final, cast
 from dledger.errors import CorruptionError
 from dledger.testing.disk import SimDisk
 from dledger_broker.views.keyfile import ActiveIndexFile, IndexHeader, IndexLayout, as_keys
-from dledger_broker.views.unitfiles import queue_directory
-from dledger_broker.views.units import UNIT_BYTES
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import RecordError
-from dledger_remoting.record import iter_records
-from dledger_sim.brokers.clients import pull_fields
-from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers
+from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import SimBroker
 from dledger_sim.log.registers import leading
 
@@ -168,39 +163,6 @@ def views_of_a_killed_node() -> None:
     assert (queue.min_offset, queue.view.end, queue.max_offset) == (0, 30, 30)
 
 
-def unit_that_rots() -> None:
-    """A unit of a consume queue that names another record, or none, is answered with nothing else, and written anew."""
-    brokers = Brokers()
-    connection = brokers.connect(brokers.leader)
-    for _ in range(10):
-        brokers.send(connection, TOPIC)
-        brokers.run(0.1)
-    brokers.run(5.0)  # the units are in their file alone
-    disk = brokers.group.nodes[brokers.leader].disk
-    (path,) = (path for path in disk.paths() if path.startswith(queue_directory(TOPIC, 0)))
-    sound = disk.open(path).pread(UNIT_BYTES * 10, 0)
-    for offset, bit in ((2, 8 * 7 + 5), (4, 8), (6, 8 * 11 + 7), (8, 8 * 6 + 2)):
-        disk.flip_bit(path, 8 * UNIT_BYTES * offset + bit)
-    ext = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0"}
-    offsets: list[int] = []
-    for _ in range(100):
-        answers = brokers.ask(connection, RequestCode.PULL_MESSAGE, ext | pull_fields(len(offsets), 3))
-        brokers.run(0.5)
-        answer = answers[0]
-        assert answer is not None
-        if answer.code == ResponseCode.SUCCESS:
-            try:
-                offsets += [record.queue_offset for record in iter_records(answer.body, verify_crc=True)]
-            except RecordError as error:
-                raise AssertionError(f"a pull got what is no record: {error}") from error
-        else:
-            assert answer.code == ResponseCode.SYSTEM_BUSY
-        if len(offsets) == 10:
-            break
-    assert offsets == list(range(10))
-    assert disk.open(path).pread(UNIT_BYTES * 10, 0) == sound
-
-
 REQUEST_SCHEDULES: Final = (
     send_in_the_turn_of_a_deletion,
     handover_that_fails,
@@ -208,5 +170,4 @@ REQUEST_SCHEDULES: Final = (
     index_write_that_failed,
     index_sync_that_failed,
     views_of_a_killed_node,
-    unit_that_rots,
 )

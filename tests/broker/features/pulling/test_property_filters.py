@@ -175,7 +175,7 @@ def test_a_waiting_pull_whose_messages_come_into_memory_meanwhile_is_answered_by
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first look found on the disk is read there; a second look in the same turn would answer 20 at once."""
-    log = broker.memory.node
+    log = broker.service.parts[PullRequests]._log
     read, looks = log.read_nowait, list[int]()
 
     def cold_once(position: int, size: int) -> bytes | None:
@@ -205,7 +205,7 @@ def test_a_waiting_pull_whose_messages_are_trimmed_is_repeated(
 
     waiting = held(client, LARGE)
     broker.settle()
-    monkeypatch.setattr(broker.memory.node, "read_nowait", trimmed)
+    monkeypatch.setattr(broker.service.parts[PullRequests]._log, "read_nowait", trimmed)
     send_amounts(broker.client("other"), 200)
     assert position(client.answered(waiting)) == (20, "0")
 

@@ -119,7 +119,7 @@ def test_a_trim_that_takes_some_of_the_records_skips_none_of_the_others(
     def trimmed(*_: object) -> NoReturn:
         raise TrimmedError("the log starts behind the first of them")
 
-    log = broker.memory.node
+    log = broker.service.parts[PullRequests]._log
     monkeypatch.setattr(log, "read_nowait", (lambda *_: None) if cold else trimmed)
     monkeypatch.setattr(log, "read", trimmed)
     answer = client.call_from_disk(11, pull_ext("T1", offset=1)) if cold else client.pull("T1", offset=1)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError, TrimmedError
-from dledger_broker.errors import BeingMendedError
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
 from dledger_broker.views.unitfiles import queue_directory
@@ -122,7 +121,7 @@ def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
     assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.OFFSET_TOO_SMALL, 20)]
     broker.reads.get_messages_later(queue, 25, 5, 1 << 20, None, results.append)
     broker.env.run_ready()
-    assert isinstance(results[1], BeingMendedError)
+    assert isinstance(results[1], CorruptionError)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,6 @@ from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
 from dledger_broker.testing.node import NODE_ID
-from dledger_broker.views.proof import RottenUnitsError
-from dledger_broker.views.units import UNIT, UNIT_BYTES
 
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
 
@@ -422,29 +420,3 @@ def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytes
     broker.env.run_ready()
     assert (broker.log.first_position, retention.is_busy) == (0, False)
     assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [0, 0, 0]
-
-
-def test_a_queue_that_has_rotted_is_mended_before_anything_is_trimmed():
-    """One that names a position below the trim would hide what lies behind it, on all nodes."""
-    broker, job = trimmed_broker(RetentionPolicy())
-    queue = broker.queue("orders")
-    broker.flush_views()
-    broker.env.advance(5)
-    position = max(broker.log.snapshots)
-    before = broker.bodies("orders")
-    file = broker.disk.open("consumequeue/orders/0/" + f"{0:020d}")
-    rotten = queue.max_offset // 2 + 3
-    while (found := file.pread(UNIT_BYTES, rotten * UNIT_BYTES)) and UNIT.unpack(found)[0] < position:
-        rotten += 1
-    file.pwrite(UNIT.pack(8, 100, 0), rotten * UNIT_BYTES)
-    assert broker.machine.queues.first_kept(queue.view, 0)() == 0
-    with pytest.raises(RottenUnitsError, match="contradict"):
-        broker.machine.queues.first_kept(queue.view, position)()
-    job.trim(position)
-    broker.env.run_ready()
-    assert queue.first_offset == 0
-    broker.run(broker.machine.mending.mend_noticed())
-    job.trim(position)
-    broker.env.run_ready()
-    assert broker.bodies("orders") == before[queue.first_offset :]
-    assert 0 < queue.first_offset < rotten + 1
