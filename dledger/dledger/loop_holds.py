@@ -76,32 +76,40 @@ class Held(msgspec.Struct, frozen=True):
     longest_seconds: float
 
 
+class _Running:
+    """The contexts that are entered. `counted_s` is the work of all that have ended. A start, outermost first, is the
+    clock less `counted_s` as the context was entered: so what has ended inside it is not counted for it, too.
+    """
+
+    __slots__ = ("counted_s", "starts")
+
+    def __init__(self) -> None:
+        self.counted_s = 0.0
+        self.starts: list[float] = []
+
+
 class LoopPart:
     """A context in which the loop works for a part; it nests, also in itself."""
 
-    __slots__ = ("_clock", "_inside", "_starts", "longest_before_s", "longest_s", "seconds", "times")
+    __slots__ = ("_clock", "_running", "longest_before_s", "longest_s", "seconds", "times")
 
-    def __init__(self, clock: Callable[[], float], inside: list[float]) -> None:
+    def __init__(self, clock: Callable[[], float], running: _Running) -> None:
         self._clock = clock
-        self._inside = inside
-        """Of each context that is entered, outermost first, the time that others took inside it."""
-        self._starts: list[float] = []
+        self._running = running
         self.times = 0
         self.seconds = self.longest_s = self.longest_before_s = 0.0
 
     def __enter__(self) -> None:
-        self._inside.append(0.0)
-        self._starts.append(self._clock())
+        running = self._running
+        running.starts.append(self._clock() - running.counted_s)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        inside = self._inside
-        others = inside.pop()  # before the clock is read: a collection between the two counts for who goes on
-        took = self._clock() - self._starts.pop()
-        if inside:
-            inside[-1] += took
-        self.count(max(took - others, 0.0))
+        running = self._running
+        took = self._clock() - running.counted_s - running.starts.pop()
+        running.counted_s += took
+        self.count(took)
 
     def count(self, seconds: float) -> None:
         """It held the loop for so long."""
@@ -115,7 +123,7 @@ class LoopHolds:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._inside: list[float] = []
+        self._running = _Running()
         self._parts: dict[str, LoopPart] = {}
         self._thread = 0
         self._collecting_since = 0.0
@@ -125,7 +133,7 @@ class LoopHolds:
         """The context of a part; one for each name, which there are few of."""
         found = self._parts.get(name)
         if found is None:
-            found = self._parts[name] = LoopPart(self._clock, self._inside)
+            found = self._parts[name] = LoopPart(self._clock, self._running)
         return found
 
     def begin(self) -> None:
