@@ -62,7 +62,10 @@ class TrimmedError(LogError):
 
 
 class ContradictionError(CorruptionError):
-    """A leader contradicts what this replica holds as committed: its log must be set aside and installed anew."""
+    """What this replica holds as committed is not what a leader has, or rotted here, and the group has it no more.
+
+    Its log must be set aside and installed anew.
+    """
 
 
 class LostDirectoryError(CorruptionError):

@@ -1,5 +1,6 @@
 """Bit rot below the durable mark is found, not served, and healed with a peer's bytes."""
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -7,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from node_group import SEGMENT_BYTES, Group, Journal, has_trimmed, until
+from node_group import DEADLINE_S, SEGMENT_BYTES, Group, Journal, has_trimmed, until
 
 from dledger import Node
-from dledger.errors import CorruptionError
+from dledger.errors import ContradictionError, CorruptionError
 from dledger.format import HEADER_BYTES
+from dledger.replica.repair import RETRY_S
 from dledger.store.verify import compare
 
 
@@ -250,6 +252,47 @@ async def test_what_rots_below_the_state_and_is_trimmed_by_the_others_is_forgott
         await group.settled()
         assert (node.first_position, node.status().corrupt_bytes) == (base, 0)
         assert machine.rebuilt == []
+        assert group.same_state()
+    finally:
+        await group.stop()
+    assert_equal_and_whole(group)
+
+
+async def test_a_log_whose_next_entry_rotted_is_given_up_once_every_other_voter_has_trimmed_it(tmp_path: Path):
+    """It holds all that is committed: no leader sends it a snapshot, and no peer has the bytes that it lacks."""
+    group = Group(tmp_path, reserve_bytes=1 << 20)
+    await group.start()
+    try:
+        await group.append_until_trimmable(1)
+        await group.append(50)
+        await group.settled()
+        base = group.trim_candidates()[0]
+        await group.stop("n2")
+        for snapshot in (group.home("n2") / "snapshots").iterdir():
+            snapshot.unlink()
+        damaged = group.metas("n2")[20]
+        group.flip_bit("n2", damaged.position + HEADER_BYTES + 7)
+        assert (await group.leader()).trim(base)
+        await until(lambda: all(has_trimmed(node, base) for node in group.nodes.values()), "the others have trimmed")
+
+        await group.stop("n1")
+        await group.start("n2")
+        given_up = group.nodes["n2"]
+        before = given_up.replica.me
+        await until(lambda: given_up.status().corrupt_bytes > 0, "what rotted is found")
+        await asyncio.sleep(2 * RETRY_S)
+        assert given_up.status().failure is None, "who is away may have it"
+        await group.start("n1")
+        async with asyncio.timeout(DEADLINE_S):
+            failure = await given_up.wait_failed()
+        assert isinstance(failure, ContradictionError)
+        assert f"entry {damaged.index} is to be applied next" in str(failure)
+
+        await group.stop("n2")
+        await group.start("n2")
+        await group.append(5)
+        await group.settled()
+        assert group.nodes["n2"].replica.me.incarnation != before.incarnation
         assert group.same_state()
     finally:
         await group.stop()

@@ -32,6 +32,8 @@ SEEDS = (
     ("mixed", 500, SECONDS),
     # What a leader understands was refused, and never recorded: features stayed inactive.
     ("mixed", 610060, 20.0),
+    # An entry rotted on a full disk, the others trimmed it, and a start needed it: nobody had it any more.
+    ("halves", 611023, 20.0),
 )
 
 

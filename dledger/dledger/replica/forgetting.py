@@ -54,20 +54,23 @@ class Forgetter:
         self._driver = driver
         self._looking = False
 
-    def begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> None:
+    def begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
         """Begin at a snapshot, if views cannot be rebuilt from below it: a range there is corrupt, and the group has
-        trimmed it.
+        trimmed it.  False if no views are being rebuilt.
 
         Of those up to `trimmed_to` it is the newest that is not newer than the state, which goes back to it.  A worker
         reads it first; nothing happens if by then entries have been applied, or none is intact.
         """
+        if self._looking:
+            return True
         state = self._rebuilt_state()
-        if state is None or self._looking:
-            return
+        if state is None:
+            return False
         limit = min(trimmed_to, state.position)
         candidates = [meta for meta in reversed(self._snapshots.list()) if damaged.end <= meta.position <= limit]
         self._looking = True
         self._environment.run_blocking(URGENT, partial(self._find, candidates), partial(self._found, damaged, state))
+        return True
 
     def _rebuilt_state(self) -> SnapshotMeta | None:
         """The snapshot that the state is of, if views are still being rebuilt from below it."""

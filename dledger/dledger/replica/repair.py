@@ -14,7 +14,8 @@ On the repair channel of the bulk lane:
         17     n  the bytes, in kind 1
 
 One request is on its way at a time.  A peer refuses what it does not have durable, or knows to be corrupt itself.  A
-range that lies below a peer's log was trimmed by the group, and can only be forgotten here, too.
+range that lies below a peer's log was trimmed by the group, and can only be forgotten here, too; where the state needs
+it, all of this log is given up for another one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from functools import partial
 
 from dledger.consensus.engine import Engine
 from dledger.environment import BACKGROUND, URGENT, Environment
-from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
+from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.driver import Driver
@@ -58,7 +59,7 @@ logger = logging.getLogger(__name__)
 class _Attempt:
     """One try to heal one range, over all peers."""
 
-    __slots__ = ("asked", "damaged", "deadline", "mismatched", "peer", "size", "spool", "trimmed_to", "working")
+    __slots__ = ("asked", "damaged", "deadline", "mismatched", "peer", "size", "spool", "starts", "working")
 
     def __init__(self, damaged: CorruptRange, spool: Spool) -> None:
         self.damaged = damaged
@@ -69,8 +70,8 @@ class _Attempt:
         self.deadline = 0.0
         self.working = False
         self.mismatched = False
-        self.trimmed_to = 0
-        """The highest position at which a peer's log begins."""
+        self.starts: dict[ReplicaId, int] = {}
+        """The position at which the log of a peer that refused begins."""
 
 
 class Repairer:
@@ -192,7 +193,7 @@ class Repairer:
             )
         else:
             if kind == _REFUSAL:
-                attempt.trimmed_to = max(attempt.trimmed_to, position)
+                attempt.starts[sender] = position
             self._ask_next_peer(attempt)
 
     # ---------------------------------------------------------------- finding
@@ -329,15 +330,34 @@ class Repairer:
         self._drop(attempt)
         damaged = attempt.damaged
         if not attempt.mismatched:
-            if attempt.trimmed_to >= damaged.end:
-                self._forgetter.begin_behind(damaged, attempt.trimmed_to)
             self._rest("no connected peer has its bytes", damaged)
+            trimmed_to = max(attempt.starts.values(), default=0)
+            if trimmed_to >= damaged.end and not self._forgetter.begin_behind(damaged, trimmed_to):
+                self._require_obtainable(attempt)
             return
         self._rest("no peer's bytes join it", damaged)
         if damaged.next_index <= self._engine.commit_index + 1 and self._widenings < MAX_WIDENINGS:
             self._widenings += 1
             widen = partial(self._store.widen, damaged)
             self._environment.run_blocking(URGENT, widen, partial(self._on_widened, damaged))
+
+    def _require_obtainable(self, attempt: _Attempt) -> None:
+        """End this replica, so that it comes back without its log, if its state needs entries that nobody has any more.
+
+        1. An entry rots. 2. The disk is full: it cannot be healed, and no snapshot is written. 3. The others trim it.
+        4. This node starts, from a snapshot below it. It has all that is committed, so no leader sends it a snapshot.
+
+        Only if every other voter says so: who is away may have it, and a group without this log, too, no majority.
+        """
+        damaged, following = attempt.damaged, self._applier.applied_index + 1
+        others = [voter for voter in self._engine.membership.voters if voter.node_id != self._node_id]
+        gone = bool(others) and all(attempt.starts.get(voter, 0) >= damaged.end for voter in others)
+        if gone and damaged.first_index <= following < damaged.next_index:
+            self._driver.fail(
+                ContradictionError(
+                    f"entry {following} is to be applied next, has rotted here, and the others trimmed it"
+                )
+            )
 
     def _on_widened(self, damaged: CorruptRange, result: CorruptRange | BaseException) -> None:
         if isinstance(result, CorruptionError | TrimmedError):
