@@ -32,6 +32,7 @@ from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offers import Offers, Priority, priority_of
 from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
+from .questions import QUESTION_CODES, OperatorQuestions, described
 from .rebalance import Strategy, StrategyName, strategy_named
 from .resets import RESET_CODES, take_request
 from .retries import RetrySender, pause_seconds
@@ -59,6 +60,7 @@ class _Running(msgspec.Struct, frozen=True):
     offers: Offers
     retries: RetrySender
     stalls: StallWatch
+    questions: OperatorQuestions
 
 
 @checked
@@ -253,7 +255,8 @@ class PushConsumer:
         offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
         retries = RetrySender(core, self._group, self._max_reconsume_times)
         stalls = StallWatch(self._client_id, assignments.fetchers, self._warn_after)
-        self._running = _Running(core, assignments, membership, offers, retries, stalls)
+        questions = self._questions(assignments)
+        self._running = _Running(core, assignments, membership, offers, retries, stalls, questions)
         await self._await_name_server(core)
         core.start()
         if self._tracer is not None:
@@ -265,6 +268,21 @@ class PushConsumer:
                 core.keep(partial(self._work, self._handler), f"handler {number}")
                 for number in range(self._concurrency)
             ]
+
+    def _questions(self, assignments: Assignments) -> OperatorQuestions:
+        told = self._heartbeat().consumer_data_set[0]
+        return OperatorQuestions(
+            self._group,
+            self._namespace,
+            self._handler,
+            assignments.fetchers,
+            subscriptions=told.subscription_data_set,
+            properties=described(
+                self._name_servers, told.consume_type, concurrency=self._concurrency, in_order=self._orderly
+            ),
+            in_order=self._orderly,
+            auto_ack=self._auto_ack,
+        )
 
     async def _await_name_server(self, core: ClientCore) -> None:
         if self._start_timeout is None:
@@ -380,6 +398,7 @@ class PushConsumer:
             if self._tracer is not None:
                 await self._tracer.close()
         finally:
+            await running.questions.close()
             await running.core.close()
 
     async def _finish_work(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
@@ -456,11 +475,16 @@ class PushConsumer:
             from_first=self._start_from != "last",
         )
 
-    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._started().assignments.rebalance_soon()
         elif command.code in RESET_CODES:
-            take_request(connection, command, self._group, self._started().assignments)
+            return take_request(connection, command, self._group, self._started().assignments)
+        elif command.code in QUESTION_CODES:
+            self._started().questions.take(connection, command)
+        else:
+            return False
+        return True
 
     def _started(self) -> _Running:
         if self._running is None:

@@ -90,9 +90,10 @@ class ClientCore:
     """Started and closed by the object that owns it. Belongs to one event loop.
 
     `heartbeat` makes the present heartbeat, None for a client that sends none. `on_request` gets requests of brokers
-    other than the notice of a new leader. `leader_listeners` are called when a group has found a leader. Messages that
-    are received have their topic's name within `namespace`; all other names are those that brokers know. Requests are
-    signed for the account of `credentials`, and sent over TLS with `tls`.
+    other than the notice of a new leader, and returns True for one that it answers itself: others are refused here.
+    `leader_listeners` are called when a group has found a leader. Messages that are received have their topic's name
+    within `namespace`; all other names are those that brokers know. Requests are signed for the account of
+    `credentials`, and sent over TLS with `tls`.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class ClientCore:
         *,
         client_id: str | None = None,
         heartbeat: Callable[[], HeartbeatData] | None = None,
-        on_request: Callable[[Connection, RemotingCommand], None] | None = None,
+        on_request: Callable[[Connection, RemotingCommand], bool | None] | None = None,
         namespace: Namespace = NO_NAMESPACE,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
@@ -317,8 +318,8 @@ class ClientCore:
             if group is not None and term.isascii() and term.isdecimal() and len(term) < 20:
                 group.learn(command.ext.get(LEADER_ADDRESS_FIELD), int(term))
             return
-        if self._request_handler is not None:
-            self._request_handler(connection, command)
+        if self._request_handler is not None and self._request_handler(connection, command):
+            return
         if not command.is_oneway and connection.is_open and command.code not in _NOT_ANSWERED_HERE:
             remark = f"request code {command.code} is not supported by this client"
             answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -187,14 +187,14 @@ class MovedCallback(Protocol):
 class QueueFetcher:
     """Keeps one queue's buffer filled while it belongs to this consumer.
 
-    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, or the
-    queue turns out to end here, `settle` when the application has ended its work on one, `on_moved` with an offset
-    to read anew from, below those read so far if the topic was made again, any if the group was reset: this
-    fetcher's time is over. The fields without underscore are the consumer's: `buffer`, `saved_offset`, `in_work`
-    (by offset, what is taken and not finished), `waiting_since` (when something was taken last, or came to an empty
-    buffer), `listed` (the fetcher stands in the consumer's list of queues with work), `retrying` (offsets that are
-    given back and not stored anywhere else yet), `drained` (the queue is known to end with what was read, or it
-    cannot be read), `topic_queues` (how many of its topic the consumer reads).
+    `find_start` gives the offset to begin with, `on_messages` is called when the buffer has got messages, or the queue
+    turns out to end here, `settle` when the application has ended its work on one, `on_moved` with an offset to read
+    anew from, below those read so far if the topic was made again, any if the group was reset: this fetcher's time is
+    over. The fields without underscore are the consumer's: `buffer`, `saved_offset`, `in_work` (by offset, what is
+    taken and not finished), `waiting_since` (when something was taken last, or came to an empty buffer), `pulled_at`
+    (when a node answered last), `listed` (the fetcher stands in the consumer's list of queues with work), `retrying`
+    (offsets that are given back and not stored anywhere else yet), `drained` (the queue is known to end with what was
+    read, or it cannot be read), `topic_queues` (how many of its topic the consumer reads).
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class QueueFetcher:
         self.saved_offset: int | None = None
         self.revoked = False
         self.in_work: dict[int, Taken] = {}
-        self.waiting_since = core.loop.time()
+        self.waiting_since = self.pulled_at = core.loop.time()
         self.listed = False
         self.retrying: set[int] = set()
         self.paused = paused
@@ -427,6 +427,7 @@ class QueueFetcher:
         finally:
             self._pull = None
         self._failures = self._refusals = 0
+        self.pulled_at = self._core.loop.time()
         self._avoid = None
         self._placed.follow(result.next_broker_id)
         return result

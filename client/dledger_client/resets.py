@@ -22,18 +22,20 @@ logger = logging.getLogger(__name__)
 RESET_CODES: Final = frozenset({RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT})
 
 
-def take_request(connection: Connection, command: RemotingCommand, consumer_group: str, reading: Assignments) -> None:
-    """Obey a broker that has reset the group, or tell one how far each queue is done with."""
+def take_request(connection: Connection, command: RemotingCommand, consumer_group: str, reading: Assignments) -> bool:
+    """Obey a broker that has reset the group, or tell one how far each queue is done with; False if it is not clear
+    what is asked.
+    """
     try:
         if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             if decode_ext(ResetOffsetHeader, command.ext).group == consumer_group:
                 offsets = decode_reset(bytes(command.body))
                 reading.reset({_own(queue): offset for queue, offset in offsets.items()})
-            return
+            return True
         header = decode_ext(ConsumerStatusHeader, command.ext)
     except RemotingError as error:
         logger.warning("request %d of %s cannot be read: %s", command.code, connection.address, error)
-        return
+        return False
     positions = {
         NamedQueue(queue.broker_group, queue.queue_id, queue.topic): offset
         for queue, offset in reading.positions().items()
@@ -44,6 +46,7 @@ def take_request(connection: Connection, command: RemotingCommand, consumer_grou
         connection.send_frame(encode_command(answer))
     except ConnectError as error:
         logger.debug("%s was not told where its consumer is: %s", connection.address, error)
+    return True
 
 
 def _own(queue: NamedQueue) -> MessageQueue:

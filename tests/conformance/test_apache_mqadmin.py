@@ -9,6 +9,7 @@ with a RocketMQ 5.3.3 of one broker that has just been started, with `traceTopic
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from conftest import HERE, installed_jars
 from mqadmin import COMMANDS, NEW, NOT_TRIED, OLD, Command, compared, read_sections, sections, shape_of
 from stock_clients import StockClient
 
+from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 RECORDED_FROM: Final = os.environ.get("RECORD_MQADMIN")
@@ -150,3 +152,24 @@ def test_every_command_of_mqadmin_is_tried(version: str, run: Run) -> None:
     tried = {command.name for command in of(version)}
     assert listed == tried | (listed & NOT_TRIED.keys())
     assert len(listed) == {NEW: 89, OLD: len(listed)}[version]
+
+
+async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_when_it_is_told(
+    version: str, run: Run, admin_group: LocalCluster
+) -> None:
+    topic = f"AdminOurs{version.replace('.', '')}"
+    namesrv, members, seen = admin_group.namesrv, f"{topic}-readers", asyncio.Queue[ReceivedMessage]()
+    async with asyncio.timeout(4 * SECONDS), Admin(namesrv) as admin:
+        await admin.create_topic(topic, queues=1)
+        async with PushConsumer(namesrv, members, topic, seen.put) as consumer, Producer(namesrv) as producer:
+            await producer.send(topic, b"ours")
+            message = await seen.get()
+            asked = f"consumerStatus -n {namesrv} -g {members} -i {consumer.client_id} -s"
+            status = await asyncio.to_thread(run, asked)
+            assert re.search(rf"{topic} +\S+ +0 ", status), shown(status)
+            assert re.search(r"PROP_CONSUME_TYPE +: CONSUME_PASSIVELY", status), shown(status)
+            assert "task handler 0" in status, shown(status)
+            told = f"queryMsgById -n {namesrv} -g {members} -d {consumer.client_id} -i {message.offset_message_id}"
+            result = await asyncio.to_thread(run, told if version == OLD else f"{told} -t {topic}")
+            assert "CR_SUCCESS" in result, shown(result)
+            assert (await seen.get()).body == b"ours"
