@@ -34,6 +34,10 @@ SEEDS = (
     ("mixed", 610060, 20.0),
     # An entry rotted on a full disk, the others trimmed it, and a start needed it: nobody had it any more.
     ("halves", 611023, 20.0),
+    # A query by key met the installation of a snapshot.
+    ("halves", 611716, 20.0),
+    # A trim took a delivered message while it was looked for, to be taken back.
+    ("mixed", 611740, 20.0),
 )
 
 

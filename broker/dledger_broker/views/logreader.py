@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dledger.errors import NotLeaderError
 from dledger.format import HEADER_BYTES
 from dledger.log import Log
 from dledger_remoting.errors import RecordError
@@ -65,14 +66,17 @@ class LogReader:
         """A piece of the log that starts with the entry at or after `position`: where it starts, and the bytes.
 
         It holds at least one whole entry or blank and, if that is not larger, at most `limit` bytes.  `position` is the
-        start or the end of an entry below the applied end.
+        start or the end of an entry below the applied end.  Raises `NotLeaderError` while a snapshot replaces the log:
+        other nodes are to be asked.
         """
         position = max(position, self._replica.log.first_position)
         end = min(self._segment_end(position), self._replica.applied_position)
         if end <= position:
-            position = min(
-                segment.start_position for segment in self._replica.log.segments() if segment.start_position > position
-            )
+            later = [one.start_position for one in self._replica.log.segments() if one.start_position > position]
+            if not later:
+                # A snapshot is being installed: the log is empty already, the state is not yet the snapshot's.
+                raise NotLeaderError(None, 0, "the log of this node is being replaced")
+            position = min(later)
             end = min(self._segment_end(position), self._replica.applied_position)
         data = await self.read(position, min(limit, end - position))
         size = int.from_bytes(data[4:8], "big")

@@ -152,9 +152,14 @@ class Recalls:
 
     async def _require_taken_back(self, handle: RecallHandle, rows: Sequence[TimerRow]) -> None:
         """Raise `IllegalOperation` unless a message that does not wait any more was taken back, or lost."""
-        if all(due_ms != handle.due_ms for due_ms, _, _ in rows):
-            raise IllegalOperation(f"recall failed: no message with the unique key {handle.unique_key} waits here")
+        unknown = IllegalOperation(f"recall failed: no message with the unique key {handle.unique_key} waits here")
+        waited_at = [position for due_ms, position, _ in rows if due_ms == handle.due_ms]
+        if not waited_at:
+            raise unknown
         due = b"%d" % handle.due_ms
         for _, record in await records_with_key(self._machine, handle.topic, handle.unique_key.encode()):
             if find_property(record.properties, _TIMER_OUT_MS) == due:
                 raise IllegalOperation("recall failed: too late, the message has been delivered")
+        # 1. The record is found. 2. A trim takes it, and the copy behind it. 3. No copy is found; it was delivered.
+        if min(waited_at) < self._machine.log.first_position:
+            raise unknown

@@ -18,6 +18,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.recalls import RecallHandle
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.log.registers import leading
 from tests.broker.features.delay.delayed_brokers import Delayed
 from tests.broker.features.delay.test_moved_messages import trim
 
@@ -230,6 +231,31 @@ def test_a_message_that_is_moved_while_it_is_looked_for_is_found_again(monkeypat
     assert code(answers) == 0
     brokers.run(60.0)
     assert not delayed.is_delivered(operation)
+
+
+def test_a_delivered_message_that_is_trimmed_while_it_is_looked_for_was_not_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The record is found by its key. 2. A trim takes it, and its copy. 3. No copy is found in its topic."""
+    delayed = Delayed()
+    brokers = delayed.brokers
+    operation, handle = delayed.send_with_handle(1_000)
+    brokers.run(2.0)
+    assert delayed.is_delivered(operation)
+    held: list[Callable[[], None]] = []
+    real = Recalls._take_back
+    monkeypatch.setattr(Recalls, "_take_back", lambda *args: held.append(lambda: real(*args)))
+    answers = delayed.recall(operation, handle, timeout_s=60.0)
+    brokers.run(0.5)
+    held.pop()()  # that nothing waits is confirmed before it is believed, and looked for once more
+    brokers.run(0.5)
+    delayed.fill_log()
+    position = trim(delayed)
+    brokers.run(3.0)
+    assert leading(brokers.group).replica.store.first_position >= position
+    held.pop()()
+    brokers.run(1.0)
+    assert code(answers) == ResponseCode.ILLEGAL_OPERATION
 
 
 def test_a_recall_of_unknown_outcome_may_be_repeated() -> None:
