@@ -1,8 +1,9 @@
 """Cost of TLS and of access control in processor time: `python -m bench.security_cost [--rounds 5] [--messages 3000]`.
 
-Five clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
-nodes; both; access control, where the producer signs each send. In each turn the Python client sends messages of 1 KiB,
-64 at a time, and then opens connections one after the other. What is counted is the processor time of the nodes, which
+Six clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
+nodes; TLS on HTTP ports; both of the first two; access control, where the producer signs each send. In each turn the
+Python client sends messages of 1 KiB, 64 at a time, opens connections one after the other, and asks a node's HTTP
+port whether it lives, over a new connection each time. What is counted is the processor time of the nodes, which
 other work on the machine disturbs less than it does throughput: it is the median over the rounds, with the lowest and
 the highest.
 """
@@ -38,6 +39,7 @@ def configurations(folder: Path) -> dict[str, str]:
         "plain": "",
         "clients": f'{clients}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
         "nodes": certificate + peers,
+        "http": f"{certificate}tls_http = true\n",
         "both": f'{clients}{peers}tls_namesrv_ca_file = "{folder}/ca.pem"\n[namesrv]\n{clients}',
         "accounts": f"{accounts}[namesrv]\n{accounts}",
     }
@@ -74,9 +76,24 @@ async def connect(address: str, tls: Tls | None, times: int) -> None:
         writer.close()
 
 
-async def measure(rounds: int, messages: int, connections: int) -> dict[str, tuple[list[float], list[float]]]:
+async def ask_http(address: str, tls: Tls | None, times: int) -> None:
+    """Ask a node's HTTP port whether it lives, each time over a connection of its own."""
+    host, _, port = address.rpartition(":")
+    context = None if tls is None else tls.context().context
+    for _ in range(times):
+        reader, writer = await asyncio.open_connection(host, int(port) + 2, ssl=context)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        if b" 200 " not in answer[:16]:
+            raise RuntimeError(f"the HTTP port of {address} answered {answer[:80]!r}")
+        writer.close()
+
+
+async def measure(
+    rounds: int, messages: int, connections: int
+) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Microseconds of the nodes for a message and for a connection, by kind and round."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    found: dict[str, tuple[list[float], list[float], list[float]]] = {}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         authority = Authority("bench", timedelta(days=1))
@@ -100,11 +117,15 @@ async def measure(rounds: int, messages: int, connections: int) -> dict[str, tup
                 began = processor_seconds(cluster)
                 await send(producer, messages)
                 sent = processor_seconds(cluster)
-                await connect(cluster.client_address(await asyncio.to_thread(cluster.leader)), tls, connections)
+                node = cluster.client_address(cluster.node_ids[0])
+                await connect(node, tls, connections)
+                connected = processor_seconds(cluster)
+                await ask_http(node, Tls(folder / "ca.pem") if kind == "http" else None, connections)
                 ended = processor_seconds(cluster)
-                of_messages, of_connections = found.setdefault(kind, ([], []))
+                of_messages, of_connections, of_questions = found.setdefault(kind, ([], [], []))
                 of_messages.append((sent - began) / messages * 1e6)
-                of_connections.append((ended - sent) / connections * 1e6)
+                of_connections.append((connected - sent) / connections * 1e6)
+                of_questions.append((ended - connected) / connections * 1e6)
     return found
 
 
@@ -121,10 +142,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--connections", type=int, default=200)
     options = parser.parse_args()
-    print("| | µs of all nodes for a message of 1 KiB | µs for a connection |\n|---|---|---|")
+    print(
+        "| | µs of all nodes for a message of 1 KiB | µs for a connection | µs for a question over HTTP |\n|---|---|---|---|"
+    )
     found = asyncio.run(measure(options.rounds, options.messages, options.connections))
-    for kind, (of_messages, of_connections) in found.items():
-        print(f"| {kind} | {shown(of_messages)} | {shown(of_connections)} |")
+    for kind, columns in found.items():
+        print(f"| {kind} | {' | '.join(map(shown, columns))} |")
 
 
 if __name__ == "__main__":
