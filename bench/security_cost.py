@@ -142,9 +142,8 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--connections", type=int, default=200)
     options = parser.parse_args()
-    print(
-        "| | µs of all nodes for a message of 1 KiB | µs for a connection | µs for a question over HTTP |\n|---|---|---|---|"
-    )
+    print("| | µs of all nodes for a message of 1 KiB | µs for a connection | µs for a question over HTTP |")
+    print("|---|---|---|---|")
     found = asyncio.run(measure(options.rounds, options.messages, options.connections))
     for kind, columns in found.items():
         print(f"| {kind} | {' | '.join(map(shown, columns))} |")
