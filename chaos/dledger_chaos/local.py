@@ -43,7 +43,10 @@ CONFIG: Final = "segment_bytes = 8388608\ndrain_ms = 2000\nsnapshot_interval_s =
 """Small segments and frequent snapshots, so that a run of minutes has many; a drain as long as a test can wait."""
 
 CAPABILITIES: Final = frozenset(
-    {"process", "network", "disk", "power", "clock", "membership", "namesrv", "broker", "follower-reads", "retention"}
+    {
+        *("process", "network", "disk", "power", "clock", "membership", "namesrv", "broker"),
+        *("follower-reads", "retention", "sql-filters"),
+    }
 )
 
 _WORDS: Final = 600

@@ -23,16 +23,16 @@ from dledger_chaos.checkers.logs import topic_changes
 from dledger_chaos.history import Recorder
 from dledger_chaos.observation import STATUS_PERIOD_S
 from dledger_chaos.workloads import delays, passing
-from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, WorkloadContext
+from dledger_chaos.workloads.base import FOLLOWER_READS, SQL_FILTERS, NodeAddresses, WorkloadContext
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 from dledger_remoting.record import RecordRef, scan_records
 
 NAMES = (
     "append", "ordered", "orderly", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "retries",
-    "transactions", "locks", "pops", "replies", "resets",
+    "transactions", "locks", "pops", "replies", "resets", "filtered", "broadcast",
 )  # fmt: skip
-CAPABILITIES = frozenset({FOLLOWER_READS})
+CAPABILITIES = frozenset({FOLLOWER_READS, SQL_FILTERS})
 ENOUGH = 800
 PROGRESS_SECONDS = 60.0
 
@@ -114,6 +114,7 @@ async def progress(recorder: Recorder) -> None:
         "delivery-order", "catalogue", "orphaned", "errors", "due",
         "half", "unasked",
         "dead-letter", "lock", "in-turn", "popped", "popped-in-turn", "replied", "reset",
+        "filtered", "broadcast", "traced",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):

@@ -1,129 +1,21 @@
-"""Checks of consumer offsets, and of what a consumer group was given."""
+"""Checks of what the members of consumer groups were given."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Final
 
 import msgspec
 
 from dledger_chaos.history import Operation
+from dledger_chaos.workloads.broadcast import MEMBERS
+from dledger_chaos.workloads.filtered import TAKERS
 from dledger_chaos.workloads.records import Seen
 
 from .base import Findings, Judgement, RunData
+from .messages import Place, Sent
 
 GROUPS: Final = ("consumers", "orderly", "cpp")
 """Workloads with a consumer group that is to be given everything."""
-SAMPLES_NS: Final = 2_000_000_000
-"""Samples of a node that runs are closer together than that."""
-
-
-def offset_back(run: RunData) -> Judgement:
-    """A committed offset that only rises is never read lower than what was acknowledged, or read, before.
-
-    Nor is anything read that nobody had committed. Whoever reads, and through whichever node, is judged alike. Of two
-    commits under way at the same time the lower one may come last if it reached the leader itself: only one that was
-    passed on must not undo the higher one. It may raise what such a lower one has left.
-    """
-    findings, checked = Findings(), 0
-    leads = _Leads(run)
-    offsets: dict[str, _Offset] = {}
-    for operation in run.of("offsets", "commit", "committed"):
-        offsets.setdefault(operation.key, _Offset()).add(operation)
-    for key, offset in offsets.items():
-        for read in offset.reads:
-            if read.outcome != "ok":
-                if read.process.startswith("final"):
-                    findings.doubt(f"the offset of {key} could not be read at the end")
-                continue
-            checked += 1
-            known = offset.known_before(read)
-            if known is not None and (read.value is None or _offset(read) < _offset(known)):
-                if any(leads.at(late, _ended_ns(read)) for late in offset.beside(known, read)):
-                    continue
-                there = "none" if read.value is None else read.value
-                findings.violation(
-                    f"{key}: {there} read by {read.process}, after {known.f} {known.value} by {known.process} "
-                    f"(operations {known.id}, {read.id})"
-                )
-            elif read.value is not None and not offset.may_hold(read):
-                findings.violation(f"{key}: {read.value} was never committed (operation {read.id})")
-    return findings.judged(checked, "reads of committed offsets")
-
-
-class _Offset:
-    """What was done to one offset."""
-
-    def __init__(self) -> None:
-        self.reads: list[Operation] = []
-        self._commits: list[Operation] = []
-        self._attempted_ns: dict[int, int] = {}
-        self._proofs: list[Operation] = []
-        self._proof_ns: list[int] = []
-        self._highest: list[Operation] = []
-
-    def add(self, operation: Operation) -> None:
-        """Note a commit or a read."""
-        if operation.f == "committed":
-            self.reads.append(operation)
-        else:
-            self._commits.append(operation)
-            value = _offset(operation)
-            self._attempted_ns[value] = min(operation.invoke_ns, self._attempted_ns.get(value, operation.invoke_ns))
-        if operation.outcome == "ok" and operation.value is not None:
-            self._proofs.append(operation)
-
-    def known_before(self, read: Operation) -> Operation | None:
-        """The highest of the commits acknowledged, and of the offsets read, before a read began."""
-        if not self._proof_ns:
-            for proof in sorted(self._proofs, key=_ended_ns):
-                self._proof_ns.append(_ended_ns(proof))
-                self._highest.append(max([*self._highest[-1:], proof], key=_offset))
-        count = bisect_left(self._proof_ns, read.invoke_ns)
-        return self._highest[count - 1] if count else None
-
-    def may_hold(self, read: Operation) -> bool:
-        """Whether somebody had begun to commit what was read."""
-        begun_ns = self._attempted_ns.get(_offset(read))
-        return begun_ns is not None and begun_ns < _ended_ns(read)
-
-    def beside(self, known: Operation, read: Operation) -> list[Operation]:
-        """The commits of what was read that were under way when what is known, or something as high, was committed.
-
-        With them those of less, which one of them may have raised again.
-        """
-        if read.value is None:
-            return []
-        begun = (one.invoke_ns for one in self._commits if _offset(one) >= _offset(known))
-        floor = min(begun, default=known.invoke_ns)
-        found = [
-            one
-            for one in self._commits
-            if _offset(one) == _offset(read) and (one.outcome != "ok" or _ended_ns(one) > floor)
-        ]
-        lower = [one for one in self._commits if _offset(one) < _offset(read)]
-        return [*found, *(one for one in lower if one.complete_ns is None or one.complete_ns > floor)] if found else []
-
-
-class _Leads:
-    """Which node led when, as far as samples tell."""
-
-    def __init__(self, run: RunData) -> None:
-        self._samples = [
-            (event.time_ns, event.node)
-            for event in run.events
-            if event.kind == "status" and event.fields.get("role") == "leader"
-        ]
-
-    def at(self, commit: Operation, until_ns: int) -> bool:
-        """Whether the node that a commit was sent to may have led when it came there."""
-        if commit.outcome == "ok":
-            until_ns = _ended_ns(commit)
-        node = commit.extras.get("node")
-        return any(
-            node == leader and commit.invoke_ns - SAMPLES_NS <= time_ns <= until_ns + SAMPLES_NS
-            for time_ns, leader in self._samples
-        )
 
 
 def undelivered(run: RunData) -> Judgement:
@@ -135,11 +27,10 @@ def undelivered(run: RunData) -> Judgement:
         for operation in run.of(workload, "deliver", outcome="ok"):
             deliveries += 1
             given.setdefault(operation.key, set()).add(_seen(operation).offset)
-    first = {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
+    first = _first_offsets(run)
     acknowledged = [sent for sent in run.messages.acknowledged() if sent.operation.workload in GROUPS]
     for sent in acknowledged:
-        assert sent.place is not None
-        queue, offset = sent.place
+        queue, offset = _place(sent)
         if offset >= first.get(queue, 0) and offset not in given.get(queue, ()):
             findings.violation(f"{sent} was given to no member")
     known = run.of("consumers", "group-offsets", outcome="ok")
@@ -178,13 +69,54 @@ def delivered_out_of_order(run: RunData) -> Judgement:
     return findings.judged(checked, "first deliveries")
 
 
-def _offset(operation: Operation) -> int:
-    return msgspec.convert(operation.value, int)
+def filtered(run: RunData) -> Judgement:
+    """Each group that filters is given every acknowledged message that its filter takes, and no other."""
+    findings, checked = Findings(), 0
+    given: dict[str, set[Place]] = {name: set() for name in TAKERS}
+    for operation in run.of("filtered", "deliver", outcome="ok"):
+        name = operation.process.partition("-")[0]
+        one = _seen(operation)
+        given[name].add((operation.key, one.offset))
+        if not TAKERS[name].wants(one.value):
+            findings.violation(f"{one.value} was given to {operation.process}, whose filter leaves it out")
+    for sent in _kept(run, "filtered"):
+        for name, taker in TAKERS.items():
+            if taker.wants(sent.value):
+                checked += 1
+                if sent.place not in given[name]:
+                    findings.violation(f"{sent} was given to no member of {taker.group}, whose filter takes it")
+    return findings.judged(checked, "messages that a filter takes", deliveries=sum(map(len, given.values())))
 
 
-def _ended_ns(operation: Operation) -> int:
-    assert operation.complete_ns is not None
-    return operation.complete_ns
+def broadcast(run: RunData) -> Judgement:
+    """Each member that broadcasts is given every acknowledged message."""
+    findings, checked = Findings(), 0
+    given: dict[str, set[Place]] = {member: set() for member in MEMBERS}
+    for operation in run.of("broadcast", "deliver", outcome="ok"):
+        given[operation.process].add((operation.key, _seen(operation).offset))
+    for sent in _kept(run, "broadcast"):
+        for member, places in given.items():
+            checked += 1
+            if sent.place not in places:
+                findings.violation(f"{sent} was not given to {member}")
+    return findings.judged(checked, "messages for a member", deliveries=sum(map(len, given.values())))
+
+
+def _kept(run: RunData, workload: str) -> list[Sent]:
+    """The acknowledged messages of a workload that no trim has taken."""
+    first = _first_offsets(run)
+    acknowledged = (sent for sent in run.messages.acknowledged() if sent.operation.workload == workload)
+    return [sent for sent in acknowledged if _place(sent)[1] >= first.get(_place(sent)[0], 0)]
+
+
+def _first_offsets(run: RunData) -> dict[str, int]:
+    """The first offset of each queue that is still there."""
+    return {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
+
+
+def _place(sent: Sent) -> Place:
+    assert sent.place is not None
+    return sent.place
 
 
 def _seen(operation: Operation) -> Seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import (
+    committed,
     consuming,
     later,
     linearizability,
@@ -18,6 +19,7 @@ from . import (
     replies,
     resets,
     stored,
+    traces,
     transactions,
 )
 from .base import Check
@@ -25,12 +27,12 @@ from .base import Check
 _MESSAGES: Final = frozenset(
     {
         *("append", "ordered", "orderly", "consumers", "followers", "retention"),
-        *("delays", "retries", "transactions", "pops", "replies", "resets", "cpp"),
+        *("delays", "retries", "transactions", "pops", "replies", "resets", "filtered", "broadcast", "cpp"),
     }
 )
 _READS: Final = frozenset(
     {
-        *("followers", "retention", "consumers", "orderly", "resets"),
+        *("followers", "retention", "consumers", "orderly", "resets", "filtered", "broadcast"),
         *("delays", "retries", "transactions", "replies", "cpp"),
     }
 )
@@ -83,7 +85,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         frozenset({"append", "followers"}),
     ),
     Check("retention", "a reader who comes too late is told where to go on", reads.retention, frozenset({"retention"})),
-    Check("offset-back", "a committed consumer offset does not go back", consuming.offset_back, frozenset({"offsets"})),
+    Check("offset-back", "a committed consumer offset does not go back", committed.offset_back, frozenset({"offsets"})),
     Check("undelivered", "a consumer group is given everything", consuming.undelivered, frozenset(consuming.GROUPS)),
     Check(
         "delivery-order",
@@ -155,6 +157,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         frozenset({"resets"}),
         _OURS,
     ),
+    Check(
+        "filtered",
+        "a group that filters, by SQL92 or tags, is given every message that its filter takes, and no other",
+        consuming.filtered,
+        frozenset({"filtered"}),
+    ),
+    Check("broadcast", "a member that broadcasts is given everything", consuming.broadcast, frozenset({"broadcast"})),
+    Check("traced", "a trace tells of a send what its producer was told", traces.traced, frozenset({"filtered"})),
     Check(
         "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})
     ),

@@ -18,6 +18,9 @@ TargetKind: TypeAlias = Literal["broker", "register"]
 FOLLOWER_READS: Final = "follower-reads"
 """Capability: every node serves reads of everything that is committed."""
 
+SQL_FILTERS: Final = "sql-filters"
+"""Capability: the brokers filter by expressions in SQL92."""
+
 RETENTION: Final = "retention"
 """Capability: the target takes configuration that trims its log."""
 

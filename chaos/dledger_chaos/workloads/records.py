@@ -22,6 +22,8 @@
 | `view` | queue | [offset, value] looked for | `Found` |
 | `end` | queue | the offset that the next message will get | |
 | `deliver` | queue | `Seen`: a message given to a member of a group, `process`, who may take time or fail | |
+| `traced` | value | `Traced`: what a trace tells of the send of it | |
+| `read-traces` | topic of the traces | null: all of them were read | |
 | `pop` | topic | list of `Popped` | `Hidden` of any outcome |
 | `ack` | topic | list of `Popped`: messages of one request that are done with | |
 | `hide` | topic | `Popped`; its pop time is another one if it is ok | `Hidden` of any outcome |
@@ -97,6 +99,13 @@ class Popped(NamedTuple):
     value: str
     times: int
     pop_time_ms: int
+
+
+class Traced(NamedTuple):
+    """What a trace tells of a send: whether it succeeded, and the byte of the log where the message lies, or -1."""
+
+    succeeded: bool
+    position: int
 
 
 class Hidden(msgspec.Struct, frozen=True):

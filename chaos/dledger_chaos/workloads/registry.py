@@ -6,10 +6,12 @@ from typing import Final
 
 from . import (
     append,
+    broadcast,
     catalogue,
     consumers,
     cpp,
     delays,
+    filtered,
     followers,
     locks,
     offsets,
@@ -45,6 +47,8 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         pops,
         replies,
         resets,
+        filtered,
+        broadcast,
         cpp,
         registers,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -46,14 +46,27 @@ def _replicated(invocation: Invocation, results: Sequence[SendResult]) -> bool:
     return False
 
 
+def _named_by_key(value: str, size_bytes: int) -> Message:
+    return Message(encode_payload(value, size_bytes), key=value)
+
+
 class RecordedSends:
     """The sends of one producer to one topic: one process of the history.
 
-    `f` is what its single sends are recorded as: see `records`.
+    `f` is what its single sends are recorded as: see `records`. `message` makes what `send` sends of its value and
+    size; the value is its only key.
     """
 
     def __init__(
-        self, recorder: Recorder, workload: str, process: str, producer: Producer, topic: str, *, f: str = "send"
+        self,
+        recorder: Recorder,
+        workload: str,
+        process: str,
+        producer: Producer,
+        topic: str,
+        *,
+        f: str = "send",
+        message: Callable[[str, int], Message] = _named_by_key,
     ) -> None:
         self._recorder = recorder
         self._workload = workload
@@ -61,16 +74,15 @@ class RecordedSends:
         self._producer = producer
         self._topic = topic
         self._f = f
+        self._message = message
         self._count = 0
 
     async def send(self, size_bytes: int) -> tuple[str, SendResult] | None:
         """Send one message; its value and where it lies once it is acknowledged, None if it is not."""
         value = self._next_value()
         invocation = self._invoke(self._f, self._topic, value)
-        body = encode_payload(value, size_bytes)
-        return self._stored(
-            invocation, value, await attempt(invocation, self._producer.send(self._topic, body, key=value))
-        )
+        call = self._producer.send(self._topic, self._message(value, size_bytes))
+        return self._stored(invocation, value, await attempt(invocation, call))
 
     async def send_ordered(self, ordering_key: str, size_bytes: int) -> tuple[str, SendResult] | None:
         """Send one message behind all others with its ordering key."""
@@ -82,9 +94,7 @@ class RecordedSends:
     async def send_batch(self, sizes_bytes: Sequence[int]) -> None:
         """Send messages as one batch."""
         values = [self._next_value() for _ in sizes_bytes]
-        messages = [
-            Message(encode_payload(value, size), key=value) for value, size in zip(values, sizes_bytes, strict=True)
-        ]
+        messages = [_named_by_key(value, size) for value, size in zip(values, sizes_bytes, strict=True)]
         invocation = self._invoke("send-batch", self._topic, values)
         results = await attempt(invocation, self._producer.send_batch(self._topic, messages))
         if results is not None and _replicated(invocation, results):

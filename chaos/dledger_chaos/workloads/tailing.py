@@ -37,6 +37,14 @@ class Arrivals:
         self._come[value] += 1
         self._note(value)
 
+    async def wait(self, seconds: float) -> None:
+        """Wait until none is missing, for so long at the most: what is missing then is for the checkers to judge."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.complete.wait()
+        except TimeoutError:
+            pass
+
     def _note(self, value: str) -> None:
         if self._come[value] < self._expected[value]:
             self._missing.add(value)

@@ -1,0 +1,179 @@
+"""Consumer groups that want some of a topic's messages: by a filter in SQL92, and by tags.
+
+The members of each group come and go while messages are sent whose properties follow from their numbers. The producer
+writes traces. At the end one more member of each group stays until everything that its filter takes and that was
+acknowledged has been delivered, and the traces are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dledger_client import Admin, ClientError, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, Sql
+from dledger_client.subscriptions import Filter
+from dledger_remoting.traces import SendTrace, decode_traces
+
+from .base import SQL_FILTERS, WorkloadContext, WorkloadEntry, sleep_or_stop
+from .payload import decode_payload, encode_payload
+from .reading import READER_GROUP, TopicReader
+from .records import Traced, position_of, seen_of
+from .sending import RecordedSends
+from .tailing import Arrivals
+
+NAME: Final = "filtered"
+TOPIC: Final = "chaos-filtered"
+TRACE_TOPIC: Final = "chaos-filtered-traces"
+QUEUES: Final = 4
+MEMBERS: Final = 2
+
+_TAGS: Final = ("red", "green", "blue")
+_SEND_PAUSE_SECONDS: Final = 0.01
+_LIFE_SECONDS: Final = (3.0, 12.0)
+_AWAY_SECONDS: Final = (0.0, 3.0)
+_FINAL_SECONDS: Final = 90.0
+_TRACES_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A consumer group, its filter, and the values of the messages that this takes, said once more by itself."""
+
+    group: str
+    filter: Filter
+    wants: Callable[[str], bool]
+
+
+def tag_of(value: str) -> str:
+    """The tag of a message."""
+    return _TAGS[_number(value) % len(_TAGS)]
+
+
+def weight_of(value: str) -> int | None:
+    """The property `weight` of a message; every fifth has none, and then no comparison is true of it."""
+    number = _number(value)
+    return number % 10 if number % 5 else None
+
+
+TAKERS: Final = {
+    "sql": Taker(
+        "chaos-filtered-sql",
+        Sql("weight > 4 AND TAGS IN ('red', 'green')"),
+        lambda value: (weight_of(value) or 0) > 4 and tag_of(value) != "blue",
+    ),
+    "tags": Taker("chaos-filtered-tags", "red || blue", lambda value: tag_of(value) != "green"),
+}
+"""By the beginning of their members' names."""
+
+
+class FilteredWorkload:
+    """See the module."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._producer: Producer | None = None
+        self._arrivals = {name: Arrivals() for name in TAKERS}
+
+    async def setup(self, ctx: WorkloadContext) -> None:
+        """Make the topics and start the producer."""
+        async with Admin(ctx.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+            await admin.create_topic(TRACE_TOPIC, queues=1)
+        self._producer = Producer(ctx.namesrv, group="chaos-filtered-producer", retry_unknown=False, trace=TRACE_TOPIC)
+        await self._producer.start()
+
+    async def run(self, ctx: WorkloadContext) -> None:
+        """Send and consume until the end."""
+        assert self._producer is not None
+        sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC, message=_with_properties)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            for name in TAKERS:
+                for number in range(MEMBERS):
+                    tasks.create_task(self._member(ctx, name, number, random.Random(ctx.rng.random())))
+
+    async def finish(self, ctx: WorkloadContext) -> None:
+        """Wait until everything is delivered; read every queue from every node, and the traces."""
+        if self._producer is not None:
+            await self._producer.close()
+        await asyncio.gather(*(self._deliver_the_rest(ctx, name) for name in TAKERS))
+        async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
+            await reader.scan(TOPIC, ctx)
+        await _read_traces(ctx)
+
+    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+        while not ctx.stopping.is_set():
+            sent = await sends.send(rng.randint(0, 500))
+            if sent is not None:
+                for name, taker in TAKERS.items():
+                    if taker.wants(sent[0]):
+                        self._arrivals[name].expect(sent[0])
+            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+
+    async def _member(self, ctx: WorkloadContext, name: str, number: int, rng: random.Random) -> None:
+        while not ctx.stopping.is_set():
+            async with self._consumer(ctx, name, str(number)):
+                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
+            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+
+    async def _deliver_the_rest(self, ctx: WorkloadContext, name: str) -> None:
+        async with self._consumer(ctx, name, "last"):
+            await self._arrivals[name].wait(_FINAL_SECONDS)
+
+    def _consumer(self, ctx: WorkloadContext, name: str, member: str) -> PushConsumer:
+        async def handle(message: ReceivedMessage) -> None:
+            ctx.recorder.invoke(NAME, f"{name}-{member}", "deliver", str(message.queue)).ok(seen_of(message))
+            self._arrivals[name].came(decode_payload(message.body))
+
+        taker = TAKERS[name]
+        return PushConsumer(
+            ctx.namesrv, taker.group, TOPIC, handle, filter=taker.filter, concurrency=1, start_timeout=None
+        )
+
+
+async def _read_traces(ctx: WorkloadContext) -> None:
+    """Record what the traces tell of each send."""
+    reading = ctx.recorder.invoke(NAME, "final", "read-traces", TRACE_TOPIC)
+    try:
+        async with PullConsumer(ctx.namesrv, READER_GROUP) as consumer:
+            await consumer.assign(await consumer.queues(TRACE_TOPIC))
+            await consumer.seek_to_begin()
+            while messages := await consumer.poll(_TRACES_AT_ONCE):
+                for message in messages:
+                    _record_traces(ctx, message.body)
+    except ClientError as error:
+        reading.fail(str(error))
+    else:
+        reading.ok()
+
+
+def _record_traces(ctx: WorkloadContext, body: bytes) -> None:
+    for trace in decode_traces(body).traces:
+        if isinstance(trace, SendTrace):
+            told = Traced(trace.succeeded, position_of(trace.offset_message_id) if trace.succeeded else -1)
+            ctx.recorder.invoke(NAME, "final", "traced", trace.keys).ok(told)
+
+
+def _with_properties(value: str, size_bytes: int) -> Message:
+    weight = weight_of(value)
+    properties = {} if weight is None else {"weight": str(weight)}
+    return Message(encode_payload(value, size_bytes), key=value, tags=tag_of(value), properties=properties)
+
+
+def _number(value: str) -> int:
+    """The number that a value ends with."""
+    return int(value.rpartition(":")[2])
+
+
+ENTRY: Final = WorkloadEntry(
+    NAME,
+    "consumer groups that filter by SQL92 and by tags, and a producer that writes traces",
+    "broker",
+    FilteredWorkload,
+    needs=frozenset({SQL_FILTERS}),
+)
+"""The line of the registry."""
