@@ -36,6 +36,8 @@ SEEDS = (
     ("halves", 611023, 20.0),
     # A query by key met the installation of a snapshot.
     ("halves", 611716, 20.0),
+    # A trim took entries while they were read back for a follower, who was never sent anything again.
+    ("modes", 612497, 20.0),
     # A trim took a delivered message while it was looked for, to be taken back.
     ("mixed", 611740, 20.0),
 )

@@ -153,7 +153,10 @@ class Engine(Protocol):
         """A sync that began when `index` was the last entry of `generation` has completed."""
 
     def catch_up_message(self, term: int, metas: Entries) -> Message | None:
-        """What precedes entries that were read back for `SendCatchUp` or `SendEntries`; None: send them no more."""
+        """What precedes entries that were read back for `SendCatchUp` or `SendEntries`.
+
+        None: they are not this leader's any more, or what goes ahead of them is trimmed; they are not sent.
+        """
 
     def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
         """The run asked for by `SendCatchUp` went out and ended at `last_index`."""

@@ -161,7 +161,10 @@ class Outbox:
                 return
             metas, data = result
             made = engine.catch_up_message(term, metas)
-            if made is not None:
+            if made is None:
+                # A trim may have taken what goes ahead of them since they were read: the peer needs a snapshot now.
+                engine.peer_disconnected(to)
+            else:
                 accepted = self._transport.send(to.node_id, Lane.BULK, message or made, (data,))
                 self._note(to, accepted)
                 if message is None and accepted:

@@ -177,6 +177,8 @@ def who_lags_is_caught_up(kind: EngineKind) -> None:
     invariant(group[leader].catch_up_message(term, metas) is not None, "a leader sends what it has")
     invariant(group[leader].catch_up_message(term - 1, metas) is None, "what was asked for in another term is not sent")
     invariant(group["c"].catch_up_message(term, metas) is None, "a follower sends no entries")
+    group.compact(leader, metas[0].index)
+    invariant(group[leader].catch_up_message(term, metas) is None, "what is ahead of entries that are sent is kept")
 
 
 def who_needs_what_is_gone_gets_a_snapshot(kind: EngineKind) -> None:
