@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Final
 
-from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage
+from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage, SendResult
 
-from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
+from .base import WorkloadContext, WorkloadEntry
+from .members import come_and_go, send_on
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import seen_of
@@ -27,7 +29,6 @@ MEMBERS: Final = ("member-0", "member-1")
 
 _SEND_PAUSE_SECONDS: Final = 0.02
 _LIFE_SECONDS: Final = (2.0, 8.0)
-_AWAY_SECONDS: Final = (0.0, 3.0)
 _FINAL_SECONDS: Final = 90.0
 
 
@@ -52,9 +53,11 @@ class BroadcastWorkload:
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            rng = random.Random(ctx.rng.random())
+            tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for member in MEMBERS:
-                tasks.create_task(self._come_and_go(ctx, member, random.Random(ctx.rng.random())))
+                consumer = partial(self._consumer, ctx, member)
+                tasks.create_task(come_and_go(ctx, random.Random(ctx.rng.random()), _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered to everyone; read every queue from every node."""
@@ -64,19 +67,9 @@ class BroadcastWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                for arrivals in self._arrivals.values():
-                    arrivals.expect(sent[0])
-            await asyncio.sleep(_SEND_PAUSE_SECONDS)
-
-    async def _come_and_go(self, ctx: WorkloadContext, member: str, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            async with self._consumer(ctx, member):
-                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
-            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+    def _on_acknowledged(self, value: str, _: SendResult) -> None:
+        for arrivals in self._arrivals.values():
+            arrivals.expect(value)
 
     async def _deliver_the_rest(self, ctx: WorkloadContext, member: str) -> None:
         async with self._consumer(ctx, member):

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Final
 
-from dledger_client import Admin, ClientError, Handler, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from dledger_client import Admin, ClientError, MessageQueue, Producer, PushConsumer, ReceivedMessage, SendResult
 
-from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
+from .base import WorkloadContext, WorkloadEntry
+from .members import come_and_go, send_on
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import seen_of
 from .sending import RecordedSends
+from .tailing import Arrivals
 
 NAME: Final = "consumers"
 TOPIC: Final = "chaos-consumers"
@@ -27,9 +30,7 @@ MEMBERS: Final = 3
 
 _SEND_PAUSE_SECONDS: Final = 0.01
 _LIFE_SECONDS: Final = (3.0, 12.0)
-_AWAY_SECONDS: Final = (0.0, 3.0)
 _FINAL_SECONDS: Final = 90.0
-_POLL_SECONDS: Final = 0.1
 
 
 class ConsumersWorkload:
@@ -39,8 +40,7 @@ class ConsumersWorkload:
 
     def __init__(self) -> None:
         self._producer: Producer | None = None
-        self._acknowledged: set[str] = set()
-        self._delivered: set[str] = set()
+        self._arrivals = Arrivals()
 
     async def setup(self, ctx: WorkloadContext) -> None:
         """Make the topic and start the producer."""
@@ -54,9 +54,12 @@ class ConsumersWorkload:
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            rng = random.Random(ctx.rng.random())
+            tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for number in range(MEMBERS):
-                tasks.create_task(self._member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
+                rng = random.Random(ctx.rng.random())
+                consumer = partial(self._consumer, ctx, f"member-{number}")
+                tasks.create_task(come_and_go(ctx, rng, _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered; read every queue from every node, and the committed offsets."""
@@ -73,35 +76,20 @@ class ConsumersWorkload:
             else:
                 committed.ok([[str(status.queue), status.committed] for status in statuses])
 
-    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                self._acknowledged.add(sent[0])
-            await asyncio.sleep(_SEND_PAUSE_SECONDS)
-
-    async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            async with PushConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, process), concurrency=1):
-                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
-            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+    def _on_acknowledged(self, value: str, _: SendResult) -> None:
+        self._arrivals.expect(value)
 
     async def _deliver_the_rest(self, ctx: WorkloadContext) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _FINAL_SECONDS
-        async with PushConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, "last"), concurrency=1):
-            while loop.time() < deadline:
-                if self._acknowledged <= self._delivered:
-                    break
-                await asyncio.sleep(_POLL_SECONDS)
+        async with self._consumer(ctx, "last"):
+            await self._arrivals.wait(_FINAL_SECONDS)
 
-    def _handler(self, ctx: WorkloadContext, process: str) -> Handler:
+    def _consumer(self, ctx: WorkloadContext, process: str) -> PushConsumer:
         async def handle(message: ReceivedMessage) -> None:
             queue = MessageQueue(*message.queue)
             ctx.recorder.invoke(NAME, process, "deliver", str(queue)).ok(seen_of(message))
-            self._delivered.add(decode_payload(message.body))
+            self._arrivals.came(decode_payload(message.body))
 
-        return handle
+        return PushConsumer(ctx.namesrv, GROUP, TOPIC, handle, concurrency=1)
 
 
 ENTRY: Final = WorkloadEntry(

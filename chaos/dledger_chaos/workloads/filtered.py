@@ -11,13 +11,25 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from dledger_client import Admin, ClientError, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, Sql
+from dledger_client import (
+    Admin,
+    ClientError,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+    Sql,
+)
 from dledger_client.subscriptions import Filter
 from dledger_remoting.traces import SendTrace, decode_traces
 
-from .base import SQL_FILTERS, WorkloadContext, WorkloadEntry, sleep_or_stop
+from .base import SQL_FILTERS, WorkloadContext, WorkloadEntry
+from .members import come_and_go, send_on
 from .payload import decode_payload, encode_payload
 from .reading import READER_GROUP, TopicReader
 from .records import Traced, position_of, seen_of
@@ -33,7 +45,6 @@ MEMBERS: Final = 2
 _TAGS: Final = ("red", "green", "blue")
 _SEND_PAUSE_SECONDS: Final = 0.01
 _LIFE_SECONDS: Final = (3.0, 12.0)
-_AWAY_SECONDS: Final = (0.0, 3.0)
 _FINAL_SECONDS: Final = 90.0
 _TRACES_AT_ONCE: Final = 256
 
@@ -91,10 +102,12 @@ class FilteredWorkload:
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC, message=_with_properties)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            rng = random.Random(ctx.rng.random())
+            tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for name in TAKERS:
                 for number in range(MEMBERS):
-                    tasks.create_task(self._member(ctx, name, number, random.Random(ctx.rng.random())))
+                    consumer = partial(self._consumer, ctx, name, str(number))
+                    tasks.create_task(come_and_go(ctx, random.Random(ctx.rng.random()), _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered; read every queue from every node, and the traces."""
@@ -105,20 +118,10 @@ class FilteredWorkload:
             await reader.scan(TOPIC, ctx)
         await _read_traces(ctx)
 
-    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                for name, taker in TAKERS.items():
-                    if taker.wants(sent[0]):
-                        self._arrivals[name].expect(sent[0])
-            await asyncio.sleep(_SEND_PAUSE_SECONDS)
-
-    async def _member(self, ctx: WorkloadContext, name: str, number: int, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            async with self._consumer(ctx, name, str(number)):
-                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
-            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+    def _on_acknowledged(self, value: str, _: SendResult) -> None:
+        for name, taker in TAKERS.items():
+            if taker.wants(value):
+                self._arrivals[name].expect(value)
 
     async def _deliver_the_rest(self, ctx: WorkloadContext, name: str) -> None:
         async with self._consumer(ctx, name, "last"):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import count
 from typing import Final
 
-from dledger_client import Admin, Handler, OrderlyConsumer, Producer, ReceivedMessage
+from dledger_client import Admin, Handler, OrderlyConsumer, Producer, ReceivedMessage, SendResult
 
-from .base import WorkloadContext, WorkloadEntry, sleep_or_stop
+from .base import WorkloadContext, WorkloadEntry
+from .members import come_and_go, send_on
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import Seen, queue_key_of
@@ -29,7 +31,6 @@ _HANDLING_SECONDS: Final = 0.02
 """A handling takes up to so long."""
 _FAILURES: Final = 0.02
 _LIFE_SECONDS: Final = (5.0, 20.0)
-_AWAY_SECONDS: Final = (0.0, 3.0)
 _FINAL_SECONDS: Final = 150.0
 """Longer than the lock of a member lasts that could not give it up."""
 
@@ -57,7 +58,8 @@ class OrderlyWorkload:
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            rng = random.Random(ctx.rng.random())
+            tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for number in range(MEMBERS):
                 tasks.create_task(self._member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
 
@@ -75,23 +77,18 @@ class OrderlyWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                result = sent[1]
-                queue = queue_key_of(result)
-                self._acknowledged[queue] = max(result.queue_offset, self._acknowledged.get(queue, -1))
-            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+    def _on_acknowledged(self, _: str, result: SendResult) -> None:
+        queue = queue_key_of(result)
+        self._acknowledged[queue] = max(result.queue_offset, self._acknowledged.get(queue, -1))
 
     async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
-        lives = 0
-        while not ctx.stopping.is_set():
-            lives += 1
-            handler = self._handler(ctx, f"{process}-{lives}", rng)
-            async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, handler, start_timeout=None):
-                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
-            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+        lives = count(1)
+
+        def consumer() -> OrderlyConsumer:
+            handler = self._handler(ctx, f"{process}-{next(lives)}", rng)
+            return OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, handler, start_timeout=None)
+
+        await come_and_go(ctx, rng, _LIFE_SECONDS, consumer)
 
     def _handler(self, ctx: WorkloadContext, process: str, rng: random.Random | None) -> Handler:
         """A handler whose work takes time and may fail; without `rng` it does neither."""

@@ -19,7 +19,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from dledger_client import Admin, ClientError, Handler, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from dledger_client import (
+    Admin,
+    ClientError,
+    Handler,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+)
 from dledger_client.core import ClientCore, check_response
 from dledger_client.errors import refusal
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -29,6 +38,7 @@ from dledger_remoting.resets import AT_END, ResetOffsetHeader, decode_reset
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 from .base import FOLLOWER_READS, NodeAddresses, WorkloadContext, WorkloadEntry, sleep_or_stop
+from .members import come_and_go, send_on
 from .reading import TopicReader
 from .records import seen_of
 from .sending import RecordedSends, end_with_error
@@ -51,7 +61,6 @@ _SEND_PAUSE_SECONDS: Final = 0.05
 _WATCH_PAUSE_SECONDS: Final = 0.05
 _RESET_PAUSE_SECONDS: Final = (0.5, 5.0)
 _LIFE_SECONDS: Final = (3.0, 12.0)
-_AWAY_SECONDS: Final = (0.0, 3.0)
 _HANDLING_SECONDS: Final = 0.02
 """So that what was read before a reset is still in work then."""
 _FINAL_SECONDS: Final = 90.0
@@ -91,7 +100,8 @@ class ResetsWorkload:
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(ctx, sends, random.Random(ctx.rng.random())))
+            rng = random.Random(ctx.rng.random())
+            tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             tasks.create_task(self._reset_on(ctx, random.Random(ctx.rng.random())))
             tasks.create_task(self._watch(ctx, random.Random(ctx.rng.random())))
             for number in range(MEMBERS):
@@ -107,22 +117,17 @@ class ResetsWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _send(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            sent = await sends.send(rng.randint(0, 500))
-            if sent is not None:
-                _, result = sent
-                queue = MessageQueue(result.topic, result.broker_group, result.queue_id)
-                self._ends[queue] = max(self._ends.get(queue, 0), result.queue_offset + 1)
-            await asyncio.sleep(_SEND_PAUSE_SECONDS)
+    def _on_acknowledged(self, _: str, result: SendResult) -> None:
+        queue = MessageQueue(result.topic, result.broker_group, result.queue_id)
+        self._ends[queue] = max(self._ends.get(queue, 0), result.queue_offset + 1)
 
     # ---------------------------------------------------------------- members
 
     async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
-        while not ctx.stopping.is_set():
-            async with self._consumer(ctx, process, rng.random() * _HANDLING_SECONDS):
-                await sleep_or_stop(ctx, rng.uniform(*_LIFE_SECONDS))
-            await sleep_or_stop(ctx, rng.uniform(*_AWAY_SECONDS))
+        def consumer() -> PushConsumer:
+            return self._consumer(ctx, process, rng.random() * _HANDLING_SECONDS)
+
+        await come_and_go(ctx, rng, _LIFE_SECONDS, consumer)
 
     def _consumer(self, ctx: WorkloadContext, process: str, handling_s: float) -> PushConsumer:
         return PushConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, process, handling_s), concurrency=1)
