@@ -60,6 +60,12 @@ def test_a_message_that_a_filter_leaves_out_is_not_to_be_given(name):
     assert verdict("filtered", taken(too=(name, unwanted)).run()).result == "invalid"
 
 
+def test_a_damaged_message_is_left_to_other_checks():
+    history = told(taken(), "sql-0", len(VALUES), "damaged:40:0badf00d")
+    assert verdict("filtered", history.run()).result == "valid"
+    assert verdict("dirty-read", history.run()).result == "invalid"
+
+
 def test_a_message_that_was_trimmed_is_not_missed():
     wanted = next(value for value in VALUES if TAKERS["tags"].wants(value))
     history = taken(without=wanted)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from dledger_chaos.workloads.filtered import NAME
 from dledger_chaos.workloads.records import Traced
 
 from .base import Findings, Judgement, RunData
-
-WORKLOAD = "filtered"
 
 
 def traced(run: RunData) -> Judgement:
     """No trace tells otherwise of a send than its answer. Traces may be missing: none of them is waited for."""
     findings, checked = Findings(), 0
-    sends = {str(sent.value): sent for sent in run.of(WORKLOAD, "send")}
-    reads = run.of(WORKLOAD, "read-traces")
+    sends = {str(sent.value): sent for sent in run.of(NAME, "send")}
+    reads = run.of(NAME, "read-traces")
     if not any(read.outcome == "ok" for read in reads):
         findings.doubt("the traces could not be read")
-    for operation in run.of(WORKLOAD, "traced", outcome="ok"):
+    for operation in run.of(NAME, "traced", outcome="ok"):
         checked += 1
         told = msgspec.convert(operation.value, Traced)
         sent = sends.get(operation.key)
