@@ -15,13 +15,12 @@ from dledger.errors import NotLeaderError, TrimmedError
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
-from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
-from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.features.pulling.passed_on import passed_on
+from dledger_broker.features.pulling.permits import READING, ReadPermits
 from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
@@ -37,18 +36,11 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
-from dledger_broker.kernel.state import BrokerState
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import (
-    NoPermission,
-    ReadBehind,
-    RemotingError,
-    TopicNotExist,
-)
+from dledger_remoting.errors import ReadBehind, RemotingError
 from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
@@ -59,10 +51,6 @@ from dledger_remoting.headers_consume import (
 )
 from dledger_remoting.hotpath import PullFields, pull_response_head
 from dledger_remoting.record import physical_offset_of
-from dledger_remoting.topics import (
-    is_readable,
-    require_readable,
-)
 
 MAX_ANSWER_BYTES: Final = 256 << 10
 """Most record bytes in one answer, unless a single record is larger."""
@@ -93,9 +81,6 @@ _UNSURE: Final = frozenset(
 """These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
 
 
-_READING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
-
-
 class PullRequests(Part):
     """Answers pulls; `take_over` answers one in another way, if it returns True."""
 
@@ -117,12 +102,10 @@ class PullRequests(Part):
         access: Access,
         quotas: Admission,
     ) -> None:
-        self._access = access
         self._quotas = quotas
         self._placement = Placement(env, log, group, live, gossip, access)
         self._held = passed_on(self._placement)
         self._machine = machine
-        machine.on_state(self._keep_table)
         self._log = log
         self._env = env
         self._group = group
@@ -135,6 +118,7 @@ class PullRequests(Part):
         self._offsets = offsets
         self._roles = roles
         self._reader_groups = ReaderGroups(live, group, requests, group_proposals)
+        self._permits = ReadPermits(machine, access, self._reader_groups)
         self._was_ready = False
         self._readers = readers
         self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
@@ -148,15 +132,12 @@ class PullRequests(Part):
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
         return {
-            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=_READING),
-            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=_READING),
+            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=READING),
+            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=READING),
             RequestCode.CHECK_CLIENT_CONFIG: Route(
                 self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=rights.ANY_ACCOUNT
             ),
         }
-
-    def _keep_table(self, state: BrokerState) -> None:
-        self._groups = state.table(GROUPS).by_name
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -203,19 +184,7 @@ class PullRequests(Part):
         """
         if fields.roles is not None:
             self._roles.require(fields.roles)
-        require_readable(fields.topic)
-        group = self._groups.get(fields.consumer_group)
-        has_to_be_made = group is None and self._reader_groups.has_to_be_made(fields.consumer_group)
-        if group is not None and not group.consume_enable:
-            raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
-        topic = self._machine.state.topics.get(fields.topic)
-        if topic is None:
-            raise TopicNotExist(f"topic {fields.topic} does not exist: create it first")
-        config = topic.config
-        if not is_readable(config.perm):
-            raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
-        if not 0 <= fields.queue_id < config.read_queue_nums:
-            raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
+        topic, group, has_to_be_made = self._permits.judge(fields)
         message_filter = self._subscriptions.filter_of(fields, group)
         if has_to_be_made:  # behind all checks: a pull that is refused has made no group
             self._reader_groups.make(request, fields.consumer_group)
@@ -425,11 +394,14 @@ class PullRequests(Part):
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
-        """Look again for a held pull, if its account may still have it; True if it waits for messages no more."""
+        """Look again for a held pull, if it may still read; True if it waits for messages no more."""
         try:
-            self._access.admit(pull.request, _READING)
+            may_read = self._permits.judge_again(pull.request, pull.fields)
         except RemotingError as refusal:  # also that this node cannot judge: an exception here would end it
             self._requests.fail(pull.request, refusal)
+            return True
+        if not may_read:  # its client's next pull makes the group
+            self._expire(pull)
             return True
         while True:
             result = self._look_again(pull)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
 from dledger.errors import TrimmedError
@@ -240,6 +242,37 @@ def test_held_pulls_of_a_deleted_topic_are_answered(broker: ServedBroker, client
     broker.settle()
     broker.memory.delete_topic("T1")
     assert client.answered(waiting).code == 19
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda broker: put_group(broker, consume_enable=False), 16),
+        (lambda broker: put_topic(broker, perm=2), 16),
+        (lambda broker: put_topic(broker, read_queue_nums=1), 29),
+        (lambda broker: broker.groups.delete_group("CG", lambda _: None), 19),
+    ],
+    ids=["group paused", "topic closed", "queue gone", "group deleted"],
+)
+def test_what_comes_after_a_change_is_not_for_a_pull_that_waited(
+    broker: ServedBroker, client: FakeClient, change: Callable[[ServedBroker], None], code: int
+) -> None:
+    waiting = held_pull(client, queue_id=3, ms=60_000)
+    change(broker)
+    broker.settle()
+    assert not client.has_answer(waiting)
+    client.send_message("T1", queue_id=3)
+    answer = client.answered(waiting)
+    assert (answer.code, answer.body) == (code, b"")
+
+
+def put_group(broker: ServedBroker, **changes: Any) -> None:
+    broker.groups.put_group(SubscriptionGroupConfig("CG", **changes), lambda _: None)
+
+
+def put_topic(broker: ServedBroker, **changes: Any) -> None:
+    config = broker.memory.machine.state.topics["T1"].config
+    broker.memory.machine.proposals.put_topic(replace(config, **changes), lambda _: None)
 
 
 def test_held_pulls_of_a_group_whose_members_changed_are_answered(broker: ServedBroker, client: FakeClient) -> None:

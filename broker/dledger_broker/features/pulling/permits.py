@@ -1,0 +1,65 @@
+"""Judge of whether a pull may read: as it comes, and again when there is something for one that waits.
+
+While a pull waits its group may be paused or deleted, its topic closed or made smaller, its account lose its rights. What
+came afterwards is not for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.pulling.reader_groups import ReaderGroups
+from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access
+from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.queues import TopicState
+from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.rights import Action
+from dledger_broker.kernel.state import BrokerState
+from dledger_remoting.errors import NoPermission, TopicNotExist
+from dledger_remoting.hotpath import PullFields
+from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, require_readable
+
+READING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
+"""What an account needs."""
+
+
+class ReadPermits:
+    """What holds now of topics, groups and rights."""
+
+    def __init__(self, machine: BrokerMachine, access: Access, reader_groups: ReaderGroups) -> None:
+        self._machine = machine
+        self._access = access
+        self._reader_groups = reader_groups
+        machine.on_state(self._keep_table)
+
+    def judge(self, fields: PullFields) -> tuple[TopicState, SubscriptionGroupConfig | None, bool]:
+        """The topic, the group, and whether the group has to be made. Raises `RemotingError` with RocketMQ's code."""
+        require_readable(fields.topic)
+        group = self._groups.get(fields.consumer_group)
+        has_to_be_made = group is None and self._reader_groups.has_to_be_made(fields.consumer_group)
+        if group is not None and not group.consume_enable:
+            raise NoPermission(f"consumer group {group.group_name} may not consume: its consumeEnable is false")
+        topic = self._machine.state.topics.get(fields.topic)
+        if topic is None:
+            raise TopicNotExist(f"topic {fields.topic} does not exist: create it first")
+        config = topic.config
+        if not is_readable(config.perm):
+            raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
+        if not 0 <= fields.queue_id < config.read_queue_nums:
+            raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
+        return topic, group, has_to_be_made
+
+    def judge_again(self, request: Request, fields: PullFields) -> bool:
+        """Whether a pull that has waited may still read; False if its group has to be made anew.
+
+        Raises `RemotingError` with RocketMQ's code, also if this node cannot judge.
+        """
+        self._access.admit(request, READING)
+        _, _, has_to_be_made = self.judge(fields)
+        return not has_to_be_made
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._groups = state.table(GROUPS).by_name
