@@ -13,3 +13,5 @@ MAX_INT64: Final = 2**63 - 1
 
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT32, le=MAX_INT32)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT64, le=MAX_INT64)]
+Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
+"""Of a queue or of the log: it names a place."""

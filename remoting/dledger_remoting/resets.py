@@ -14,7 +14,7 @@ import msgspec
 from .bodies import decode_body, decode_fastjson_body
 from .codes import LanguageCode
 from .fastjson import FastJsonValue, encode_fastjson
-from .integers import Int32, Int64
+from .integers import Int32, Int64, Offset
 from .topics import MessageQueue
 
 AT_END: Final = -1
@@ -57,7 +57,7 @@ class CloneOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _ResetTable(msgspec.Struct, frozen=True):
-    offset_table: dict[str, int] = msgspec.field(name="offsetTable", default_factory=dict)
+    offset_table: dict[str, Offset] = msgspec.field(name="offsetTable", default_factory=dict)
 
 
 class _QueueOffset(msgspec.Struct, frozen=True, rename="camel"):

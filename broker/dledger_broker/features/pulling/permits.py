@@ -1,7 +1,7 @@
 """Judge of whether a pull may read: as it comes, and again when there is something for one that waits.
 
-While a pull waits its group may be paused or deleted, its topic closed or made smaller, its account lose its rights. What
-came afterwards is not for it.
+While a pull waits its group may be paused or deleted, its topic closed or made smaller, its account lose its rights.
+What came afterwards is not for it.
 """
 
 from __future__ import annotations

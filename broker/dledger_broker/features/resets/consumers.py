@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from dledger.environment import Environment
+from dledger.environment import COLD, Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.relay import Answer, Outcome, Relay
 from dledger_broker.clients.tables import ClientRow
 from dledger_broker.kernel.requests import Origin
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
-from dledger_remoting.errors import BodyError
 from dledger_remoting.headers import encode_ext
 from dledger_remoting.resets import ConsumerStatusHeader, ResetOffsetHeader, decode_status, encode_reset
 from dledger_remoting.topics import MessageQueue
@@ -22,6 +21,8 @@ _logger: Final = logging.getLogger(__name__)
 
 ANSWERED_WITHIN_S: Final = 5.0
 """A member has so long to say where it is."""
+MAX_STATUS_BYTES: Final = 1 << 20
+"""A longer answer to 221 is left out; one about 10,000 queues is shorter."""
 _UNDERSTAND: Final = frozenset({LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.GO, LanguageCode.PYTHON})
 """Clients in these languages obey 220; the others are told when they pull."""
 SLOWNESS_S: Final = 15.0
@@ -70,15 +71,29 @@ class GroupMembers:
         found: Statuses = {}
         left = set(asked)
 
-        def answered(one: str, outcome: Outcome) -> None:
+        def left_out(one: str, why: str) -> None:
+            _logger.info("event=unreadable_status group=%r client=%r error=%r", group, one, why)
+            settled(one)
+
+        def settled(one: str) -> None:
             left.discard(one)
-            if isinstance(outcome, Answer) and outcome.code == ResponseCode.SUCCESS:
-                try:
-                    found[one] = decode_status(outcome.body)
-                except BodyError as error:
-                    _logger.info("event=unreadable_status group=%r client=%r error=%r", group, one, error.remark)
             if not left:
                 done(found)
+
+        def read(one: str, status: Mapping[MessageQueue, int] | BaseException) -> None:
+            if isinstance(status, BaseException):
+                left_out(one, str(status))
+            else:
+                found[one] = dict(status)
+                settled(one)
+
+        def answered(one: str, outcome: Outcome) -> None:
+            if not isinstance(outcome, Answer) or outcome.code != ResponseCode.SUCCESS:
+                settled(one)
+            elif len(outcome.body) > MAX_STATUS_BYTES:
+                left_out(one, f"{len(outcome.body)} bytes, the limit is {MAX_STATUS_BYTES}")
+            else:
+                self._env.run_blocking(COLD, partial(decode_status, outcome.body), partial(read, one))
 
         header = encode_ext(ConsumerStatusHeader(topic, group))
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT

@@ -8,7 +8,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext
 from dledger_broker.clients.relay import Relay
 from dledger_broker.features.offsets.table import OFFSETS, CommitOffsets
 from dledger_broker.features.resets.changes import committer
-from dledger_broker.features.resets.consumers import SLOWNESS_S
+from dledger_broker.features.resets.consumers import MAX_STATUS_BYTES, SLOWNESS_S
 from dledger_broker.features.resets.table import RESETS, ResetOffsets, ResetRow
 from dledger_broker.kernel.trims import TrimQueues
 from dledger_remoting.codes import LanguageCode
@@ -336,6 +336,21 @@ def test_members_say_where_they_are(broker: ServedBroker, member: FakeClient) ->
     broker.service.parts[Relay].take_answer(member.key, answer)
     broker.advance(6)
     assert decode_statuses(tool.answered(sent).body) == {"c1": {Q0: 7}}
+
+
+@pytest.mark.parametrize("status", [b"[", b'{"messageQueueTable":{"q":1}}', b" " * (MAX_STATUS_BYTES + 1)])
+def test_a_member_whose_answer_cannot_be_read_is_left_out(
+    broker: ServedBroker, member: FakeClient, status: bytes
+) -> None:
+    other = join(broker, "c2", "node-a/2")
+    tool = broker.client("tool/1")
+    sent = tool.send(STATUS, {"topic": "T1", "group": "CG"})
+    broker.settle()
+    relay = broker.service.parts[Relay]
+    relay.take_answer(member.key, RemotingCommand(0, opaque=len(member.pushed), flag=1, body=status))
+    relay.take_answer(other.key, RemotingCommand(0, opaque=len(other.pushed), flag=1, body=encode_status({Q0: 7})))
+    broker.settle()
+    assert decode_statuses(tool.answered(sent).body) == {"c2": {Q0: 7}}
 
 
 def test_a_group_without_members_says_so(broker: ServedBroker) -> None:
