@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
 import pytest
-from raw_wire import PRODUCERS, Wire, killed_in_the_middle, now_ms
+from cluster_checks import wait_until
+from raw_wire import PRODUCERS, WAIT_SECONDS, Wire, killed_in_the_middle, now_ms
 
+from dledger_client.testing import local_cluster_fixture
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.frame import SerializeType
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 
 HALF = {"TRAN_MSG": "true", "PGROUP": PRODUCERS}
+KEYED = {"taken back": f"{1:032X}", "kept": f"{2:032X}"}
+CHECKS = 15
+"""RocketMQ gives a half up after as many."""
 COMMIT, ROLLBACK, UNDECIDED = "8", "12", "0"
 UNSUPPORTED = [
     ({"TIMER_DEL_UNIQKEY": "key"}, "TIMER_DEL_UNIQKEY"),
@@ -32,6 +39,17 @@ def wire(quick_group, request) -> Iterator[Wire]:
 @pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
 def row(quick_group, request) -> Iterator[Wire]:
     yield from killed_in_the_middle(quick_group, kills=request.param)
+
+
+eager_group = local_cluster_fixture(
+    scope="module",
+    config=f"transaction_timeout_ms = 1000\ntransaction_check_interval_ms = 200\ntransaction_check_max = {CHECKS}",
+)
+
+
+@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+def eager_row(eager_group, request) -> Iterator[Wire]:
+    yield from killed_in_the_middle(eager_group, kills=request.param)
 
 
 def send_back(row: Wire, record: MessageRecord, *, level: int = 0, expected: int = 0, **more: str) -> None:
@@ -120,6 +138,31 @@ def test_delayed_messages_come_once_and_not_before_they_are_due(row, ways):
     assert sorted(row.stored()) == sorted(ways)
 
 
+def recall(
+    row: Wire, sent: RemotingCommand, *, expected: int = ResponseCode.SUCCESS, text: str = ""
+) -> RemotingCommand:
+    ext = {"producerGroup": PRODUCERS, "topic": row.topic, "recallHandle": sent.ext["recallHandle"]}
+    return row.ask(RequestCode.RECALL_MESSAGE, ext, expected=expected, text=text)
+
+
+def test_a_delayed_message_is_taken_back_before_it_is_due_and_not_afterwards(row):
+    taken_back, kept = (row.send(body, {"UNIQ_KEY": key, "TIMER_DELAY_MS": "8000"}) for body, key in KEYED.items())
+    early = row.send("early", {"UNIQ_KEY": f"{3:032X}", "TIMER_DELAY_MS": "500"})
+    assert recall(row, taken_back).ext["msgId"] == KEYED["taken back"]
+    row.kill()
+    assert recall(row, taken_back).ext["msgId"] == KEYED["taken back"]
+    assert row.pull(row.topic, 0).body == b"early"
+    recall(row, early, expected=ResponseCode.ILLEGAL_OPERATION, text="too late")
+    assert row.pull(row.topic, 1).body == b"kept"
+    recall(row, kept, expected=ResponseCode.ILLEGAL_OPERATION, text="too late")
+    assert row.stored() == ["early", "kept"]
+
+
+def test_a_recall_in_either_form_of_headers(wire):
+    sent = wire.send("taken back", {"UNIQ_KEY": KEYED["taken back"], "TIMER_DELAY_MS": "60000"})
+    assert recall(wire, sent).ext["msgId"] == KEYED["taken back"]
+
+
 @pytest.mark.parametrize(
     ("properties", "text"),
     [
@@ -202,3 +245,37 @@ def test_a_producer_is_asked_what_has_become_of_a_half_that_it_did_not_end(row):
     assert asked.ext["tranStateTableOffset"] == half.ext["queueOffset"]
     row.end(half, COMMIT)
     assert row.stored() == ["asked about"]
+
+
+def test_a_half_that_was_asked_about_too_often_is_given_up_and_opened_again_if_an_operator_wants(eager_row):
+    row, before = eager_row, told_as_given_up(eager_row)
+    row.heartbeat()
+    row.send("undecided", HALF, f="4")
+    row.pushed.append(row.pushes(RequestCode.CHECK_TRANSACTION_STATE))
+    row.kill()
+    row.heartbeat()
+    kept_as = given_up_as(row, before)
+    assert row.stored() == []
+    row.send("looks what was pushed")
+    asked = sum(one.code == RequestCode.CHECK_TRANSACTION_STATE for one in row.pushed)
+    assert asked <= CHECKS if row.kills else asked == CHECKS
+    row.pushed.clear()
+    named = {"topic": row.topic, "msgId": kept_as}
+    row.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, named)
+    row.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, named, expected=ResponseCode.SYSTEM_ERROR, text="open again")
+    again = row.pushes(RequestCode.CHECK_TRANSACTION_STATE)
+    where = {name: again.ext[name] for name in ("tranStateTableOffset", "commitLogOffset")}
+    row.ask(RequestCode.END_TRANSACTION, {"producerGroup": PRODUCERS, "commitOrRollback": COMMIT, **where})
+    assert sorted(row.stored()) == ["looks what was pushed", "undecided"]
+
+
+def given_up_as(row: Wire, before: Collection[str]) -> str:
+    """What an operator reads in the leader's log: the id that opens a half again."""
+    assert wait_until(lambda: told_as_given_up(row) > set(before), WAIT_SECONDS)
+    (kept_as,) = told_as_given_up(row) - set(before)
+    return kept_as
+
+
+def told_as_given_up(row: Wire) -> set[str]:
+    logs = row.cluster.data_dir.glob("*/log/stdout.log")
+    return {one for log in logs for one in re.findall(r"event=transaction_undecided .*kept_as=(\w+)", log.read_text())}

@@ -25,7 +25,7 @@ from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.kernel.units import UnitOutcome
+from dledger_broker.kernel.units import NotStored, Stored, UnitOutcome
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers import CheckTransactionHeader, encode_ext
 from dledger_remoting.ids import offset_message_id
@@ -152,15 +152,15 @@ class CheckBacks:
             return
         position = half.position
 
-        def settled(_outcome: UnitOutcome) -> None:
+        def settled(outcome: UnitOutcome) -> None:
             self._proposed.ends.finish(position)
+            _tell_given_up(half, record, outcome)
 
         try:
             handle.write([undecided(record)], [EndHalf(position, HalfOutcome.UNDECIDED)], done=settled)
         except (BusyError, LogFullError):
             return  # the next look finds it still open
         self._proposed.ends.begin(position)
-        _logger.warning("event=transaction_undecided position=%d group=%s checks=%d", position, half.group, half.checks)
 
     # ---------------------------------------------------------------- records
 
@@ -206,3 +206,18 @@ def _whoever_lives(_outcome: Outcome) -> None:
 
 def _looked_for_again(_error: object) -> None:
     """The next look sees whether the topic is there."""
+
+
+def _tell_given_up(half: Half, record: MessageRecord, outcome: UnitOutcome) -> None:
+    """With the id that 323 asks for: nobody can look it up where the copy stands."""
+    if isinstance(outcome, NotStored):
+        return
+    place = outcome.places[0] if isinstance(outcome, Stored) else None
+    kept_as = "unknown" if place is None else offset_message_id(record.store_host, place.position)
+    _logger.warning(
+        "event=transaction_undecided position=%d group=%s checks=%d kept_as=%s",
+        half.position,
+        half.group,
+        half.checks,
+        kept_as,
+    )

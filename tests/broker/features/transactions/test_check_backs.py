@@ -174,18 +174,17 @@ async def test_what_is_given_up_is_kept_and_ended_in_one_unit(
     assert checked.broker.memory.bodies(CHECK_MAX_TIME_TOPIC) == [b"half"]
 
 
-async def given_up(checked: Checked, client: FakeClient) -> dict[str, str]:
-    """Have a half given up; returns the fields that open it again."""
+async def given_up(checked: Checked, client: FakeClient, caplog: pytest.LogCaptureFixture) -> dict[str, str]:
+    """Have a half given up; returns the fields that open it again, as the leader's log tells them."""
     send_half(client)
     await checked.run(TIMEOUT_S + (CHECKS + 1) * (INTERVAL_S + 2))
-    topic = CHECK_MAX_TIME_TOPIC.encode()
-    behind_body = bytes(checked.broker.memory.log.data).rfind(bytes((len(topic),)) + topic)
-    return {"msgId": f"0A00000100002A9F{behind_body - len(b'half') - RECORD_HEAD_BYTES:016X}"}
+    (line,) = (text for text in caplog.messages if "event=transaction_undecided" in text)
+    return {"msgId": line.rpartition("kept_as=")[2]}
 
 
-async def test_what_was_given_up_is_opened_again_once(checked: Checked) -> None:
+async def test_what_was_given_up_is_opened_again_once(checked: Checked, caplog: pytest.LogCaptureFixture) -> None:
     client = checked.producer()
-    resume = await given_up(checked, client)
+    resume = await given_up(checked, client, caplog)
     asked = len(checks(client))
     assert (await checked.ask(client, RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)).code == 0
     (half,) = checked.table.open.values()
@@ -200,9 +199,11 @@ async def test_what_was_given_up_is_opened_again_once(checked: Checked) -> None:
     assert checked.broker.memory.bodies("T1", 2) == [b"half"]
 
 
-async def test_of_two_that_open_a_half_again_at_once_one_does(checked: Checked) -> None:
+async def test_of_two_that_open_a_half_again_at_once_one_does(
+    checked: Checked, caplog: pytest.LogCaptureFixture
+) -> None:
     client = checked.producer()
-    resume = await given_up(checked, client)
+    resume = await given_up(checked, client, caplog)
     opaques = [client.send(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume) for _ in range(2)]
     await checked.run(1)
     assert sorted(client.answered(opaque).code for opaque in opaques) == [0, 1]
