@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,6 +86,13 @@ def fault_spans(events: Sequence[Event]) -> dict[int, tuple[str, int, int]]:
         elif number in begins:
             spans[number] = event.name, begins[number].time_ns, event.time_ns
     return spans
+
+
+def times_of_faults(run: RunData) -> list[tuple[int, int]]:
+    """Begin and end of every fault; one that has not ended goes on for ever."""
+    spans = fault_spans(run.events)
+    begins = [event for event in run.events if event.kind == "fault-begin"]
+    return [spans.get(int(str(event.fields["id"])), ("", event.time_ns, sys.maxsize))[1:] for event in begins]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
