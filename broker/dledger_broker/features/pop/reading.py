@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from dledger.environment import called_back
-from dledger.errors import TrimmedError
+from dledger.errors import CorruptionError, TrimmedError
 from dledger.log import Log
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.pulling.properties import choose
@@ -18,6 +18,7 @@ from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
+from dledger_remoting.record import RECORD_HEAD_BYTES
 
 _OFFSET: Final = Struct(">20xq")
 _SIZE: Final = Struct(">i")
@@ -59,7 +60,10 @@ class PopReads:
         self._log = log
 
     def now(self, wanted: Wanted, read: Read | None = None) -> Found | None:
-        """What is there, None if that needs the disk or a class; `read` is what was read with them before."""
+        """What is there, None if that needs the disk or a class; `read` is what was read with them before.
+
+        Raises `CorruptionError`, or `RecordError` if a filter had to look into records.
+        """
         queue, start, count, max_bytes, message_filter = wanted
         if read is not None and read.queue is queue and read.offset == start:
             result, pieces, verdicts = read.result, read.pieces, read.verdicts
@@ -132,12 +136,15 @@ def offset_of(record: bytes) -> int:
 
 
 def split_records(pieces: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The records that lie back to back in some pieces of the log."""
+    """The records that lie back to back in some pieces of the log. Raises `CorruptionError`."""
     records: list[bytes] = []
     for piece in pieces:
         at = 0
         while at < len(piece):
-            (size,) = _SIZE.unpack_from(piece, at)
+            left = len(piece) - at
+            size = _SIZE.unpack_from(piece, at)[0] if left >= RECORD_HEAD_BYTES else left
+            if not RECORD_HEAD_BYTES <= size <= left:
+                raise CorruptionError(f"a record of {size} bytes, where {left} are left: it has rotted")
             records.append(piece[at : at + size])
             at += size
     return tuple(records)

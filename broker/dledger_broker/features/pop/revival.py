@@ -57,6 +57,8 @@ MAX_SEGMENT_SHARE: Final = 4
 _Name: TypeAlias = tuple[PopQueueKey, int]
 """A delivery: its queue, and its pop time."""
 
+_NOTHING: Final = Found(0, ())
+
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -179,14 +181,21 @@ class Revivals:
         found: list[_Message] = []
         for queue, delivery, bit in self._within_unit(due, found):
             wanted = self._wanted(queue, delivery, bit)
-            read = None if wanted is None else self._reads.now(wanted)
-            if wanted is not None and read is None:
+            read = _NOTHING if wanted is None else self._read_now(wanted)
+            if read is None:
                 task = asyncio.get_running_loop().create_task(self._read_later(due, done))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 return
             found.append(_message(queue, delivery, bit, read))
         done(found)
+
+    def _read_now(self, wanted: Wanted) -> Found | None:
+        """What is there, None if that needs the disk. What has rotted is nothing, as it is when it comes from disk."""
+        try:
+            return self._reads.now(wanted)
+        except LogError:
+            return _NOTHING
 
     async def _read_later(
         self, due: Sequence[tuple[PopQueue, Delivery]], done: Callable[[Sequence[_Message]], None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger.environment import Environment, called_back
-from dledger.errors import NotLeaderError, TrimmedError
+from dledger.errors import LogError, NotLeaderError, TrimmedError
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
@@ -396,12 +396,14 @@ class PullRequests(Part):
     def _retry(self, pull: HeldPull) -> bool:
         """Look again for a held pull, if it may still read; True if it waits for messages no more."""
         try:
-            may_read = self._permits.judge_again(pull.request, pull.fields)
-        except RemotingError as refusal:  # also that this node cannot judge: an exception here would end it
-            self._requests.fail(pull.request, refusal)
+            return self._has_ended(pull)
+        except (LogError, RemotingError) as error:  # also that this node cannot judge: an exception here would end it
+            self._requests.fail(pull.request, error)
             return True
-        if not may_read:  # its client's next pull makes the group
-            self._expire(pull)
+
+    def _has_ended(self, pull: HeldPull) -> bool:
+        if not self._permits.judge_again(pull.request, pull.fields):
+            self._expire(pull)  # its client's next pull makes the group
             return True
         while True:
             result = self._look_again(pull)

@@ -78,7 +78,8 @@ class HalfResumption:
         if now_ms is None or queue is None:
             raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")
         if self._sends.is_full():
-            raise SystemBusy(f"{self._live.config.max_open_halves} transactions are open, which is the limit: end some")
+            limit = self._live.config.max_open_halves
+            raise SystemBusy(f"{limit} transactions are open, which is the limit max_open_halves: end some")
         group = (find_property(record.properties, PRODUCER_GROUP.encode()) or b"").decode(errors="replace")
         half = NewHalf(opened_again(record), group, now_ms + self._live.config.transaction_timeout_ms)
         done = partial(self._resumed, request, half_position)
