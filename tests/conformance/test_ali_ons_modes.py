@@ -67,6 +67,11 @@ def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group,
     limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, "AliTrimmed")
 
 
+def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(quick_group, ali_ons):
+    with Wiretap(quick_group) as tap:
+        limit_rows.only_a_body_of_4_mib_is_stored(quick_group, tap, ali_ons(tap.namesrv), "AliLarge")
+
+
 @pytest.mark.parametrize("kills", [False, True], ids=["closed", "killed"])
 def test_two_members_share_the_queues_and_one_takes_over_what_the_other_leaves(quick_group, ali_ons, kills):
     topic = f"AliTakenOver{kills}"

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import mode_rows
 import pytest
 import rows
 from cluster_checks import create_topic
 from rows import RETRY_SECONDS, Row
-from stock_clients import JAVA_CLIENTS
 from wiretap import Wiretap
 
 from dledger_client import SyncAdmin
 
 pytestmark = pytest.mark.parametrize("row", [False, True], ids=["undisturbed", "leader killed"], indirect=True)
-ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 PULLED = 20
 _NUMBERS = count()
 
@@ -40,7 +39,6 @@ def committed(row: Row) -> int:
         return sum(queue.committed or 0 for queue in admin.offsets(row.group, row.topic))
 
 
-@ONLY_JAVA
 def test_a_lite_pull_consumer_goes_on_where_it_committed(row):
     create_topic(row.cluster, row.topic)
     with row.told():
@@ -64,11 +62,10 @@ def test_a_lite_pull_consumer_goes_on_where_it_committed(row):
         rows.assert_stored_as_often_as_sent(row)
 
 
-@ONLY_JAVA
-def test_names_and_retries_are_within_a_namespace_and_ours_are_the_same(row):
-    mode_rows.names_and_retries_are_within_a_namespace(row)
+def test_names_and_retries_are_within_a_namespace_and_ours_are_the_same(row, program):
+    # Go's client shows applications the whole names.
+    mode_rows.names_and_retries_are_within_a_namespace(row, shows_plain_names=Path(program[0]).stem == "java")
 
 
-@ONLY_JAVA
 def test_members_of_both_kinds_share_the_queues_of_a_group(row):
     mode_rows.members_of_both_kinds_share_the_queues_of_a_group(row)

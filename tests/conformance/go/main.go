@@ -23,7 +23,10 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
-const retryPause = 100 * time.Millisecond
+const (
+	retryPause   = 100 * time.Millisecond
+	pullPatience = 20 * time.Second
+)
 
 type fields = map[string]any
 
@@ -42,6 +45,7 @@ type request struct {
 	PauseMs   int      `json:"pause_ms"`
 	Name      string   `json:"name"`
 	Group     string   `json:"group"`
+	Namespace string   `json:"namespace"`
 	Broadcast bool     `json:"broadcast"`
 	Orderly   bool     `json:"orderly"`
 	Trace     bool     `json:"trace"`
@@ -63,6 +67,8 @@ var (
 
 	selectingMade sync.Mutex
 	selectingOne  rocketmq.Producer
+	withinMade    sync.Mutex
+	withinOne     rocketmq.Producer
 	ready         = sync.OnceValues(func() (rocketmq.Producer, error) { return startProducer("go-producers") })
 	traced        = sync.OnceValues(func() (rocketmq.Producer, error) {
 		return startProducer("go-tracers", producer.WithTrace(traces()), producer.WithInstanceName("tracers"))
@@ -120,6 +126,14 @@ func call(wanted request) (any, error) {
 		return nil, made.(rocketmq.PushConsumer).Shutdown()
 	case "transaction":
 		return transaction(wanted)
+	case "lite_pull":
+		return litePull(wanted)
+	case "send_within":
+		sender, err := within(wanted.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		return shown(sender.SendSync(background, message(wanted)))
 	}
 	begin := ready
 	if wanted.Trace {
@@ -170,6 +184,20 @@ func call(wanted request) (any, error) {
 		return stream(sender, wanted), nil
 	}
 	return nil, fmt.Errorf("no such call: %s", wanted.Call)
+}
+
+// The producer of a namespace, started at first use.
+func within(namespace string) (rocketmq.Producer, error) {
+	withinMade.Lock()
+	defer withinMade.Unlock()
+	if withinOne != nil {
+		return withinOne, nil
+	}
+	made, err := startProducer("go-within", producer.WithNamespace(namespace), producer.WithInstanceName(namespace))
+	if err == nil {
+		withinOne = made
+	}
+	return made, err
 }
 
 func traces() *primitive.TraceConfig {
@@ -360,6 +388,9 @@ func push(wanted request) error {
 		consumer.WithInstance(wanted.Name),
 		consumer.WithConsumeFromWhere(from),
 	}
+	if wanted.Namespace != "" {
+		options = append(options, consumer.WithNamespace(wanted.Namespace))
+	}
 	if wanted.Broadcast {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
 	}
@@ -419,4 +450,38 @@ func push(wanted request) error {
 	}
 	consumers.Store(wanted.Name, made)
 	return made.Start()
+}
+
+// Bodies of as many messages as are wanted, or that came in time, which are then committed.
+func litePull(wanted request) (any, error) {
+	made, err := rocketmq.NewPullConsumer(
+		consumer.WithCredentials(signing()),
+		consumer.WithNameServer(nameServer),
+		consumer.WithGroupName(wanted.Group),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+	)
+	if err == nil {
+		err = made.Subscribe(wanted.Topic, consumer.MessageSelector{})
+	}
+	if err == nil {
+		err = made.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	bodies := []string{}
+	for deadline := time.Now().Add(pullPatience); len(bodies) < wanted.Count && time.Now().Before(deadline); {
+		polled, err := made.Poll(context.Background(), time.Second)
+		if consumer.IsNoNewMsgError(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range polled.GetMsgList() {
+			bodies = append(bodies, string(one.Body))
+		}
+		made.ACK(context.Background(), polled, consumer.ConsumeSuccess)
+	}
+	return bodies, made.Shutdown()
 }

@@ -32,15 +32,18 @@ function pause(milliseconds) {
   return new Promise(resolve => setTimeout(resolve, milliseconds));
 }
 
-// The producer of a namespace, started at first use.
-async function readyProducer(namespace = '') {
-  if (!producers.has(namespace)) {
-    const made = new Producer({ ...base, namespace, producerGroup: 'ali-producers' });
+// The producer of a namespace, started at first use. Messages of a whole one go as they are, however large: the broker
+// says what is too much.
+async function readyProducer(namespace = '', whole = false) {
+  const name = `${namespace} ${whole}`;
+  if (!producers.has(name)) {
+    const limits = whole ? { compressMsgBodyOverHowmuch: Infinity, maxMessageSize: Infinity, sendMsgTimeout: 30000 } : {};
+    const made = new Producer({ ...base, ...limits, namespace, producerGroup: whole ? 'ali-whole' : 'ali-producers' });
     made.on('error', complain);
     await made.ready();
-    producers.set(namespace, made);
+    producers.set(name, made);
   }
-  return producers.get(namespace);
+  return producers.get(name);
 }
 
 function message({ topic, body, tag, keys, level, deliver_ms, shard }) {
@@ -54,7 +57,7 @@ function message({ topic, body, tag, keys, level, deliver_ms, shard }) {
 
 const calls = {
   async send(wanted) {
-    const result = await (await readyProducer(wanted.namespace)).send(message(wanted));
+    const result = await (await readyProducer(wanted.namespace, wanted.whole)).send(message(wanted));
     return {
       status: result.sendStatus,
       message_id: result.msgId,
@@ -66,6 +69,10 @@ const calls = {
 
   async send_within(wanted) {
     return calls.send(wanted);
+  },
+
+  async send_whole(wanted) {
+    return calls.send({ ...wanted, whole: true });
   },
 
   // Numbered messages one after the other, each until it is acknowledged.
