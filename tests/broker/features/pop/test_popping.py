@@ -208,6 +208,26 @@ def test_waiting_pops_are_answered_when_their_topic_is_deleted_and_when_the_lead
     assert client.answered(waiting).code == NOTHING
 
 
+def test_pops_and_questions_that_wait_are_refused_at_once_when_their_group_is_paused_and_no_other_ones(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    with_group(broker, "OTHER")
+    waiting = client.send(POP, pop_ext(pollTime="15000"))
+    question = client.send(NOTIFY, pop_ext(pollTime="15000"))
+    other = client.send(POP, pop_ext(pollTime="15000", consumerGroup="OTHER"))
+    broker.settle()
+    assert client.held == 3
+    with_group(broker, consume_enable=False)
+    answers = [client.answered(opaque) for opaque in (waiting, question)]
+    assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
+    assert all("consumer group CG may not consume" in (answer.remark or "") for answer in answers)
+    assert (client.held, client.in_flight, client.has_answer(other)) == (1, 0, False)
+    with_group(broker)
+    client.send_message("T1", b"a")
+    assert bodies(messages(client.answered(other))) == [b"a"]
+    assert bodies(pop(client)) == [b"a"]
+
+
 def test_more_than_max_pop_in_flight_are_answered_with_back_pressure(make_broker: MakeBroker) -> None:
     broker = with_group(make_broker(max_pop_in_flight=40))
     client = broker.client()
