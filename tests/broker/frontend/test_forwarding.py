@@ -86,12 +86,14 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes, OnReply]] = []
+        self.timeouts_s: list[float] = []
         self.unreachable: set[str] = set()
 
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
         if to in self.unreachable:
             return False
         self.sent.append((to, data, on_reply))
+        self.timeouts_s.append(timeout_s)
         return True
 
 
