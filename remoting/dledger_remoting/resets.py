@@ -72,11 +72,11 @@ class _ResetList(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    message_queue_table: dict[str, int] = msgspec.field(name="messageQueueTable", default_factory=dict)
+    message_queue_table: dict[str, Int64] = msgspec.field(name="messageQueueTable", default_factory=dict)
 
 
 class _Statuses(msgspec.Struct, frozen=True):
-    consumer_table: dict[str, dict[str, int]] = msgspec.field(name="consumerTable", default_factory=dict)
+    consumer_table: dict[str, dict[str, Int64]] = msgspec.field(name="consumerTable", default_factory=dict)
 
 
 def encode_reset(offsets: Mapping[MessageQueue, int], language: int = LanguageCode.JAVA) -> bytes:

@@ -120,7 +120,6 @@ def test_a_reset_that_can_be_read_is_obeyed() -> None:
     assert (asked.is_taken, asked.reading.resets) == (True, [{Q0: 3}])
 
 
-@pytest.mark.xfail(strict=True, reason="offsets that no queue has are taken from a table, and pulled from")
 @pytest.mark.parametrize("offset", [-1, 2**63])
 def test_a_reset_to_where_no_queue_is_changes_nothing(offset: int) -> None:
     asked = Asked(RESET, RESET_FIELDS, encode_reset({NamedQueue("broker-a", 0, "T"): offset}))

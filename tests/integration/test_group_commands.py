@@ -70,10 +70,6 @@ class Member:
         await self.until(lambda seen: sorted(seen) == sorted(numbers))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a pull that is held when its group is paused is not refused: it gets what is sent next, in each queue",
-)
 async def test_a_paused_group_gets_nothing_that_is_sent_then_until_it_is_resumed(
     cluster: LocalCluster, topic: str
 ) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from dledger.environment import Environment, called_back
 from dledger.errors import LogError, NotLeaderError, TrimmedError
 from dledger.log import Log
@@ -295,9 +297,19 @@ class PullRequests(Part):
             self._answer(request, fields, *self._chosen(fields, message_filter, result, pieces, asked))
 
     async def _deliver_later(
-        self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
+        self,
+        request: Request,
+        fields: PullFields,
+        message_filter: MessageFilter | None,
+        result: GetResult,
+        asked: int,
+        *,
+        waits_in: QueueState | None = None,
     ) -> None:
-        """Read the records on a worker, and have them judged if a class says what matches."""
+        """Read the records on a worker, and have them judged if a class says what matches.
+
+        A pull that waits in a queue waits on behind them if nothing matches.
+        """
         started = self._env.now()
         try:
             pieces = [await self._log.read(position, size) for position, size in result.runs]
@@ -309,7 +321,12 @@ class PullRequests(Part):
         matcher: Matcher | MessageFilter | None = message_filter
         if isinstance(message_filter, ClassFilter):
             matcher = await self._classes.judge(message_filter, result.message_count, pieces)
-        self._answer(request, fields, *self._chosen(fields, matcher, result, pieces, asked))
+        chosen, parts = self._chosen(fields, matcher, result, pieces, asked)
+        if waits_in is not None and chosen.status is ReadStatus.NO_MATCHED_MESSAGE:
+            # What came meanwhile has woken nobody: it is read first.
+            self._read(request, replace(fields, queue_offset=chosen.next_begin), waits_in, message_filter)
+        else:
+            self._answer(request, fields, chosen, parts)
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
         """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
@@ -443,7 +460,11 @@ class PullRequests(Part):
                 self._answer_found(pull.request, fields, chosen, parts)
             return None
         if self._is_within_quotas(pull):
-            self._deliver(pull.request, fields, message_filter, result, offset)
+            if isinstance(message_filter, ClassFilter):
+                work = self._deliver_later(pull.request, fields, message_filter, result, offset, waits_in=pull.queue)
+                self._requests.spawn(pull.request, work)
+            else:
+                self._deliver(pull.request, fields, message_filter, result, offset)
         return None
 
     def _is_within_quotas(self, pull: HeldPull) -> bool:

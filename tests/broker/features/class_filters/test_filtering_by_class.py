@@ -95,10 +95,6 @@ def test_a_pull_that_waits_is_answered_when_a_message_comes_that_the_class_takes
     assert bodies(asyncio.run(scenario())) == [b"200"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a held pull is answered 20 once its class has rejected what came, where one by tags or in SQL92 waits on",
-)
 def test_a_pull_that_waits_goes_on_waiting_when_its_class_rejects_what_comes(filtering: FakeClient) -> None:
     ext = pull_ext("T1", sysFlag="6", suspendTimeoutMillis="5000", **BY_CLASS)
 

@@ -139,20 +139,7 @@ def known_damage(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, body: by
         yield
 
 
-@pytest.mark.parametrize(
-    "cold",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Revivals._read does not expect the CorruptionError of Log.read_nowait: it ends the job's run,"
-                " the next one meets it again, and nothing of this node is revived before the log is healed",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("cold", [True, False])
 def test_what_the_log_knows_to_be_damaged_is_counted_and_blocks_nothing(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch, *, cold: bool
 ) -> None:
@@ -183,14 +170,7 @@ class CountedReads:
         return self._size.unpack_from(data, at)
 
 
-ENDS_THE_READS = pytest.mark.xfail(
-    strict=True,
-    reason="split_records believes a record's size: 0 is split for ever, on the event loop, and 1 or -1 raise a"
-    " struct.error, after which Revivals stays busy for ever",
-)
-
-
-@pytest.mark.parametrize("size", [*(pytest.param(size, marks=ENDS_THE_READS) for size in (0, 1, -1)), -40, 1 << 30])
+@pytest.mark.parametrize("size", [0, 1, -1, -40, 1 << 30])
 def test_a_record_whose_size_has_rotted_is_counted_and_blocks_nothing(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
-from dledger.errors import TrimmedError
+from dledger.errors import CorruptionError, TrimmedError
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.pulling.requests import MAX_HELD_BYTES, PullRequests
 from dledger_broker.frontend.forwarding import Forwarder
@@ -264,6 +264,20 @@ def test_what_comes_after_a_change_is_not_for_a_pull_that_waited(
     client.send_message("T1", queue_id=3)
     answer = client.answered(waiting)
     assert (answer.code, answer.body) == (code, b"")
+
+
+def test_a_pull_that_waited_and_whose_message_cannot_be_read_is_told_and_ends_nothing(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = held_pull(client, ms=60_000)
+
+    def read_nowait(position: int, size: int) -> NoReturn:
+        raise CorruptionError(f"{size} bytes at {position} do not verify")
+
+    monkeypatch.setattr(broker.memory.node, "read_nowait", read_nowait)
+    assert client.send_message("T1").code == 0
+    answer = client.answered(waiting)
+    assert (answer.code, "do not verify" in (answer.remark or "")) == (1, True)
 
 
 def put_group(broker: ServedBroker, **changes: Any) -> None:
