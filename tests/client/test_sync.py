@@ -10,23 +10,53 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import create_autospec
 
 import pytest
 from client_fakes import fake_cluster
 
+import dledger_client
 import dledger_client.consumer
 from dledger_client import (
+    AccountAdmin,
     Admin,
     ClientClosedError,
     InvalidArgumentError,
+    OrderlyConsumer,
     Producer,
+    PullConsumer,
+    PushConsumer,
     SendError,
+    SimpleConsumer,
     SyncAdmin,
     SyncConsumer,
     SyncProducer,
+    SyncPullConsumer,
+    SyncSimpleConsumer,
+    SyncTransactionProducer,
+    TransactionProducer,
 )
-from dledger_client.blocking import Blocking
+from dledger_client.blocking import Blocking, ClosedAfterUse
+from dledger_client.sync import ConsumerOptions, ProducerOptions
 from dledger_remoting.codes import RequestCode
+
+FACES = {
+    SyncProducer: (Producer, {"start"}, set()),
+    SyncAdmin: (Admin, {"start"}, set()),
+    SyncTransactionProducer: (TransactionProducer, {"start"}, set()),
+    SyncSimpleConsumer: (SimpleConsumer, {"start"}, set()),
+    SyncPullConsumer: (PullConsumer, {"start"}, set()),
+    SyncConsumer: (
+        PushConsumer,
+        {"start", "run_forever", "client_id"},
+        {"handler", "concurrency", "close_timeout"},
+    ),
+}
+"""Each blocking class, the asynchronous one that it is the face of, and the calls and options that it leaves out:
+making it starts it, and who iterates needs no handler.
+"""
+ASYNCHRONOUS_ONLY = {AccountAdmin, OrderlyConsumer}
+"""`SyncConsumer` has `orderly=True`; accounts have a command line."""
 
 
 @pytest.fixture
@@ -135,16 +165,75 @@ def test_a_client_that_cannot_start_leaves_no_thread(cluster, tmp_path):
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize(("blocking", "asynchronous"), [(SyncProducer, Producer), (SyncAdmin, Admin)])
-def test_what_can_be_asked_asynchronously_can_be_asked_blocking(blocking, asynchronous):
-    def calls(kind):
-        return {
-            name: tuple(inspect.signature(member).parameters)
-            for name, member in vars(kind).items()
-            if callable(member) and not name.startswith("_") and name != "start"
-        }
+def calls(kind):
+    """The public calls of a class, each with its parameters, which have names, places and defaults."""
+    return {
+        name: list(inspect.signature(member).parameters.values())
+        for name, member in vars(kind).items()
+        if callable(member) and not name.startswith("_")
+    }
 
-    assert calls(blocking) == calls(asynchronous)
+
+def shapes(kind):
+    """The same without types, which differ: a blocking call returns what the other one promises."""
+    return {name: [(at.name, at.kind, at.default) for at in call] for name, call in calls(kind).items()}
+
+
+def properties(kind):
+    return {name for name, member in vars(kind).items() if isinstance(member, property) and not name.startswith("_")}
+
+
+def options(kind):
+    """What a constructor takes, with what it takes as the options of another class."""
+    names = dict(inspect.signature(kind.__init__).parameters)
+    unpacked = {SyncProducer: ProducerOptions, SyncConsumer: ConsumerOptions}.get(kind)
+    if unpacked is not None:
+        del names["options"]
+        names |= unpacked.__annotations__
+    return set(names)
+
+
+@pytest.mark.parametrize("blocking", FACES)
+def test_what_can_be_asked_asynchronously_can_be_asked_blocking(blocking):
+    asynchronous, absent, _ = FACES[blocking]
+    expected = {name: shape for name, shape in shapes(asynchronous).items() if name not in absent}
+    assert shapes(blocking) == expected
+    assert properties(blocking) == properties(asynchronous) - absent
+
+
+@pytest.mark.parametrize("blocking", FACES)
+def test_a_blocking_class_is_made_with_the_options_of_the_asynchronous_one(blocking):
+    asynchronous, _, absent = FACES[blocking]
+    assert options(blocking) == options(asynchronous) - absent
+
+
+def test_every_blocking_class_has_its_asynchronous_one_and_every_client_but_two_a_blocking_one():
+    exported = [kind for kind in map(vars(dledger_client).get, dledger_client.__all__) if inspect.isclass(kind)]
+    assert {kind for kind in exported if issubclass(kind, ClosedAfterUse)} == set(FACES)
+    asynchronous = {kind for kind in exported if inspect.iscoroutinefunction(getattr(kind, "start", None))}
+    blocking_ones = {kind for kind, _, _ in FACES.values()}
+    assert asynchronous - blocking_ones == ASYNCHRONOUS_ONLY
+
+
+@pytest.mark.parametrize("blocking", FACES)
+def test_a_blocking_call_hands_on_every_argument(blocking):
+    """`SyncConsumer` finishes messages itself, from whichever thread: that has tests of its own."""
+    asynchronous = FACES[blocking][0]
+    face = object.__new__(blocking)
+    face._blocking = Blocking("test", asyncio.sleep(0))
+    asked = create_autospec(asynchronous, instance=True)
+    face._producer = face._consumer = face._admin = asked
+    own = {"close"} | ({"nack", "receive"} if blocking is SyncConsumer else set())
+    try:
+        for name, parameters in calls(blocking).items():
+            given = {at.name: object() for at in parameters[1:]}
+            if name not in own:
+                inspect.unwrap(getattr(blocking, name))(face, **given)
+                (call,) = getattr(asked, name).call_args_list
+                signature = inspect.signature(getattr(asynchronous, name))
+                assert signature.bind(face, *call.args, **call.kwargs).arguments == {"self": face, **given}, name
+    finally:
+        face._blocking.stop()
 
 
 def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
