@@ -14,8 +14,10 @@ from served_broker import STORE_HOST, FakeClient, ServedBroker, make_served_brok
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.locks.table import LOCKS
 from dledger_broker.features.pop.table import POPPED
-from dledger_broker.features.transactions.table import HALVES
+from dledger_broker.features.transactions.messages import undecided
+from dledger_broker.features.transactions.table import HALVES, EndHalf, HalfOutcome
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.environment import START_MS
 from dledger_broker.testing.node import NODE_ID
@@ -25,6 +27,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.topics import (
+    CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
@@ -33,6 +36,7 @@ from dledger_remoting.topics import (
     retry_topic,
 )
 from tests.broker.features.locks.lock_bodies import lock_body
+from tests.broker.requests.node_waits import NodeWaits
 from tests.broker.toy import FEATURE
 
 CONFIG: Final = BrokerConfig(
@@ -64,6 +68,7 @@ LONG_SEND: Final = {
     "bornTimestamp": "0",
     "flag": "0",
 }
+LEAVES: Final = {"clientID": "c", "consumerGroup": "CG", "producerGroup": "PG"}
 POP: Final = {
     **OFFSET,
     "queueId": "-1",
@@ -94,6 +99,8 @@ FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": "CG"},
     RequestCode.DELETE_SUBSCRIPTION_GROUP: {"groupName": "CG"},
     RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG: {"group": "CG"},
+    RequestCode.UNREGISTER_CLIENT: LEAVES,
+    RequestCode.RELEASE_LOCKS: LEAVES,
     RequestCode.PIN_LOG: PIN,
     RequestCode.UNPIN_LOG: PIN,
     RequestCode.READ_PLAN: {"roles": "leader"},
@@ -168,22 +175,39 @@ ANSWERS: Final = frozenset(
 
 
 def served() -> ServedBroker:
-    """A broker that has topic T1 with some messages, of which one is popped, a consumer group with its topics, a half,
-    and what waits.
+    """A broker that has topic T1 with some messages, of which one is popped, a consumer group with its topics and a
+    locked queue, a half, one that was given up, and what waits.
     """
     broker = make_served_broker(CONFIG, BrokerInMemory(features=(*FEATURES, FEATURE)))
-    for topic in ("T1", retry_topic("CG"), dead_letter_topic("CG"), HALF_TOPIC, TIMER_TOPIC):
+    for topic in ("T1", retry_topic("CG"), dead_letter_topic("CG"), HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC):
         broker.memory.create_topic(topic, 1)
     broker.memory.create_topic(SCHEDULE_TOPIC, 18)
     broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
     client = broker.client()
     for number in range(3):
         client.send_message("T1", b"%d" % number, properties="KEYS\x01K\x02")
+    give_up_a_half(broker)
     for ext in SENDS.values():
         assert client.call(RequestCode.SEND_MESSAGE_V2, ext, b"waits").code == 0
     assert client.call(RequestCode.POP_MESSAGE, POP).code == 0
+    assert client.call(RequestCode.LOCK_BATCH_MQ, body=lock_body("c", ("T1", 0))).code == 0
     broker.settle()
+    assert len(broker.memory.machine.state.table(LOCKS)) == 1
     return broker
+
+
+def give_up_a_half(broker: ServedBroker) -> None:
+    """Have one opened, and ended as the job of check-backs ends it; for the job itself time would have to pass."""
+    memory = broker.memory
+    ext = send_ext("T1", 0, HALF.replace("K2", "K3"), f="4")
+    assert broker.client().call(RequestCode.SEND_MESSAGE_V2, ext, b"given up").code == 0
+    [half] = memory.machine.state.table(HALVES).open
+    found = memory.run(memory.machine.lookup.record_at(half))
+    assert found is not None
+    ended = EndHalf(half, HalfOutcome.UNDECIDED)
+    memory.writer.write([undecided(found[1])], [ended], done=lambda _: None)
+    broker.settle()
+    assert memory.bodies(CHECK_MAX_TIME_TOPIC) == [b"given up"]
 
 
 def read_log(broker: ServedBroker) -> None:
@@ -216,13 +240,15 @@ def requests() -> dict[str, tuple[int, dict[str, str]]]:
     [delivery] = [delivery for queue in broker.memory.machine.state.table(POPPED) for delivery in queue]
     point = f"0 {delivery.pop_time_ms} 60000 0 0 broker-a 0 0"
     popped = {**OFFSET, "extraInfo": point, "offset": "0"}
+    kept = broker.memory.queue(CHECK_MAX_TIME_TOPIC)
+    [(given_up, _)] = broker.memory.reads.get_messages(kept, 0, 1, 1 << 20).runs
     fields = FIELDS | {
         RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": str(message), "group": "CG", "delayLevel": "0"},
         RequestCode.END_TRANSACTION: {**end, "commitOrRollback": "8"},
         RequestCode.RECALL_MESSAGE: {"topic": "T1", "recallHandle": WAITS.encode(), "producerGroup": "PG"},
         RequestCode.ACK_MESSAGE: popped,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: {**popped, "invisibleTime": "60000"},
-        RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, half), "topic": "T1"},
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, given_up), "topic": "T1"},
     }
     others = {**QUEUE, "consumerGroup": "CG"}
     by_code = {str(code): (code, fields.get(code, others)) for code in sorted(broker.service.parts.routes())}
@@ -245,7 +271,7 @@ def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, dat
         del ext[name]
     ext |= data.draw(st.dictionaries(st.one_of(names, st.sampled_from(NAMES)), VALUES, max_size=3), "put in")
     body, serialize_type = data.draw(BODIES, "body"), data.draw(st.sampled_from([0, 1]), "serializer")
-    made = set(machine.state.topics)
+    made, waits = set(machine.state.topics), NodeWaits(broker, client)
     if code == RequestCode.RECALL_MESSAGE:
         read_log(broker)
     before = (machine.digest(), broker.memory.log.end)
@@ -253,6 +279,8 @@ def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, dat
     after = (machine.digest(), broker.memory.log.end)
     assert_explained(answer)
     assert answer.code in ANSWERS or after == before, (answer, set(machine.state.topics) - made)
+    broker.settle()
+    assert waits.counts() == {}, "nothing waits for it or is on its way for it"
 
 
 def assert_explained(answer: RemotingCommand) -> None:
