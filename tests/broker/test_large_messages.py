@@ -10,19 +10,23 @@ from pathlib import Path
 
 from broker_in_process import Client, node_config, running
 
+from dledger.config_keys.declared import ConfigValue
+from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.messages import NAME as DELAY
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.features.pop.commands import NAME as POP
 from dledger_broker.features.pop.table import POPPED
+from dledger_broker.features.transactions.table import HALVES, HalfOutcome
 from dledger_broker.features.transactions.table import NAME as TRANSACTIONS
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.ids import offset_message_id, parse_offset_message_id
 from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
-from dledger_remoting.record import MAX_MESSAGE_BYTES, MessageRecord, iter_records
-from dledger_remoting.topics import HALF_TOPIC, retry_topic
+from dledger_remoting.record import MAX_MESSAGE_BYTES, MessageRecord, decode_record, iter_records
+from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, dead_letter_topic, retry_topic
 
 BODY = bytes(range(256)) * (MAX_MESSAGE_BYTES // 256)
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K1\x02"
@@ -75,13 +79,14 @@ async def founded(broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, **keys: ConfigValue) -> AsyncIterator[Served]:
     config = node_config(
         tmp_path,
         segment_bytes=16 << 20,
         max_message_bytes=MAX_MESSAGE_BYTES,
         delay_levels="1s 1s 1s",
         timer_max_delay_s=60,
+        **keys,
     )
     async with running(config, bootstrap=True) as broker:
         await founded(broker)
@@ -90,6 +95,17 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
             yield Served(broker, client)
         finally:
             client.close()
+
+
+async def commit(node: Served, position: int, queue_offset: int) -> None:
+    """Commit a half."""
+    end = {
+        "producerGroup": "PG",
+        "tranStateTableOffset": str(queue_offset),
+        "commitLogOffset": str(position),
+        "commitOrRollback": "8",
+    }
+    assert (await node.client.call(RequestCode.END_TRANSACTION, end)).code == 0
 
 
 async def test_it_is_delivered_when_it_is_due_and_comes_again_when_it_is_sent_back(tmp_path: Path) -> None:
@@ -103,16 +119,50 @@ async def test_it_is_delivered_when_it_is_due_and_comes_again_when_it_is_sent_ba
         assert (again.body, again.reconsume_times) == (BODY, 1)
 
 
+async def test_it_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+        sent = await node.client.send(BODY, i="TAGS\x01t\x02")
+        position = parse_offset_message_id(sent.ext["msgId"])[1]
+        back = {"offset": str(position), "group": "CG", "delayLevel": "-1", "originMsgId": sent.ext["msgId"]}
+        assert (await node.client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        letter = await node.pulled(topic=dead_letter_topic("CG"))
+        assert letter.body == BODY
+        properties = parse_properties(letter.properties)
+        assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"], properties["TAGS"]) == (
+            "T1",
+            sent.ext["msgId"],
+            "t",
+        )
+
+
+async def test_its_half_is_asked_about_given_up_and_opened_again(tmp_path: Path) -> None:
+    keys = {"transaction_timeout_ms": 1_000, "transaction_check_interval_ms": 1_000, "transaction_check_max": 1}
+    async with served(tmp_path, **keys) as node:
+        table = node.broker.state.table(HALVES)
+        assert (await node.client.heartbeat("producer")).code == 0
+        sent = await node.client.send(BODY, i=HALF, f="4")
+        position = parse_offset_message_id(sent.ext["msgId"])[1]
+        while (asked := await node.client.next_push()).code != RequestCode.CHECK_TRANSACTION_STATE:
+            assert asked.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert asked.ext["commitLogOffset"] == str(position)
+        assert decode_record(asked.body, verify_crc=True).body == BODY
+        async with asyncio.timeout(20):
+            while position not in table.ended:  # noqa: ASYNC110 - given up by a job, told nobody
+                await asyncio.sleep(0.01)
+        assert (table.ended[position], len(table.open)) == (HalfOutcome.UNDECIDED, 0)
+        [(_, kept)] = await records_with_key(node.broker.machine, CHECK_MAX_TIME_TOPIC, b"K1")
+        assert kept.body == BODY
+        resume = {"msgId": offset_message_id(HostAddress("127.0.0.1", 1), kept.physical_offset), "topic": "T1"}
+        assert (await node.client.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)).code == 0
+        [again] = table.open.values()
+        await commit(node, again.position, again.queue_offset)
+        assert (await node.pulled()).body == BODY
+
+
 async def test_its_half_is_committed(tmp_path: Path) -> None:
     async with served(tmp_path) as node:
         sent = await node.client.send(BODY, i=HALF, f="4")
-        end = {
-            "producerGroup": "PG",
-            "tranStateTableOffset": sent.ext["queueOffset"],
-            "commitLogOffset": str(parse_offset_message_id(sent.ext["msgId"])[1]),
-            "commitOrRollback": "8",
-        }
-        assert (await node.client.call(RequestCode.END_TRANSACTION, end)).code == 0
+        await commit(node, parse_offset_message_id(sent.ext["msgId"])[1], int(sent.ext["queueOffset"]))
         assert (await node.pulled()).body == BODY
 
 
