@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -118,3 +119,57 @@ async def test_what_is_shown_begins_and_ends_where_it_was_said(cluster, topic):
     assert dledger(cluster, *group, "--to", "4", "--queue", "2").stdout.split() == ["0", "1", "2", "3"]
     assert dledger(cluster, *group, "--to", "6", "--queue", "2", "--from", "end").stdout.split() == ["4", "5"]
     assert dledger(cluster, *group, "--to", "end", "--queue", "2").stdout.split() == ["6", "7", "8", "9"]
+
+
+async def test_lines_for_later_are_not_there_before_they_are_due_and_come_then(cluster, topic):
+    def now_ms():
+        return time.time_ns() // 1_000_000
+
+    def produced(line, *words):
+        told = dledger(cluster, "produce", "--topic", topic, *words, stdin=line)
+        assert told.returncode == 0, told.stderr
+        sent, handle = told.stdout.splitlines()
+        assert sent == f"1 messages, {len(line.strip())} bytes to {topic}"
+        return handle
+
+    def shown(*words):
+        told = dledger(cluster, "consume", "--topic", topic, "-f", "%s %T\n", *words)
+        assert told.returncode == 0, told.stderr
+        return {body: int(stored) for body, stored in map(str.split, told.stdout.splitlines())}
+
+    handle = produced("in-an-hour\n", "--delay", "3600")
+    delayed_ms = now_ms() + 2_000
+    produced("delayed\n", "--delay", "2")
+    at_ms = now_ms() + 10_000
+    produced("at-a-time\n", "--deliver-at", str(at_ms))
+    stored_ms = shown("--from", "first", "-n", "2")
+    assert list(stored_ms) == ["delayed", "at-a-time"]
+    assert stored_ms["delayed"] >= delayed_ms
+    assert stored_ms["at-a-time"] >= at_ms
+    assert shown("--from", "first", "--to", "end") == stored_ms, "the first line waits"
+    recalled = dledger(cluster, "message", "recall", handle, "--topic", topic)
+    assert recalled.stdout.endswith(f" is not delivered to {topic}\n"), recalled.stderr
+
+
+async def test_lines_with_one_ordering_key_are_in_one_queue_in_their_order_whoever_sends_them(cluster, topic):
+    for numbers in (range(20), range(20, 40)):
+        lines = "".join(f"{number}\n" for number in numbers)
+        assert dledger(cluster, "produce", "--topic", topic, "--ordering-key", "k", stdin=lines).returncode == 0
+    told = dledger(cluster, "consume", "--topic", topic, "--to", "end", "-f", "%p %s\n").stdout
+    queues, bodies = zip(*map(str.split, told.splitlines()), strict=True)
+    assert len(set(queues)) == 1
+    assert list(bodies) == [str(number) for number in range(40)]
+
+
+async def test_lines_with_keys_that_keep_their_order_have_a_queue_for_each_key(cluster, topic):
+    lines = "".join(f"key-{number % 8}\t{number}\n" for number in range(80))
+    assert dledger(cluster, "produce", "--topic", topic, "-k", "--ordered", stdin=lines).returncode == 0
+    told = dledger(cluster, "consume", "--topic", topic, "--to", "end", "-f", "%p %k %s\n").stdout
+    found = {}
+    for queue, key, body in map(str.split, told.splitlines()):
+        found.setdefault(key, []).append((queue, int(body)))
+    assert len({queue for placed in found.values() for queue, _ in placed}) > 1
+    for number in range(8):
+        queues, bodies = zip(*found[f"key-{number}"], strict=True)
+        assert len(set(queues)) == 1
+        assert list(bodies) == list(range(number, 80, 8))
