@@ -151,14 +151,20 @@ async def test_lines_for_later_are_not_there_before_they_are_due_and_come_then(c
     assert recalled.stdout.endswith(f" is not delivered to {topic}\n"), recalled.stderr
 
 
-async def test_lines_with_one_ordering_key_are_in_one_queue_in_their_order_whoever_sends_them(cluster, topic):
-    for numbers in (range(20), range(20, 40)):
-        lines = "".join(f"{number}\n" for number in numbers)
-        assert dledger(cluster, "produce", "--topic", topic, "--ordering-key", "k", stdin=lines).returncode == 0
+async def test_lines_with_an_ordering_key_are_in_its_queue_in_their_order_whoever_sends_them(cluster, topic):
+    placed = {}
+    async with Producer(cluster.namesrv) as producer:
+        for key in "abcdefghij":
+            placed[key] = (await producer.send(topic, key.encode(), ordering_key=key)).queue_id
+    one, other = "a", next(key for key in placed if placed[key] != placed["a"])
+    for key in (one, other):
+        lines = "".join(f"{key}{number}\n" for number in range(20))
+        assert dledger(cluster, "produce", "--topic", topic, "--ordering-key", key, stdin=lines).returncode == 0
     told = dledger(cluster, "consume", "--topic", topic, "--to", "end", "-f", "%p %s\n").stdout
-    queues, bodies = zip(*map(str.split, told.splitlines()), strict=True)
-    assert len(set(queues)) == 1
-    assert list(bodies) == [str(number) for number in range(40)]
+    found = [(int(queue), body) for queue, body in map(str.split, told.splitlines())]
+    for key in (one, other):
+        bodies = [key, *(f"{key}{number}" for number in range(20))]
+        assert [place for place in found if place[1].startswith(key)] == [(placed[key], body) for body in bodies]
 
 
 async def test_lines_with_keys_that_keep_their_order_have_a_queue_for_each_key(cluster, topic):
