@@ -26,9 +26,11 @@ FOUR_MIB = 4 << 20
 RECEIVED_SECONDS = 1.0
 
 
-def a_new_group_begins_at_the_end_of_a_trimmed_queue(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+def a_new_group_begins_at_the_end_of_a_trimmed_queue(
+    cluster: LocalCluster, client: StockClient, topic: str, *, kills: bool
+) -> None:
     """A new group that asks for the end begins there, and gets all from its first message on; 0 is the start of young
-    queues only.
+    queues only. With `kills` another node has just begun to lead.
     """
     create_topic(cluster, topic, queues=1)
     group = f"{topic}-readers"
@@ -38,6 +40,7 @@ def a_new_group_begins_at_the_end_of_a_trimmed_queue(cluster: LocalCluster, clie
         assert wait_until(lambda: all(queue.first > 0 for queue in admin.offsets(group, topic)), RETRY_SECONDS), (
             "the queue is trimmed"
         )
+        killed = cluster.kill_leader() if kills else None
         client.call("push", name="reader", group=group, topic=topic, from_last=True)
         sent: list[str] = []
 
@@ -46,10 +49,14 @@ def a_new_group_begins_at_the_end_of_a_trimmed_queue(cluster: LocalCluster, clie
             producer.send(topic, sent[-1].encode())
             return wait_until(lambda: client.bodies("reader") != [], RECEIVED_SECONDS)
 
+        # Behind a kill it finds who leads when it looks the route up.
         assert wait_until(has_begun, RETRY_SECONDS), "a message that was sent after the group began"
         client.wait_for(lambda: sent[-1] in client.bodies("reader"), "the last message", timeout=RETRY_SECONDS)
     got = client.bodies("reader")
     client.call("close_push", name="reader")
+    if killed is not None:
+        cluster.restart(killed)
+        cluster.wait_ready()
     assert got == sent[-len(got) :], "nothing that is older, and no gap"
 
 

@@ -62,9 +62,12 @@ def test_a_group_that_is_away_comes_back_where_it_was_told(row):
     reset_rows.a_group_that_is_away_comes_back_where_it_was_told(row, reset_rows.by_mqadmin)
 
 
-def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, ali_ons):
+@pytest.mark.parametrize("kills", [False, True], ids=["undisturbed", "leader killed"])
+def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, ali_ons, kills):
     client = ali_ons(trimmed_group.namesrv)
-    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, "AliTrimmed")
+    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(
+        trimmed_group, client, f"AliTrimmed{kills}", kills=kills
+    )
 
 
 def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(quick_group, ali_ons):

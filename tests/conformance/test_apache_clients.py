@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -27,9 +28,23 @@ from dledger_remoting.recalls import RecallHandle
 
 REBALANCE_SECONDS = 45.0
 REQUEST_TIMEOUT_MS = 45_000
+RETRY_SECONDS = 90.0
 ONLY_JAVA = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 
+WITH_AND_WITHOUT_A_KILL = pytest.mark.parametrize(
+    "middle", [False, True], ids=["undisturbed", "leader killed"], indirect=True
+)
 _NUMBERS = count()
+
+
+@pytest.fixture
+def middle(one_group: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """To be called in a test's middle: kills the leader, if the test is about that. It is back behind the test."""
+    killed: list[str] = []
+    yield lambda: killed.append(one_group.kill_leader()) if request.param else None
+    for node_id in killed:
+        one_group.restart(node_id)
+        one_group.wait_ready()
 
 
 @pytest.fixture
@@ -126,19 +141,25 @@ def test_a_push_consumer_gets_what_its_expression_in_sql_is_true_of(one_group, a
     assert sorted(client.bodies("reader")) == ["3", "4", "5", "awaited"]
 
 
+@WITH_AND_WITHOUT_A_KILL
 @ONLY_JAVA
-def test_an_expression_in_sql_with_a_fault_is_told_before_anything_is_consumed(one_group, apache, topic):
+def test_an_expression_in_sql_with_a_fault_is_told_before_anything_is_consumed(one_group, apache, topic, middle):
     client = apache(one_group.namesrv)
-    with pytest.raises(StockClientError, match="line 1, column 9: expected a property or a literal, found the end"):
-        client.call("push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount >")
+    middle()
+    told = "line 1, column 9: expected a property or a literal, found the end"
+    subscribe = partial(client.call, "push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount >")
+    with pytest.raises(StockClientError, match=told):
+        tried_until(subscribe, lambda error: told in str(error))
 
 
+@WITH_AND_WITHOUT_A_KILL
 @pytest.mark.parametrize("program", [GO_CLIENT], indirect=True)
 def test_a_client_that_does_not_ask_beforehand_is_refused_its_pulls_by_an_expression_with_a_fault(
-    one_group, apache, topic
+    one_group, apache, topic, middle
 ):
     with Wiretap(one_group) as tap:
         client = apache(tap.namesrv)
+        middle()
         client.call("push", name="reader", group=f"{topic}-readers", topic=topic, sql="amount >")
         client.wait_for(lambda: any(one.answer == 23 for one in tap.exchanges(RequestCode.PULL_MESSAGE)), "a refusal")
         client.call("close_push", name="reader")
@@ -174,12 +195,14 @@ def test_a_message_whose_listener_fails_comes_again(one_group, apache, topic):
     assert set(client.bodies("reader")) == {"again"}
 
 
-@ONLY_JAVA
-def test_a_request_gets_its_reply(one_group, apache, topic):
+@WITH_AND_WITHOUT_A_KILL
+def test_a_request_gets_its_reply(one_group, apache, topic, middle):
     asker, answerer = apache(one_group.namesrv), apache(one_group.namesrv)
     answerer.call("push", name="answerer", group=f"{topic}-answerers", topic=topic, replies="re: ")
-    for body in ("first", "second"):
-        assert asker.call("request", topic=topic, body=body, timeout_ms=REQUEST_TIMEOUT_MS) == f"re: {body}"
+    assert asker.call("request", topic=topic, body="first", timeout_ms=REQUEST_TIMEOUT_MS) == "re: first"
+    middle()
+    second = partial(asker.call, "request", topic=topic, body="second", timeout_ms=REQUEST_TIMEOUT_MS)
+    assert tried_until(second, lambda _: False) == "re: second"
 
 
 @ONLY_JAVA
@@ -200,9 +223,10 @@ def test_a_message_for_later_is_taken_back_or_it_is_too_late(one_group, apache, 
     taken_back = client.call("send_for_recall", topic=topic, body="taken back", delay_ms=delay_ms)
     kept = client.call("send_for_recall", topic=topic, body="kept", delay_ms=delay_ms + 500)
     killed = one_group.kill_leader() if kills else None
-    unique_key = recalled(client, topic, taken_back)
+    recall = partial(client.call, "recall", topic=topic, handle=taken_back)
+    unique_key = tried_until(recall, hears_of_it)
     assert RecallHandle.decode(taken_back).unique_key == unique_key
-    assert recalled(client, topic, taken_back) == unique_key
+    assert tried_until(recall, hears_of_it) == unique_key
     client.wait_for(lambda: client.bodies("reader") != [], "the other message", timeout=60 + REBALANCE_SECONDS)
     with pytest.raises(StockClientError, match=r"604.*too late"):
         client.call("recall", topic=topic, handle=kept)
@@ -213,14 +237,18 @@ def test_a_message_for_later_is_taken_back_or_it_is_too_late(one_group, apache, 
         one_group.wait_ready()
 
 
-def recalled(client, topic, handle):
-    """What a recall returns; this client asks once, and knows another leader only when it has polled the route."""
-    deadline = time.monotonic() + REBALANCE_SECONDS
+def hears_of_it(error: StockClientError) -> bool:
+    return "RemotingConnectException" not in str(error)
+
+
+def tried_until(call: Callable[[], object], is_last: Callable[[StockClientError], bool]) -> object:
+    """What a call returns; some clients ask once, and know another leader only when they have polled the route."""
+    deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            return client.call("recall", topic=topic, handle=handle)
+            return call()
         except StockClientError as error:
-            if "RemotingConnectException" not in str(error) or time.monotonic() > deadline:
+            if is_last(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.5)  # it hears nothing of it
 

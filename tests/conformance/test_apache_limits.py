@@ -8,14 +8,16 @@ from __future__ import annotations
 from itertools import count
 
 import limit_rows
+import pytest
 from wiretap import Wiretap
 
 _NUMBERS = count()
 
 
-def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, apache):
-    client = apache(trimmed_group.namesrv)
-    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, f"Trimmed{next(_NUMBERS)}")
+@pytest.mark.parametrize("kills", [False, True], ids=["undisturbed", "leader killed"])
+def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_group, apache, kills):
+    client, topic = apache(trimmed_group.namesrv), f"Trimmed{next(_NUMBERS)}"
+    limit_rows.a_new_group_begins_at_the_end_of_a_trimmed_queue(trimmed_group, client, topic, kills=kills)
 
 
 def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(quick_group, apache):
