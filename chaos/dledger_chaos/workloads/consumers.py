@@ -89,7 +89,7 @@ class ConsumersWorkload:
             ctx.recorder.invoke(NAME, process, "deliver", str(queue)).ok(seen_of(message))
             self._arrivals.came(decode_payload(message.body))
 
-        return PushConsumer(ctx.namesrv, GROUP, TOPIC, handle, concurrency=1)
+        return PushConsumer(ctx.namesrv, GROUP, TOPIC, handle, concurrency=1, start_timeout=None)
 
 
 ENTRY: Final = WorkloadEntry(

@@ -130,7 +130,8 @@ class ResetsWorkload:
         await come_and_go(ctx, rng, _LIFE_SECONDS, consumer)
 
     def _consumer(self, ctx: WorkloadContext, process: str, handling_s: float) -> PushConsumer:
-        return PushConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, process, handling_s), concurrency=1)
+        handler = self._handler(ctx, process, handling_s)
+        return PushConsumer(ctx.namesrv, GROUP, TOPIC, handler, concurrency=1, start_timeout=None)
 
     def _handler(self, ctx: WorkloadContext, process: str, handling_s: float) -> Handler:
         async def handle(message: ReceivedMessage) -> None:
