@@ -175,6 +175,17 @@ def test_a_group_is_not_made_for_a_message_that_is_not_there(places: Places) -> 
     assert places.broker.memory.log.end == end
 
 
-def test_a_client_that_asks_a_broker_to_check_a_transaction_is_refused(places: Places) -> None:
-    answer = places.client.call(RequestCode.CHECK_TRANSACTION_STATE, {"commitLogOffset": "0"})
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    ],
+)
+def test_a_client_that_asks_what_brokers_ask_clients_is_refused(places: Places, code: int) -> None:
+    answer = places.client.call(code, {"commitLogOffset": "0", "topic": "T1", "group": "CG"})
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark
