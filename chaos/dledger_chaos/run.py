@@ -48,7 +48,11 @@ from .workloads.base import NodeAddresses, Workload, WorkloadContext
 from .workloads.registry import WORKLOADS
 
 QUIET_S: Final = 3.0
-"""Workloads run undisturbed for this long before the first fault and after everything is healed."""
+"""Workloads run undisturbed for this long after everything is healed, and before the first fault at least."""
+QUIET_SHARE: Final = 0.1
+"""Before the first fault they run undisturbed for this share of the time of the faults."""
+MAX_QUIET_S: Final = 20.0
+"""But for no longer: what is promised of a group that nothing disturbs can be judged then."""
 
 STOP_WORKLOADS_S: Final = 60.0
 FINAL_READS_S: Final = 300.0
@@ -245,7 +249,7 @@ class _Trial:
         recorder.event("phase", "workloads")
         working = [asyncio.create_task(workload.run(ctx), name=workload.name) for workload, ctx in pairs]
         try:
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(max(QUIET_S, min(MAX_QUIET_S, self._options.duration_s * QUIET_SHARE)))
             self._say(f"injecting faults for {self._options.duration_s:.0f} s")
             await nemesis.run(self._options.duration_s)
             await self._heal(recorder, nemesis)
