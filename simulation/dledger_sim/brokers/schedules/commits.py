@@ -282,6 +282,8 @@ def commit_that_a_handover_takes_along() -> None:
 
     1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
     2. The leader hands over before it would have proposed that by itself.
+
+    Seeds hardly meet it: the commit must come within the 0.2 s before a handover, and no later one make up for it.
     """
     brokers = Brokers()
     leader, heir = brokers.leader, brokers.follower
@@ -301,6 +303,8 @@ def commit_that_a_deposed_leader_had_taken() -> None:
     1. A consumer commits 2 at the leader, which collects commits for 6 s, and asks for no answer.
     2. The leader is cut off, and another node leads, at which the consumer commits 3.
     3. The first leader is back, and leads again before the 6 s are over.
+
+    Seeds cannot: they collect for 0.2 s, and another node does not lead and lose its lead again within that.
     """
     brokers = Brokers()
     group, first = brokers.group, brokers.leader
@@ -330,6 +334,8 @@ def commit_in_a_leader_that_stops() -> None:
 
     1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
     2. The leader is stopped (SIGINT): it hands over to nobody.
+
+    Seeds hardly meet it: the commit must come within the 0.2 s before a stop, and no later one make up for it.
     """
     brokers = Brokers()
     leader = brokers.leader
@@ -373,6 +379,8 @@ def commit_passed_on_to_a_leader_that_closes_files() -> None:
 
     1. The leader is stopped (SIGINT) and has written down all that it collected. Its disk is slow: it closes files.
     2. A consumer commits 2 at a follower, which passes that on.
+
+    Seeds hardly meet it: the commit must arrive in the milliseconds between the last write and the end.
     """
     brokers = Brokers()
     leader = brokers.leader

@@ -49,6 +49,8 @@ def trim_that_outlives_a_failed_handover() -> None:
     2. It begins to hand over to a node that it cannot reach, takes no proposals for a while, and goes on leading.
     3. The search ends.
     4. It is to trim once more.
+
+    Seeds seldom have a handover fail while a search goes on: its disk would have to be slow for as long.
     """
     brokers = Brokers()
     leader, heir = brokers.leader, brokers.follower
