@@ -8,24 +8,14 @@ is refused with a text until the last one is upgraded, and works then. A node th
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from broker_in_process import Client
-from test_upgrade_under_load import (
-    HALF,
-    POLICY,
-    REFUSED,
-    RETRIED,
-    every_pop_request,
-    every_request_about_a_group,
-    every_request_about_a_message,
-    every_request_of_operators,
-    stored,
-)
+from test_upgrade_under_load import REFUSED, RETRIED, every_request_without_accounts, stored
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -105,17 +95,7 @@ class Load:
 async def every_new_request(node: NodeProcess) -> dict[str, RemotingCommand]:
     """What became of requests to a node that the older build does not know, by their names."""
     client = await Client.connect(node.port)
-    put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
-    await client.call(put, {}, b'{"groupName":"CG"}')
-    answers = {
-        "delayed send": await client.send(b"later", i="DELAY\x011\x02"),
-        "half send": await client.send(b"half", i=HALF, f="4"),
-        "retry policy": await client.call(put, {}, json.dumps(POLICY).encode()),
-        **await every_request_about_a_message(client),
-        **await every_pop_request(client),
-        **await every_request_about_a_group(client),
-        **await every_request_of_operators(client),
-    }
+    answers = await every_request_without_accounts(client)
     client.close()
     return answers
 
@@ -209,7 +189,6 @@ async def go_back(group: MixedGroup, old: Build) -> None:
     follower.build = old
     follower.start(bootstrap=False)
     text = await asyncio.to_thread(failure_of, follower)
-    print(text[-500:])
     assert "upgrade" in text
     await upgraded(follower, group, new)
     client = await Client.connect(follower.port)
@@ -219,8 +198,11 @@ async def go_back(group: MixedGroup, old: Build) -> None:
 
 def failure_of(node: NodeProcess) -> str:
     """What a node says that ends or fails."""
-    try:
-        until(lambda: node.status() is None and False, "it ends")
-    except MixedError as error:
-        return str(error)
-    raise AssertionError("unreachable")
+
+    def goes_on() -> bool:
+        node.status()  # raises once it has ended or failed
+        return False
+
+    with pytest.raises(MixedError) as ended:
+        until(goes_on, "it ends")
+    return str(ended.value)

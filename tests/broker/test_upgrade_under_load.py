@@ -141,9 +141,18 @@ async def every_new_request(broker: Broker) -> dict[str, RemotingCommand]:
     """What became of requests to a node that an older build does not know, by their names; of all such codes."""
     client = await AskingClient.connect(broker.config.port)
     codes = {code for code, route in broker.service.parts.routes().items() if route.feature is not None}
+    answers = await every_request_without_accounts(client)
+    answers |= {code.name: await client.call(code) for code in map(RequestCode, sorted(codes & ACCOUNTS))}
+    assert not codes - client.asked, "codes of activated features that nothing here asks"
+    client.close()
+    return answers
+
+
+async def every_request_without_accounts(client: Client) -> dict[str, RemotingCommand]:
+    """Of all but accounts, with the group that they are about."""
     put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
     await client.call(put, {}, b'{"groupName":"CG"}')
-    answers = {
+    return {
         "delayed send": await client.send(b"later", i="DELAY\x011\x02"),
         "half send": await client.send(b"half", i=HALF, f="4"),
         "retry policy": await client.call(put, {}, json.dumps(POLICY).encode()),
@@ -151,11 +160,7 @@ async def every_new_request(broker: Broker) -> dict[str, RemotingCommand]:
         **await every_pop_request(client),
         **await every_request_about_a_group(client),
         **await every_request_of_operators(client),
-        **{code.name: await client.call(code) for code in map(RequestCode, sorted(codes & ACCOUNTS))},
     }
-    assert not codes - client.asked, "codes of activated features that nothing here asks"
-    client.close()
-    return answers
 
 
 async def every_request_about_a_message(client: Client) -> dict[str, RemotingCommand]:
