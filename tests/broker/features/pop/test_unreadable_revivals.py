@@ -16,7 +16,17 @@ from dledger.errors import CorruptionError
 from dledger_broker.features.pop import reading
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import MAX_DELIVERIES, REPAIR_MS
-from tests.broker.features.pop.pop_calls import HIDDEN_S, pop, retry_of, table_of, wait, with_group, with_revivals
+from tests.broker.features.pop.pop_calls import (
+    HIDDEN_S,
+    POP,
+    pop,
+    pop_ext,
+    retry_of,
+    table_of,
+    wait,
+    with_group,
+    with_revivals,
+)
 
 AGAIN_S = REPAIR_MS / 1000
 BODY = b"the bytes that rot"
@@ -209,3 +219,16 @@ def test_a_copy_that_no_unit_holds_is_counted_and_set_aside_until_one_does(
     assert again(client) == [large, b"behind"]
     assert unreadable(broker) == 1
     assert table_of(broker).open_count == 3
+
+
+def test_a_pop_that_meets_a_record_whose_size_has_rotted_is_told_and_ends_nothing(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    for body in (b"before", BODY, b"behind"):
+        client.send_message("T1", body)
+    ((position, size),) = broker.memory.reads.get_messages(broker.memory.queue("T1"), 1, 1, 1 << 20).runs
+    broker.memory.log.data[position : position + 4] = bytes(4)
+    refused = client.call(POP, pop_ext())
+    assert (refused.code, "it has rotted" in (refused.remark or "")) == (1, True)
+    broker.memory.log.data[position : position + 4] = size.to_bytes(4, "big")
+    assert again(client) == [b"before", BODY, b"behind"]
