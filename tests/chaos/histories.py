@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dledger_chaos.checkers.base import RunData, RunInfo, Verdict
+from dledger_chaos.checkers.base import Check, RunData, RunInfo, Verdict
 from dledger_chaos.checkers.registry import CHECKS
 from dledger_chaos.history import Event, Operation
 from dledger_chaos.workloads.records import Found, Pulled, Seen, Stored, StoredBatch
@@ -97,8 +97,18 @@ class History:
         return RunData(info, operations, self.events, directory)
 
 
+def applies(name: str, run: RunData) -> bool:
+    """Whether a run has what a check judges."""
+    return named(name).applies(run)
+
+
 def verdict(name: str, run: RunData) -> Verdict:
     """What one check says of a run."""
+    assert applies(name, run)
+    return named(name).check(run)
+
+
+def named(name: str) -> Check:
+    """A check of the registry."""
     (check,) = [check for check in CHECKS if check.name == name]
-    assert check.applies(run)
-    return check.check(run)
+    return check

@@ -95,11 +95,18 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "due",
-        "a delayed message is delivered once, and not before it is due; while nothing is wrong, 99 of 100 come within a"
-        " second",
+        "a delayed message is delivered once, and not before it is due",
         later.due,
         frozenset({"delays"}),
         _OURS,
+    ),
+    Check(
+        "punctual",
+        "while nothing is wrong, 99 of 100 delayed messages come within a second after they are due",
+        later.punctual,
+        frozenset({"delays"}),
+        _OURS,
+        later.punctuality_measured,
     ),
     Check(
         "dead-letter",
