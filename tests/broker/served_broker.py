@@ -11,16 +11,18 @@ import msgspec
 import pytest
 
 from dledger_broker.clients.channels import Channels
-from dledger_broker.config import BrokerConfig
+from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.features import group_settings, retention
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer
+from dledger_broker.live_keys import text_of
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -29,6 +31,7 @@ from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.record import MessageRecord, iter_records
+from tests.broker.kernel.applied_commands import apply
 
 STORE_HOST = HostAddress("10.0.0.1", 10911)
 CLIENT_HOST = HostAddress("10.0.0.9", 40000)
@@ -255,16 +258,23 @@ def make_served_broker(
 
 @pytest.fixture
 def make_broker() -> MakeBroker:
-    """Makes a broker that leads; keywords are configuration keys."""
+    """Makes a broker that leads; keywords are configuration keys.
 
-    def make(*, topics: Sequence[str] = ("T1",), **keys: object) -> ServedBroker:
+    Live ones are set for its group while it runs, so that whoever reads a key only once fails, unless `own` says that
+    they stand in the node's own configuration.
+    """
+
+    def make(*, topics: Sequence[str] = ("T1",), own: bool = False, **keys: object) -> ServedBroker:
+        live = {} if own else {key: text_of(value) for key, value in keys.items() if key in KEYS.live}
         config = BrokerConfig(
             broker_group="broker-a",
             node_id=NODE_ID,
             data_dir=Path("unused"),
-            **keys,  # type: ignore[arg-type]
+            **{key: value for key, value in keys.items() if key not in live},  # type: ignore[arg-type]
         )
         broker = make_served_broker(config, BrokerInMemory())
+        if live:
+            apply(broker.memory.machine.state, PutSettings(live))
         for topic in topics:
             broker.memory.create_topic(topic)
         return broker

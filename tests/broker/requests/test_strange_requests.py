@@ -172,7 +172,7 @@ async def converse(random: Random, broker, client) -> set[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_request_is_answered_once_and_its_effect_is_the_same_everywhere(make_broker, seed):
     random = Random(seed)
-    broker = make_broker(topics=("T1",), max_message_bytes=64 << 10)
+    broker = make_broker(topics=("T1",), own=True, max_message_bytes=64 << 10)
     machine, node = broker.memory.machine, broker.memory.node
     GroupSettings(
         machine, broker.memory.env, replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100)

@@ -15,7 +15,7 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> SettingRequests:
-    return SettingRequests(context.machine, context.group, context.live, context.requests)
+    return SettingRequests(context.machine, context.group, context.live, context.announcements, context.requests)
 
 
 FEATURE: Final = Feature(name=NAME, commands=SETTING_COMMANDS, table=SETTINGS, activated=True, build=_build)

@@ -17,6 +17,7 @@ from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.errors import ConfigError
 from dledger_broker.live_keys import text_of, typed
 from dledger_remoting.errors import InvalidParameter, NoPermission
+from dledger_remoting.route import MASTER_ID
 
 _NOT_TOLD: Final = frozenset({"secret_file", "access_key_file"})
 _OF_SEVERAL_KEYS: Final = frozenset({other_peers, own_peer_port})
@@ -64,13 +65,18 @@ def _refuse(name: str, key: str) -> None:
 
 
 def told_configuration(config: BrokerConfig, *, leads: bool) -> bytes:
-    """A configuration as RocketMQ's tools read it. Names of files with secrets are left out."""
+    """A configuration as RocketMQ's tools read it. Names of files with secrets are left out.
+
+    `brokerId` is what routes list the node as now, not what its file says of a follower.
+    """
     told = {"brokerRole": "SYNC_MASTER" if leads else "SLAVE", "enableDLegerCommitLog": "true"}
     for key in KEYS.by_name.values():
         if key.name not in _NOT_TOLD:
             text = _text(getattr(config, key.name))
             alias = next((one for one in key.about.aliases if one.read not in _OF_SEVERAL_KEYS), None)
             told[key.name if alias is None else alias.name] = text if alias is None else _stock_text(alias, text)
+    if leads:
+        told["brokerId"] = str(MASTER_ID)
     return "".join(f"{name}={_escaped(text)}\n" for name, text in sorted(told.items())).encode()
 
 

@@ -14,6 +14,7 @@ from dledger_broker.features.settings.properties import asked_settings, told_con
 from dledger_broker.features.settings.table import SETTINGS, PutSettings, SettingTable
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
@@ -34,10 +35,18 @@ LIVE_FIELD: Final = "dledgerLive"
 class SettingRequests(Part):
     """Sets on the leader; tells of the node that is asked."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, live: LiveConfig, requests: Requests) -> None:
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        group: Group,
+        live: LiveConfig,
+        announcements: Announcements,
+        requests: Requests,
+    ) -> None:
         self._machine = machine
         self._group = group
         self._live = live
+        self._announcements = announcements
         self._requests = requests
         machine.on_state(self._follow)
 
@@ -84,16 +93,21 @@ class SettingRequests(Part):
         self._machine.stage_command(PutSettings(asked), partial(self._applied, request))
 
     def _applied(self, request: Request, error: LogError | None) -> None:
-        if error is None and self._live.config.auto_create_topic:
-            # Clients look for the route of this topic before they send to one that is not there.
-            topic = auto_create_example(self._live.config)
-            self._machine.proposals.ensure_topic(topic, partial(self._answer, request))
-        else:
-            self._answer(request, error)
-
-    def _answer(self, request: Request, error: LogError | None) -> None:
-        if error is None:
+        """Let the example topic be as it is set: clients ask for its route before they send to a topic of their own."""
+        if error is not None:
+            self._requests.fail(request, error)
+            return
+        example = auto_create_example(self._live.config)
+        known = self._machine.state.topics.get(example.topic_name)
+        if not self._live.config.auto_create_topic or (known is not None and known.config == example):
             request.respond()
+        else:
+            new = (example.topic_name,) if known is None else ()
+            self._machine.proposals.put_topic(example, partial(self._answer, request, new))
+
+    def _answer(self, request: Request, new: Sequence[str], error: LogError | None) -> None:
+        if error is None:
+            self._announcements.answer(request, new)
         else:
             self._requests.fail(request, error)
 

@@ -47,8 +47,21 @@ def test_what_is_set_counts_at_once_by_rocketmqs_names_and_by_ours(client: FakeC
     assert client.send_message("T3", b"x").code == 0
 
 
+def test_the_example_of_topics_that_sends_create_has_the_queues_that_are_set(client: FakeClient) -> None:
+    def queues_of(topic: str) -> int:
+        return client.broker.memory.machine.state.topics[topic].config.write_queue_nums
+
+    assert put(client, "fileReservedTime=48") == 0  # which makes the example
+    assert client.send_message("T2", b"x", d="64").code == 0
+    assert put(client, "defaultTopicQueueNums=12") == 0
+    assert client.send_message("T3", b"x", d="64").code == 0
+    assert put(client, "autoCreateTopicEnable=false", "defaultTopicQueueNums=") == 0
+    assert put(client, "autoCreateTopicEnable=true") == 0
+    assert (queues_of("T2"), queues_of("T3"), queues_of("TBW102")) == (8, 12, 8)
+
+
 def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_broker: MakeBroker) -> None:
-    broker = make_broker(retention_hours=9)
+    broker = make_broker(own=True, retention_hours=9)
     client = broker.client()
     put(client, "fileReservedTime=48", "transaction_check_max=3")
     assert told(client)["fileReservedTime"] == "48"
@@ -57,7 +70,7 @@ def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_
 
 
 def test_a_node_tells_its_configuration_in_rocketmqs_words(make_broker: MakeBroker) -> None:
-    client = make_broker(disk_max_used_ratio=0.8, secret_file=Path("where-it-is")).client()
+    client = make_broker(own=True, disk_max_used_ratio=0.8, secret_file=Path("where-it-is")).client()
     put(client, "diskMaxUsedSpaceRatio=70", "defaultMessageRequestMode=POP")
     answer, table = client.call(TELL), told(client)
     assert (table["brokerName"], table["listenPort"], table["flushDiskType"]) == ("broker-a", "10911", "SYNC_FLUSH")
@@ -163,6 +176,8 @@ async def test_what_is_set_through_a_follower_counts_on_every_node_and_for_the_n
     for broker in (leader, follower, other):
         await active(broker)
     client = await client_of(follower)
+    assert b"\nbrokerId=0\n" in (await (await client_of(leader)).call(TELL, {})).body
+    assert f"\nbrokerId={follower.config.broker_id_when_follower}\n".encode() in (await client.call(TELL, {})).body
     assert (await client.call(PUT, {}, b"autoCreateSubscriptionGroup=false\ntransaction_check_max=2")).code == 0
     await leader.node.transfer_leadership(other.config.node_id)
     assert await group.leader(other_than=leader) is other
