@@ -108,11 +108,11 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
     if not await stopping.outlasts(broker.start()):
         _logger.info("event=stopped reason='a signal during the start'")
         return 0
-    logs.open()
+    await asyncio.to_thread(logs.open)
     pid_file = PidFile(config.data_dir)
-    pid_file.write()
+    await asyncio.to_thread(pid_file.write)
     report = StopReport(config.data_dir, lambda: broker.stop_waits_for)
-    report.end()
+    await report.forget()
     collector = IdleCollector(lambda: broker.counter.requests)
     collector.start()
     tune_interpreter()
@@ -135,8 +135,8 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
             task.cancel()
         report.begin()
         await broker.stop()
-        report.end()
-        pid_file.remove()
+        await report.end()
+        await asyncio.to_thread(pid_file.remove)
         _logger.info("event=stopped")
 
 

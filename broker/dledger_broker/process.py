@@ -114,24 +114,36 @@ class StopReport:
     def __init__(self, data_dir: Path, what: Callable[[], str]) -> None:
         self._path = data_dir / "stopping"
         self._what = what
-        self._said = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Say it now, and whenever it has changed."""
-        text = self._what()
-        if text != self._said:
-            self._said = text
-            with contextlib.suppress(OSError):
-                self._path.write_text(text + "\n", encoding="utf-8")
-        self._timer = asyncio.get_running_loop().call_later(STOP_REPORT_S, self.begin)
+        self._task = asyncio.get_running_loop().create_task(self._report())
 
-    def end(self) -> None:
-        """There is nothing to wait for; also removes what a process that was killed has left."""
-        if self._timer is not None:
-            self._timer.cancel()
+    async def end(self) -> None:
+        """There is nothing to wait for any more."""
+        self._ended.set()
+        if self._task is not None:
+            await self._task
+        await self.forget()
+
+    async def forget(self) -> None:
+        """Remove what a process that was killed has left."""
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            await asyncio.to_thread(self._path.unlink, missing_ok=True)
+
+    async def _report(self) -> None:
+        said = ""
+        while not self._ended.is_set():
+            text = self._what()
+            if text != said:
+                said = text
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(self._path.write_text, text + "\n", encoding="utf-8")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_REPORT_S):
+                    await self._ended.wait()
 
 
 class PidFile:

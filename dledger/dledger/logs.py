@@ -26,6 +26,7 @@ from typing import Final
 
 from dledger import native_part
 from dledger.extras import package_version
+from dledger.log_writer import LogWriter
 
 FORMATS: Final = ("text", "json")
 """Values of `log_format`."""
@@ -120,16 +121,18 @@ def _utc(seconds: float) -> str:
 
 
 def make_handler(log_file: str | Path, formatter: LogFormatter) -> logging.Handler:
-    """What writes to a file, which is made and turned over as it grows, or to standard output. Raises `OSError`."""
-    handler: logging.Handler
+    """What writes to a file, which is made and turned over as it grows, or to standard output. Raises `OSError`.
+
+    Lines are written by a thread, all that were logged before `close` returns.
+    """
+    target: logging.Handler
     if log_file == STDOUT:
-        handler = logging.StreamHandler(sys.stdout)
+        target = logging.StreamHandler(sys.stdout)
     else:
         path = Path(log_file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
-    handler.setFormatter(formatter)
-    return handler
+        target = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
+    return LogWriter(target, formatter)
 
 
 def set_levels(level: str, by_logger: Mapping[str, str]) -> None:

@@ -321,19 +321,24 @@ async def test_a_stop_says_what_it_waits_for_as_often_as_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "STOP_REPORT_S", 0.001)
-    said = ["300 files", "300 files", "8 files"]
-    report = StopReport(tmp_path, lambda: said.pop(0) if len(said) > 1 else said[0])
+    waits_for = "300 files"
+    report = StopReport(tmp_path, lambda: waits_for)
     report.begin()
     file = tmp_path / "stopping"
-    assert file.read_text() == "300 files\n"
-    async with asyncio.timeout(20):
-        while file.read_text() != "8 files\n":  # noqa: ASYNC110 -- files tell nobody
-            await asyncio.sleep(0.001)
-    report.end()
+
+    async def read(text: str) -> None:
+        async with asyncio.timeout(20):
+            while not file.exists() or file.read_text() != text:  # noqa: ASYNC110 -- files tell nobody
+                await asyncio.sleep(0.001)
+
+    await read("300 files\n")
+    waits_for = "8 files"
+    await read("8 files\n")
+    await report.end()
     assert not file.exists()
 
 
 async def test_a_stop_that_cannot_say_what_it_waits_for_goes_on(tmp_path: Path) -> None:
     report = StopReport(tmp_path / "gone", lambda: "300 files")
     report.begin()
-    report.end()
+    await report.end()

@@ -3,11 +3,14 @@
 import json
 import logging
 import sys
+import threading
+import time
 
 import pytest
 from node_group import SECRET, SEGMENT_BYTES, Journal, until
 
-from dledger import Node, NodeConfig
+from dledger import Node, NodeConfig, log_writer
+from dledger.log_writer import LogWriter
 from dledger.logs import STDOUT, LogFormatter, announce, make_handler, set_levels
 from dledger.replica.roster import Roster
 from dledger.types import Membership, ReplicaId
@@ -72,8 +75,51 @@ def test_it_goes_to_a_file_that_is_made_or_to_standard_output(tmp_path, capsys):
     handler.emit(record("event=ready"))
     handler.close()
     assert (tmp_path / "logs" / "n0.log").read_text() == f"{START} node=n0 event=ready\n"
-    make_handler(STDOUT, LogFormatter("json", "n0")).emit(record("event=ready"))
+    handler = make_handler(STDOUT, LogFormatter("json", "n0"))
+    handler.emit(record("event=ready"))
+    handler.close()
     assert json.loads(capsys.readouterr().out)["event"] == "ready"
+
+
+class Stalled(logging.Handler):
+    """A file on a disk that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.lines = []
+
+    def emit(self, record):
+        self.go_on.wait()
+        self.lines.append(record.getMessage())
+
+
+def test_who_logs_does_not_wait_for_a_disk_that_stands_still_and_all_is_written_in_the_end():
+    disk = Stalled()
+    writer = LogWriter(disk, logging.Formatter())
+    for number in range(100):
+        writer.handle(record("event=line number=%d", number))
+    assert disk.lines == []
+    disk.go_on.set()
+    writer.close()
+    writer.close()
+    assert disk.lines == [f"event=line number={number}" for number in range(100)]
+
+
+def test_lines_that_a_standing_disk_leaves_no_room_for_are_counted_in_the_log(monkeypatch):
+    monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 4)
+    disk = Stalled()
+    writer = LogWriter(disk, logging.Formatter())
+    for number in range(100):
+        writer.handle(record("event=line number=%d", number))
+    disk.go_on.set()
+    while len(disk.lines) < 4:
+        time.sleep(0.001)
+    writer.handle(record("event=back"))
+    writer.close()
+    lost = 100 - len(disk.lines) + 2
+    assert disk.lines[-2:] == [f"event=log_lines_lost lines={lost}", "event=back"]
+    assert lost >= 95
 
 
 def test_a_full_disk_behind_standard_output_ends_nothing(monkeypatch):

@@ -71,7 +71,7 @@ def test_garbage_closes_its_connection_with_a_log_line(cluster, leader, witness,
         client.write(data)
         client.wait_closed()
     assert counter(leader, "frames_refused") == refused + 1
-    assert "it broke the protocol: " in broker_log(cluster, cluster.leader())
+    until(lambda: "it broke the protocol: " in broker_log(cluster, cluster.leader()), "a log line")
     until(lambda: reason in broker_log(cluster, cluster.leader()), f"a log line with {reason!r}")
 
 

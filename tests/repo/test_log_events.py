@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,12 +23,22 @@ READY_MADE = {
 }
 
 
-def formats(path: Path, text: str) -> list[str]:
-    """What the calls of a logger in a module are given first, as it is written there if it is no plain text."""
+class Line(NamedTuple):
+    """A call of a logger: what it is given first, as it is written there if it is no plain text."""
+
+    level: str
+    text: str
+
+
+def lines(path: Path, text: str) -> list[Line]:
+    """The calls of a logger in a module."""
     return [
-        f"{path.name}: {ast.unparse(call.args[0])}"
-        if not isinstance(call.args[0], ast.Constant)
-        else call.args[0].value
+        Line(
+            call.func.attr,
+            call.args[0].value
+            if isinstance(call.args[0], ast.Constant)
+            else f"{path.name}: {ast.unparse(call.args[0])}",
+        )
         for call in ast.walk(ast.parse(text))
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
@@ -37,14 +48,24 @@ def formats(path: Path, text: str) -> list[str]:
     ]
 
 
+LINES = [line for path, text in SOURCES.items() for line in lines(path, text)]
+
+
 @pytest.mark.parametrize("event", sorted({*NAMED} - {"log_format", "log_file", "log_level"}))
 def test_every_event_on_the_page_is_logged(event):
-    words = (f"event={event}", f"event={event.replace('_', '-')}", f'"{event}"')
-    assert any(word in text for text in SOURCES.values() for word in words)
+    words = re.compile(rf'event={event.replace("_", "[-_]")}(?![\w-])|"{event}"')
+    assert any(words.search(text) for text in SOURCES.values())
+
+
+def test_every_event_of_a_warning_or_an_error_is_on_the_page():
+    grave = [line.text for line in LINES if line.level in {"warning", "error", "exception"}]
+    events = {found[1].replace("-", "_") for text in grave if (found := re.search(r"event=(\w[\w-]*)", text))}
+    assert len(events) > 60
+    assert events <= {*NAMED}
 
 
 def test_every_line_is_an_event_and_fields_and_no_prose():
-    found = [line for path, text in SOURCES.items() for line in formats(path, text)]
+    found = [line.text for line in LINES]
     assert len(found) > 90
     assert [line for line in found if not FORM.fullmatch(line) and line not in READY_MADE] == []
     assert READY_MADE.keys() <= {*found}
