@@ -9,7 +9,19 @@ from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import TopicConfig
-from tests.broker.served_broker import FakeClient, ServedBroker, pull_ext, send_ext
+from tests.broker.features.assignments.assignment_calls import join, queues
+from tests.broker.features.delay.test_recalls import DELAYED, pending, recall
+from tests.broker.features.pulling.test_property_filters import check as check_filter
+from tests.broker.features.transactions.test_half_requests import (
+    COMMIT,
+    ROLLBACK,
+    bodies,
+    end,
+    founded,
+    send_half,
+    table,
+)
+from tests.broker.served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, send_ext
 
 REFUSED = {
     RequestCode.PULL_MESSAGE: ResponseCode.TOPIC_NOT_EXIST,
@@ -76,6 +88,41 @@ def test_everything_else_is_answered_as_by_the_nodes_own_port(
     broker.memory.create_topic("T1")
     own, alias = broker.client("client/own").call(code, ext), at_alias(broker, 1).call(code, ext)
     assert (own.code, own.remark, own.body) == (alias.code, alias.remark, alias.body)
+
+
+def test_valid_questions_about_filters_and_assignments_are_answered_as_by_the_nodes_own_port(
+    broker: ServedBroker,
+) -> None:
+    broker.memory.create_topic("T1")
+    own, alias = broker.client("client/own"), at_alias(broker, 1)
+    join(own, "a", "b")
+    halves = [queues(alias, client_id) for client_id in ("a", "b")]
+    assert sorted(halves[0] + halves[1]) == [0, 1, 2, 3]
+    assert halves == [queues(own, client_id) for client_id in ("a", "b")]
+    for expression, code in (("a > 1", ResponseCode.SUCCESS), ("a >", ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
+        assert check_filter(alias, expressionType="SQL92", subString=expression).code == code
+
+
+@pytest.mark.parametrize("what", [COMMIT, ROLLBACK])
+def test_a_transaction_that_an_alias_has_taken_ends_at_that_alias(make_broker: MakeBroker, what: int) -> None:
+    """A stock producer ends it at the broker that it has sent the half to, and names that one."""
+    broker = founded(make_broker())
+    alias = at_alias(broker, 1)
+    sent = send_half(alias, queue_id=2)
+    assert (sent.code, sent.ext["queueId"]) == (0, "1")
+    assert bodies(broker, 1) == []
+    assert end(alias, sent, what, bname="broker-a@n1").code == 0
+    assert bodies(broker, 1) == ([b"half"] if what == COMMIT else [])
+    assert not table(broker).open
+
+
+def test_a_delayed_message_that_an_alias_has_taken_is_recalled_there(broker: ServedBroker) -> None:
+    alias = at_alias(broker, 1)
+    sent = alias.send_message("T1", b"later", i=DELAYED)
+    assert sent.ext["queueId"] == "1"
+    assert pending(broker) == 1
+    assert recall(alias, sent.ext["recallHandle"]).code == 0
+    assert pending(broker) == 0
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
