@@ -1,13 +1,15 @@
 """Failed sends of unmodified clients when the leader is killed and stays away, with write aliases and without.
 
     python -m bench.stock_failover --client cpp --senders 1 --kills 20 [--no-aliases] [--asynchronous] [--retries 2]
+                                   [--keyed] [--pause]
     python -m bench.stock_failover --client java-5.3.3 --program 'java -cp lib/*:classes Driver'
 
 For each kill a fresh process of the client sends one message after the other from each of its threads, to a topic with
 8 queues. Every alias is in the topic's route by then, and one message by itself has made the client look it up. After
-the kill it goes on for `--seconds`, and then the node is started again. What the table counts are calls of the client
-that ended with an error, whatever the client did by itself before it told. `--program` is what starts a
-driver of tests/conformance, which `make test-clients` builds; the C++ one needs none.
+the kill it goes on for `--seconds`, and then the node is started again; with `--pause` it is stopped (SIGSTOP) and goes
+on, its connections open all the time. With `--keyed` the client chooses each queue by a hash of the message's key. What
+the table counts are calls of the client that ended with an error, whatever the client did by itself before it told.
+`--program` is what starts a driver of tests/conformance, which `make test-clients` builds; the C++ one needs none.
 """
 
 from __future__ import annotations
@@ -57,17 +59,28 @@ class Measurement:
         """Kill the leader under a fresh client, and start the node again."""
         with self._client() as client:
             self._begin(client)
-            killed = self._cluster.kill_leader()
+            struck = self._strike()
             gap_ms = self._longest_gap_ms(client)
             result = Kill(len(client.failed), gap_ms)
             for failed in client.failed:
                 print(f"{failed['ms']:.0f} ms: {failed['error']}", file=sys.stderr)
             client.call("stop_streams", timeout=PATIENCE_S)
-        self._cluster.restart(killed)
+        if self._options.pause:
+            self._cluster.resume(struck)
+        else:
+            self._cluster.restart(struck)
         self._cluster.wait_ready()
         self._wait_registered()
         wait_listed(self._cluster, aliases=not self._options.no_aliases)
         return result
+
+    def _strike(self) -> str:
+        """Kill or pause the leader; returns its node id."""
+        if not self._options.pause:
+            return self._cluster.kill_leader()
+        leader = self._cluster.leader()
+        self._cluster.pause(leader)
+        return leader
 
     def _wait_registered(self) -> None:
         """Wait until every node is registered again: with two of three away nobody could take a send."""
@@ -89,8 +102,7 @@ class Measurement:
 
     def _begin(self, client: StockClient) -> None:
         fields: dict[str, object] = {"retries": self._options.retries} if self._options.retries else {}
-        if self._options.asynchronous:
-            fields["asynchronous"] = True
+        fields |= {name: True for name in ("asynchronous", "keyed") if getattr(self._options, name)}
         _look_up(client)
         for sender in range(self._options.senders):
             client.begin("stream", topic=TOPIC, prefix=f"{sender}-", count=ENDLESS, pause_ms=5, **fields)
@@ -157,6 +169,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="how long the client goes on after a kill")
     parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
     parser.add_argument("--asynchronous", action="store_true", help="for drivers that take it (Java's)")
+    parser.add_argument("--keyed", action="store_true", help="for drivers that take it (Java's)")
+    parser.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
     parser.add_argument("--no-aliases", action="store_true")
     options = parser.parse_args()
     with LocalCluster() as cluster:
@@ -164,7 +178,7 @@ def main() -> None:
         measurement = Measurement(cluster, options)
         kills = [measurement.kill_once() for _ in range(options.kills)]
     gaps = sorted(kill.gap_ms for kill in kills)
-    way = "asynchronous" if options.asynchronous else "synchronous"
+    way = "asynchronous" if options.asynchronous else "by key" if options.keyed else "synchronous"
     print(
         f"| {options.client} | {way} | {options.senders} | {'no' if options.no_aliases else 'yes'} | {len(kills)} | "
         f"{sum(kill.failed for kill in kills)} | {statistics.median(gaps):.0f} | {gaps[-1]:.0f} |"

@@ -21,7 +21,7 @@ retention_bytes = 3145728
 snapshot_interval_s = 1
 """
 """Configuration of a cluster that keeps 3 MiB of messages."""
-OLD_MESSAGES, OLD_BYTES = 64, 100_000
+OLD_BYTES, OLD_PAUSE_SECONDS = 300_000, 0.5
 FOUR_MIB = 4 << 20
 RECEIVED_SECONDS = 1.0
 
@@ -35,11 +35,13 @@ def a_new_group_begins_at_the_end_of_a_trimmed_queue(
     create_topic(cluster, topic, queues=1)
     group = f"{topic}-readers"
     with SyncProducer(cluster.namesrv) as producer, SyncAdmin(cluster.namesrv) as admin:
-        for _ in range(OLD_MESSAGES):
+
+        def is_trimmed() -> bool:
+            # Slowly, and on and on: the log begins at a snapshot, of which there is one in a second.
             producer.send(topic, random.randbytes(OLD_BYTES))  # which compressing makes no smaller
-        assert wait_until(lambda: all(queue.first > 0 for queue in admin.offsets(group, topic)), RETRY_SECONDS), (
-            "the queue is trimmed"
-        )
+            return wait_until(lambda: all(queue.first > 0 for queue in admin.offsets(group, topic)), OLD_PAUSE_SECONDS)
+
+        assert wait_until(is_trimmed, RETRY_SECONDS), "the queue is trimmed"
         killed = cluster.kill_leader() if kills else None
         client.call("push", name="reader", group=group, topic=topic, from_last=True)
         sent: list[str] = []

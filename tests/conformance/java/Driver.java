@@ -34,6 +34,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.client.trace.TraceView;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -325,7 +326,7 @@ public class Driver {
                 Map<String, Object> fields = new LinkedHashMap<>();
                 try {
                     Message made = new Message(wanted.getString("topic"), bytes(body));
-                    SendResult sent = wanted.getBooleanValue("asynchronous") ? sendAsync(made) : ready().send(made);
+                    SendResult sent = sendOfStream(wanted, made, body);
                     fields.put("sent", number);
                     fields.put("body", body);
                     fields.put("broker_group", sent.getMessageQueue().getBrokerName());
@@ -346,6 +347,14 @@ public class Driver {
             Thread.sleep(wanted.getLongValue("pause_ms"));
         }
         return count;
+    }
+
+    // Of a keyed stream each message's own body is its key; the client chooses the queue by that alone.
+    static SendResult sendOfStream(JSONObject wanted, Message made, String body) throws Exception {
+        if (wanted.getBooleanValue("keyed")) {
+            return ready().send(made, new SelectMessageQueueByHash(), body);
+        }
+        return wanted.getBooleanValue("asynchronous") ? sendAsync(made) : ready().send(made);
     }
 
     // A push consumer that says what it receives; its listener fails for a body as often as `fails` says.
