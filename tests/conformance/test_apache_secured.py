@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -82,6 +83,32 @@ def test_mqadmin_makes_topics_and_accounts_over_tls(secured: LocalCluster, folde
         assert "Managed" in admin.topics()
     assert "tenant" in run(f"listUser {where}")
     assert "Topic:Managed" in run(f"getAcl {where} -s User:tenant")
+
+
+def test_mqadmin_changes_copies_and_takes_away_what_an_account_may(secured: LocalCluster, mqadmin: MakeTools) -> None:
+    run, address = mqadmin(), secured.client_address(secured.leader())
+    where = f"-n {secured.namesrv} -b {address}"
+    copying = f"-n {secured.namesrv} -f {address} -t {address}"
+    for name in ("worker", "helper"):
+        assert "success" in run(f"createUser {where} -u {name} -p secret-of-{name}")
+    assert "success" in run(f"updateUser {where} -u worker -p another-secret")
+    assert "success" in run(f"updateUser {where} -u worker -s disable")
+    assert re.search(r"^worker +\S* +Normal +disable", run(f"getUser {where} -u worker"), re.MULTILINE)
+    assert "success" in run(f"createAcl {where} -s User:worker -r Topic:A,Topic:B -a Pub,Sub -d Allow -i 10.0.0.0/8")
+    assert "success" in run(f"updateAcl {where} -s User:worker -r Topic:A -a Get -d Deny")
+    rules = run(f"getAcl {where} -s User:worker")
+    assert re.search(r"^User:worker +\S+ +Topic:A +\[GET\] +\S* *DENY", rules, re.MULTILINE | re.IGNORECASE), rules
+    assert "10.0.0.0/8" in rules
+    assert "success" in run(f"copyAcl {copying} -s User:worker")
+    assert "success" in run(f"copyUser {copying} -u worker")  # onto itself: to be made, it would lack its secret
+    assert "success" in run(f"deleteAcl {where} -s User:worker -r Topic:A")
+    listed = run(f"listAcl {where}")
+    assert "Topic:B" in listed
+    assert not re.search(r"User:worker.*Topic:A", listed), listed
+    assert "success" in run(f"deleteUser {where} -u worker")
+    users = run(f"listUser {where}")
+    assert "helper" in users
+    assert "worker" not in users
 
 
 @pytest.mark.parametrize("lacks", ["tls", "account"])
