@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
 
-from dledger.environment import Cancellable, Environment
+from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.replica import Replica
+from dledger_broker.kernel.trying_again import RETRY_S, TryingAgain
 from dledger_remoting.errors import SystemBusy
-
-RETRY_S: Final = 5.0
-"""How often a leader looks again while a feature waits: for who has left the group, and after a refusal."""
 
 _logger = logging.getLogger(__name__)
 
@@ -28,9 +25,8 @@ class Activation:
     def __init__(self, overlay: Overlay, replica: Replica, env: Environment) -> None:
         self._overlay = overlay
         self._replica = replica
-        self._env = env
         self._on_their_way: set[str] = set()
-        self._timer: Cancellable | None = None
+        self._again = TryingAgain(env, self.check)
 
     def check(self) -> None:
         """Leader: record every feature that all voters understand by now."""
@@ -41,12 +37,8 @@ class Activation:
         ready = [name for name in waiting if name not in self._on_their_way and not self._lacking(name)]
         if ready:
             self._propose(ready)
-        if waiting and self._timer is None:
-            self._timer = self._env.call_later(RETRY_S, self._look_again)
-
-    def _look_again(self) -> None:
-        self._timer = None
-        self.check()
+        if waiting:
+            self._again.want()
 
     def _propose(self, names: Sequence[str]) -> None:
         self._on_their_way.update(names)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from dledger.environment import Cancellable, Environment
+from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.replica import Replica
-
-RETRY_S: Final = 5.0
-"""How long after a refusal a leader tries again to record what members have told."""
+from dledger_broker.kernel.trying_again import TryingAgain
 
 
 class ToldKinds:
@@ -29,8 +25,7 @@ class ToldKinds:
         self._on_their_way: set[str] = set()
         self._overlay = overlay
         self._replica = replica
-        self._env = env
-        self._timer: Cancellable | None = None
+        self._again = TryingAgain(env, self._record_again)
 
     def learn(self, node_id: str, kinds: tuple[int, ...]) -> None:
         """A member has told which command kinds it understands."""
@@ -60,13 +55,12 @@ class ToldKinds:
 
         def settled(error: LogError | None) -> None:
             self._on_their_way.discard(node_id)
-            if error is not None and self._timer is None:
-                self._timer = self._env.call_later(RETRY_S, self._try_again)
+            if error is not None:
+                self._again.want()
 
         # Small and rare: a full disk is no reason to do without.
         self._overlay.stage_command(Features(node_id, kinds), settled, privileged=True)
 
-    def _try_again(self) -> None:
-        self._timer = None
+    def _record_again(self) -> None:
         if self._replica.log.is_ready:
             self.record_all()

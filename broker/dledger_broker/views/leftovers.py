@@ -18,6 +18,8 @@ from dledger_broker.views.writer import ViewWriter
 PREFIX: Final = "consumequeue.removed-"
 QUEUES_PER_STEP: Final = 32
 PAUSE_S: Final = 0.02
+RETRY_S: Final = 60.0
+"""After an error of the disk."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ def remove_slowly(disk: Disk, env: Environment, writer: ViewWriter, is_over: Cal
     def done(more: bool | BaseException) -> None:
         if isinstance(more, BaseException):
             _logger.warning("event=files_not_removed of='consume queues put aside' error=%r", str(more))
+            env.call_later(RETRY_S, step)
         elif more:
             env.call_later(PAUSE_S, step)
 

@@ -8,13 +8,13 @@ from dledger.invariants import InvariantError
 from dledger.statemachine import CommittedEntry
 from dledger.types import EntryKind, Membership, ReplicaId
 from dledger_broker.features import COMMANDS, FEATURES
-from dledger_broker.kernel.activating import RETRY_S
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES, ActivateFeatures
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes, Table, TableKey
+from dledger_broker.kernel.trying_again import RETRY_S
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.errors import SystemBusy

@@ -4,7 +4,7 @@ from dledger.errors import BusyError
 from dledger.types import EntryKind
 from dledger_broker.features import COMMANDS
 from dledger_broker.kernel.members import Features
-from dledger_broker.kernel.told_kinds import RETRY_S
+from dledger_broker.kernel.trying_again import RETRY_S
 from dledger_broker.testing import BrokerInMemory
 
 

@@ -1,5 +1,6 @@
 """Views can be lost, torn or stale: what a start shows is what the log says."""
 
+import errno
 import random
 
 import pytest
@@ -468,6 +469,25 @@ def test_files_that_count_no_more_hold_up_no_start_and_are_removed_afterwards(mo
     broker.env.advance(60)
     assert aside(broker.disk) == []
     assert contents(broker) == expected
+
+
+def test_what_a_disk_would_not_remove_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = started()
+    fill(broker, 0, 60)
+    broker.env.advance(60)
+    remove_checkpoint(broker.disk)
+    broker = broker.restart()
+
+    def failing(_path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker.disk, "rmtree", failing)
+        broker.machine.checkpointer.remove_leftovers()
+        broker.env.advance(1)
+    assert aside(broker.disk)
+    broker.env.advance(leftovers.RETRY_S)
+    assert aside(broker.disk) == []
 
 
 def test_a_stop_does_not_wait_for_what_was_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:

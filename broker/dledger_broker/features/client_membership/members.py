@@ -15,13 +15,12 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.trying_again import TryingAgain
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers import ConsumerGroupHeader, encode_ext
 from dledger_remoting.heartbeat import ConsumerData, ConsumeType
 from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, retry_topic
 
-RETRY_S: Final = 5.0
-"""How long after a refusal a leader tries again to make what groups need."""
 MADE_S: Final = 1.0
 """A heartbeat to a follower waits no longer for what the leader makes, which may be refused there."""
 LEADER_CHANGED_CODE: Final = 20002
@@ -50,7 +49,7 @@ class GroupMembers:
         self._groups = groups
         self._gossip = gossip
         self._announced: tuple[int, str] | None = None
-        self._tries_again = False
+        self._again = TryingAgain(env, self._ensure_again)
         self._waiting: dict[Callable[[], None], Sequence[ConsumerData]] = {}
         machine.on_topics_changed.append(self._tell_those_who_wait)
         machine.on_groups_changed.append(self._tell_those_who_wait)
@@ -70,7 +69,7 @@ class GroupMembers:
             nonlocal waiting
             waiting -= 1
             if error is not None:
-                self._try_later()
+                self._again.want()
             if waiting == 0:
                 done()
 
@@ -80,14 +79,8 @@ class GroupMembers:
                 self._ensure_one(consumer, finished)
         finished()
 
-    def _try_later(self) -> None:
-        """What was refused is tried again: clients of other nodes are told of only when they change."""
-        if not self._tries_again:
-            self._tries_again = True
-            self._env.call_later(RETRY_S, self._try_again)
-
-    def _try_again(self) -> None:
-        self._tries_again = False
+    def _ensure_again(self) -> None:
+        """What was refused: clients of other nodes are told of only when they change."""
         if self._group.ready:
             self.ensure_all(self._gossip.merged.rows())
 

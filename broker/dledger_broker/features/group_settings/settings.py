@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
@@ -22,9 +21,7 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.kernel.parts import Part
-
-RETRY_S: Final = 5.0
-"""How long after a refusal, as by a full disk, a leader tries again."""
+from dledger_broker.kernel.trying_again import RETRY_S, TryingAgain
 
 _logger = logging.getLogger(__name__)
 
@@ -34,12 +31,11 @@ class GroupSettings(Part):
 
     def __init__(self, machine: BrokerMachine, env: Environment, config: BrokerConfig) -> None:
         self._machine = machine
-        self._env = env
         self._topics = system_topics(config)
         self._ordinal = config.group_ordinal
         self._limits = configured_limits(config)
         self._on_their_way: set[type[Command]] = set()
-        self._tries_again = False
+        self._again = TryingAgain(env, self._check)
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_members_changed.append(self._check)
         self._check()
@@ -76,7 +72,7 @@ class GroupSettings(Part):
         if kind in self._on_their_way:
             return
         if not self._machine.understood_by_all(kind):
-            self._look_later()
+            self._again.want()
             return
         self._on_their_way.add(kind)
 
@@ -88,15 +84,6 @@ class GroupSettings(Part):
 
     def _settled(self, what: str, error: LogError | None) -> None:
         """What a leader was refused it tries again; otherwise that is up to the next leader."""
-        if error is not None and not isinstance(error, NotLeaderError) and not self._tries_again:
+        if error is not None and not isinstance(error, NotLeaderError) and not self._again.is_wanted:
             _logger.info("event=group_setting_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
-            self._look_later()
-
-    def _look_later(self) -> None:
-        if not self._tries_again:
-            self._tries_again = True
-            self._env.call_later(RETRY_S, self._try_again)
-
-    def _try_again(self) -> None:
-        self._tries_again = False
-        self._check()
+            self._again.want()

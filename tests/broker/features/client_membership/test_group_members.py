@@ -5,8 +5,8 @@ from __future__ import annotations
 from served_broker import FakeClient, ServedBroker
 
 from dledger.errors import BusyError
-from dledger_broker.features.client_membership.members import RETRY_S
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.kernel.trying_again import RETRY_S
 
 HEARTBEAT = (
     b'{"clientID":"c1","consumerDataSet":[{"groupName":"NEW","consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",'

@@ -5,9 +5,10 @@ from pathlib import Path
 from dledger.errors import LogFullError
 from dledger.types import Membership, ReplicaId
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.group_settings.settings import RETRY_S, GroupSettings
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.topics.system_topics import system_topics
+from dledger_broker.kernel.trying_again import RETRY_S
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 
