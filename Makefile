@@ -142,10 +142,11 @@ bench-peers: $(DEV) ## measure other message services beside this one, in turns,
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 	$(BIN)/python -m bench.peers.run $(PEERS)
 
-scale: $(DEV) ## thousands of queues, groups and connections; a backlog read from disk beside sends (MESSAGES=n; long)
+scale: $(DEV) $(PROOF) ## thousands of queues, groups and connections; a backlog read from disk beside sends; two groups and name servers under faults (MESSAGES=n; long)
 	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 	$(BIN)/python -m bench.many_clients
 	$(BIN)/python -m bench.backlog $(if $(MESSAGES),--messages $(MESSAGES))
+	$(BIN)/dledger chaos run --target two-groups --minutes $(MINUTES)
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)

@@ -2,7 +2,8 @@
 
 The page cache is told to give back everything that the nodes have written before (`posix_fadvise`), so that the
 consumer's first pulls, and the nodes' read-ahead, need the disk. Sends run alone first and then beside the consumer, on
-a topic of their own. Memory is RssAnon, sampled twice a second while the backlog is consumed.
+a topic of their own. Memory is RssAnon, sampled twice a second while the backlog is consumed. It ends with exit code 1
+if a message is missing, if anything was answered with an error, or if a node's memory grew by more than `GROWTH_MB`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ CONSUME: Final = Load(mode="pull", queues=QUEUES)
 SENDS: Final = Load(connections=1, window=64, body_bytes=1024)
 LIMIT_S: Final = 3_600.0
 SAMPLE_S: Final = 0.5
+GROWTH_MB: Final = 64
+"""What a node may take more while a backlog of any length is consumed: buffers of its connections."""
 
 
 @click.command()
@@ -47,13 +50,15 @@ def main(messages: int, seconds: float, work_dir: Path | None) -> None:
     directory = Path(mkdtemp(prefix="dledger-bench-", dir=work_dir))
     try:
         with running_cluster(directory / "cluster", "sync") as cluster:
-            measure(cluster, messages, seconds)
+            wrong = measure(cluster, messages, seconds)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    if wrong:
+        raise click.ClickException("; ".join(wrong))
 
 
-def measure(cluster: BenchCluster, messages: int, seconds: float) -> None:
-    """Print what filling, sending alone, and consuming beside sends come to."""
+def measure(cluster: BenchCluster, messages: int, seconds: float) -> list[str]:
+    """Print what filling, sending alone, and consuming beside sends come to; returns what must not be."""
     program = build_generator()
     cluster.create_topic(BACKLOG, QUEUES)
     cluster.create_topic(BESIDE, QUEUES)
@@ -84,9 +89,23 @@ def measure(cluster: BenchCluster, messages: int, seconds: float) -> None:
         rate = median(run.messages_per_s for run in runs)
         p99 = median(run.p99_us for run in runs) / 1000
         print(f"sends {name}: {rate:,.0f}/s, p99 {p99:.1f} ms, {len(runs)} runs, errors {[r.errors for r in runs]}")
+    grown: dict[str, float] = {}
     for node in cluster.nodes:
         low, high = min(memory.seen[node.node_id]), max(memory.seen[node.node_id])
         print(f"{node.node_id}: {before[node.node_id]:.0f} MB before, {low:.0f} to {high:.0f} MB meanwhile")
+        grown[node.node_id] = high - before[node.node_id]
+    return what_is_wrong(messages, consumed, [*alone, *beside], grown)
+
+
+def what_is_wrong(
+    messages: int, consumed: LoadResult, sends: Sequence[LoadResult], grown_mb: Mapping[str, float]
+) -> list[str]:
+    """What must not be, a text each: of a backlog of so many messages, of sends, of the nodes' memory."""
+    wrong = [f"errors: {run.errors}" for run in (consumed, *sends) if run.errors]
+    if consumed.acknowledged_total < messages:  # a last pull may bring more than is left
+        wrong.append(f"{consumed.acknowledged_total} messages were consumed, {messages} were stored")
+    wrong += [f"{node} took {mb:.0f} MB more meanwhile" for node, mb in grown_mb.items() if mb > GROWTH_MB]
+    return wrong
 
 
 def forget_page_cache(directory: Path) -> int:
