@@ -42,6 +42,22 @@ def check_priority(priority: CallbackT) -> CallbackT:
     return priority
 
 
+def check_transaction_check(check: CallbackT, *, blocking: bool) -> CallbackT:
+    """The check of a transaction producer. Raises `InvalidArgumentError` unless it takes one transaction and is an
+    `async def`, or, for a producer that is `blocking`, none. One that decides nothing leaves transactions open.
+    """
+    expected = f"{'def' if blocking else 'async def'} check(transaction)"
+    _check_parameters("check", check, expected, 1)
+    if blocking and _is_async(check):
+        raise InvalidArgumentError(f"check={check!r} is a coroutine function: {expected!r} is expected")
+    if not blocking and not _is_async(check):
+        raise InvalidArgumentError(
+            f"check={check!r} is no coroutine function: write {expected!r}, and in it "
+            "'return await asyncio.to_thread(function, transaction)' for a function that blocks"
+        )
+    return check
+
+
 def _check_parameters(name: str, callback: Callable[..., object], expected: str, arguments: int) -> None:
     try:
         signature = inspect.signature(callback)

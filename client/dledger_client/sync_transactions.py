@@ -10,6 +10,7 @@ from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
+from .callbacks import check_transaction_check
 from .producer import DEFAULT_TIMEOUT_SECONDS
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
@@ -42,6 +43,7 @@ class SyncTransactionProducer(ClosedAfterUse):
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
         """See `TransactionProducer`."""
+        check_transaction_check(check, blocking=True)
 
         async def ask(transaction: OpenTransaction) -> Decision:
             return await asyncio.to_thread(check, transaction)

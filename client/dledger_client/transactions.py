@@ -32,6 +32,7 @@ from dledger_remoting.signatures import Credentials
 from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 
 from .arguments import checked
+from .callbacks import check_transaction_check
 from .connection import Connection
 from .errors import ClientError, InvalidArgumentError
 from .messages import Message
@@ -114,7 +115,7 @@ class TransactionProducer:
         """
         self._namespace = Namespace.named(namespace)
         self._group = self._namespace.full(group)
-        self._check = check
+        self._check = check_transaction_check(check, blocking=False)
         self._timeout = timeout
         self._checks: set[asyncio.Task[None]] = set()
         self._producer = Producer(

@@ -126,7 +126,6 @@ RIGHT = {
     "offset_message_id": "7F00000100002A9F0000000000000000",
     "message_id": "ID",
     "key": "key",
-    "check": print,
     "handle": "handle",
     "message": RECEIVED,
     "transaction": OpenTransaction("T", b"x", "k", "broker-a", 0, 0),
@@ -134,6 +133,13 @@ RIGHT = {
     "values": {"max_locks_per_group": "100"},
 }
 """Of what has no default."""
+
+
+async def decides(_transaction):
+    return "commit"
+
+
+CHECKS = {TransactionProducer: decides, SyncTransactionProducer: lambda _transaction: "commit"}
 BLOCKING = {
     SyncProducer: Producer,
     SyncTransactionProducer: TransactionProducer,
@@ -171,7 +177,7 @@ CASES = [
 
 def arguments_of(cls, name):
     return {
-        parameter: RIGHT[parameter]
+        parameter: CHECKS[cls] if parameter == "check" else RIGHT[parameter]
         for parameter, described in parameters_of(cls, name).items()
         if described.default is inspect.Parameter.empty
     }
@@ -264,7 +270,7 @@ async def test_keys_that_an_iterator_yields_are_checked_before_anything_is_sent(
 
 @pytest.mark.parametrize("seconds", [-1, 3_601])
 async def test_a_transaction_is_left_alone_for_an_hour_at_most(seconds):
-    producer = TransactionProducer(NOWHERE, group="CG", check=print)
+    producer = TransactionProducer(NOWHERE, group="CG", check=decides)
     with pytest.raises(InvalidArgumentError, match=rf"^check_after_s={seconds}: 0 to 3600 is expected$"):
         await producer.begin("T", b"x", check_after_s=seconds)
 

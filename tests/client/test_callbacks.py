@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from dledger_client import InvalidArgumentError, PushConsumer
+from dledger_client import InvalidArgumentError, PushConsumer, SyncTransactionProducer, TransactionProducer
 
 
 def plain(_message):
@@ -57,3 +57,32 @@ def test_an_asynchronous_strategy_is_refused():
 
     with pytest.raises(InvalidArgumentError, match="a plain one is expected"):
         consumer(strategy=strategy)
+
+
+def transactions(check):
+    return TransactionProducer("127.0.0.1:9876", group="PG", check=check)
+
+
+def sync_transactions(check):
+    return SyncTransactionProducer("127.0.0.1:9876", group="PG", check=check)
+
+
+@pytest.mark.parametrize(
+    "check", [plain, lambda transaction: None, takes_none, takes_two, generator, Handler, partial(plain)]
+)
+def test_a_check_of_transactions_that_is_no_coroutine_function_of_one_is_refused(check):
+    """It would decide nothing, ever: what nobody ends would be given up after its last check."""
+    with pytest.raises(InvalidArgumentError, match=r"^check=.*async def check\(transaction\)"):
+        transactions(check)
+
+
+@pytest.mark.parametrize("check", [Handler(), takes_none, takes_two, Handler().__call__])
+def test_a_check_of_a_blocking_producer_that_is_asynchronous_or_takes_other_arguments_is_refused(check):
+    with pytest.raises(InvalidArgumentError, match=r"^check=.*'def check\(transaction\)"):
+        sync_transactions(check)
+
+
+def test_the_right_kinds_of_checks_are_taken():
+    transactions(Handler())
+    with sync_transactions(plain):
+        pass
