@@ -10,15 +10,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Final
 
-from dledger.logs import STDOUT, LogFormatter, make_handler, set_levels
+from dledger.log_writer import LogWriter
+from dledger.logs import STDOUT, LogFormatter, open_log, set_levels
 from dledger_broker.config import BrokerConfig
 
-EARLY_RECORDS: Final = 1_000
-"""Log records kept while the file is not open yet."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop waits for a worker thread that holds the interpreter."""
 IDLE_COLLECTION_S: Final = 30.0
@@ -79,30 +77,24 @@ class IdleCollector:
 
 class Logs:
     """Warnings on stderr at once; everything from INFO on in `log_file`, by default `log/broker.log` below the data
-    directory, as soon as that is known to be this node's.
+    directory, as soon as that is known to be this node's. Threads write both: who reads a pipe may stand still, too.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._file = config.log_file or config.data_dir / "log" / "broker.log"
-        self._formatter = LogFormatter(config.log_format, config.node_id)
+        formatter = LogFormatter(config.log_format, config.node_id)
         logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
-        self._screen = logging.StreamHandler(sys.stderr)
+        self._screen = LogWriter(formatter).write_to(logging.StreamHandler(sys.stderr))
         self._screen.setLevel(logging.WARNING)
-        self._screen.setFormatter(self._formatter)
-        self._early = MemoryHandler(EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
-        logging.basicConfig(handlers=[self._early, self._screen], force=True)
+        self._lines = LogWriter(formatter)
+        logging.basicConfig(handlers=[self._lines, self._screen], force=True)
         set_levels(config.log_level, config.log_levels)
 
     def open(self) -> None:
-        """Write to where the log goes from now on, beginning with what was logged before."""
-        file = make_handler(self._file, self._formatter)
-        self._early.setTarget(file)
-        self._early.flush()
-        root = logging.getLogger()
-        root.removeHandler(self._early)
-        root.addHandler(file)
+        """Write to where the log goes from now on, beginning with what was logged before. Raises `OSError`."""
+        self._lines.write_to(open_log(self._file))
         if self._file == STDOUT:
-            root.removeHandler(self._screen)  # or whoever collects both would have warnings twice
+            logging.getLogger().removeHandler(self._screen)  # or whoever collects both would have warnings twice
 
 
 class StopReport:

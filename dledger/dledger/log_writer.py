@@ -14,16 +14,24 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogWriter(QueueHandler):
-    """Formats records where they are logged, and has a thread write the lines. `close` waits until all are written."""
+    """Formats records where they are logged, and has a thread write the lines once `write_to` has said where to.
 
-    def __init__(self, target: logging.Handler, formatter: logging.Formatter) -> None:
+    `close` waits until all are written.
+    """
+
+    def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__(queue.Queue(MAX_WAITING_LINES))
         self.setFormatter(formatter)
-        self._target = target
+        self._target: logging.Handler | None = None
+        self._thread: _Thread | None = None
         self._lost = 0
-        self._closed = False
+
+    def write_to(self, target: logging.Handler) -> LogWriter:
+        """Begin to write, with what was logged before; returns this writer. Not called again."""
+        self._target = target
         self._thread = _Thread(self.queue, target)
         self._thread.start()
+        return self
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """See `QueueHandler.enqueue`. The first line that has room again says how many had none."""
@@ -42,11 +50,11 @@ class LogWriter(QueueHandler):
 
     def close(self) -> None:
         """See `logging.Handler.close`. Done at the end of the process at the latest."""
-        if not self._closed:
-            self._closed = True
+        if self._thread is not None and self._target is not None:
             self._thread.stop()
+            self._thread = None
             self._target.close()
-            super().close()
+        super().close()
 
 
 class _Thread(QueueListener):

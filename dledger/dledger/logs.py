@@ -26,7 +26,6 @@ from typing import Final
 
 from dledger import native_part
 from dledger.extras import package_version
-from dledger.log_writer import LogWriter
 
 FORMATS: Final = ("text", "json")
 """Values of `log_format`."""
@@ -120,19 +119,16 @@ def _utc(seconds: float) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d}Z"
 
 
-def make_handler(log_file: str | Path, formatter: LogFormatter) -> logging.Handler:
-    """What writes to a file, which is made and turned over as it grows, or to standard output. Raises `OSError`.
+def open_log(log_file: str | Path) -> logging.Handler:
+    """What a `LogWriter` writes to: a file, which is made and turned over as it grows, or standard output.
 
-    Lines are written by a thread, all that were logged before `close` returns.
+    Raises `OSError`.
     """
-    target: logging.Handler
     if log_file == STDOUT:
-        target = logging.StreamHandler(sys.stdout)
-    else:
-        path = Path(log_file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
-    return LogWriter(target, formatter)
+        return logging.StreamHandler(sys.stdout)
+    path = Path(log_file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
 
 
 def set_levels(level: str, by_logger: Mapping[str, str]) -> None:

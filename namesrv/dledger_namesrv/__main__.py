@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from dledger.logs import STDOUT, LogFormatter, announce, log_start, make_handler, set_levels
+from dledger.log_writer import LogWriter
+from dledger.logs import STDOUT, LogFormatter, announce, log_start, open_log, set_levels
 from dledger.net.names import outlasts
 from dledger_serving.open_files import room_for_connections, too_few_files
 
@@ -53,11 +54,10 @@ def _open_log(config: NameServerConfig) -> None:
     logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
     formatter = LogFormatter(config.log_format, "namesrv")
     try:
-        handler = make_handler(config.log_file, formatter) if config.log_file else logging.StreamHandler(sys.stderr)
+        target = open_log(config.log_file) if config.log_file else logging.StreamHandler(sys.stderr)
     except OSError as error:
         raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
-    handler.setFormatter(formatter)
-    logging.basicConfig(handlers=[handler], force=True)
+    logging.basicConfig(handlers=[LogWriter(formatter).write_to(target)], force=True)
     set_levels(config.log_level, config.log_levels)
 
 

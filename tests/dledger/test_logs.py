@@ -11,7 +11,7 @@ from node_group import SECRET, SEGMENT_BYTES, Journal, until
 
 from dledger import Node, NodeConfig, log_writer
 from dledger.log_writer import LogWriter
-from dledger.logs import STDOUT, LogFormatter, announce, make_handler, set_levels
+from dledger.logs import STDOUT, LogFormatter, announce, open_log, set_levels
 from dledger.replica.roster import Roster
 from dledger.types import Membership, ReplicaId
 
@@ -71,11 +71,11 @@ def test_a_traceback_follows_the_line_and_is_one_field_of_json():
 
 
 def test_it_goes_to_a_file_that_is_made_or_to_standard_output(tmp_path, capsys):
-    handler = make_handler(tmp_path / "logs" / "n0.log", LogFormatter("text", "n0"))
+    handler = LogWriter(LogFormatter("text", "n0")).write_to(open_log(tmp_path / "logs" / "n0.log"))
     handler.emit(record("event=ready"))
     handler.close()
     assert (tmp_path / "logs" / "n0.log").read_text() == f"{START} node=n0 event=ready\n"
-    handler = make_handler(STDOUT, LogFormatter("json", "n0"))
+    handler = LogWriter(LogFormatter("json", "n0")).write_to(open_log(STDOUT))
     handler.emit(record("event=ready"))
     handler.close()
     assert json.loads(capsys.readouterr().out)["event"] == "ready"
@@ -96,7 +96,7 @@ class Stalled(logging.Handler):
 
 def test_who_logs_does_not_wait_for_a_disk_that_stands_still_and_all_is_written_in_the_end():
     disk = Stalled()
-    writer = LogWriter(disk, logging.Formatter())
+    writer = LogWriter(logging.Formatter()).write_to(disk)
     for number in range(100):
         writer.handle(record("event=line number=%d", number))
     assert disk.lines == []
@@ -106,10 +106,26 @@ def test_who_logs_does_not_wait_for_a_disk_that_stands_still_and_all_is_written_
     assert disk.lines == [f"event=line number={number}" for number in range(100)]
 
 
+def test_what_is_logged_before_it_is_known_where_to_comes_first_and_has_a_limit(monkeypatch):
+    monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 2)
+    writer, disk = LogWriter(logging.Formatter()), Stalled()
+    disk.go_on.set()
+    for number in range(5):
+        writer.handle(record("event=early number=%d", number))
+    writer.write_to(disk)
+    while len(disk.lines) < 2:
+        time.sleep(0.001)
+    writer.handle(record("event=later"))
+    writer.close()
+    early = ["event=early number=0", "event=early number=1"]
+    assert disk.lines == [*early, "event=log_lines_lost lines=3", "event=later"]
+    LogWriter(logging.Formatter()).close()  # a process that ended before it knew
+
+
 def test_lines_that_a_standing_disk_leaves_no_room_for_are_counted_in_the_log(monkeypatch):
     monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 4)
     disk = Stalled()
-    writer = LogWriter(disk, logging.Formatter())
+    writer = LogWriter(logging.Formatter()).write_to(disk)
     for number in range(100):
         writer.handle(record("event=line number=%d", number))
     disk.go_on.set()
