@@ -11,10 +11,12 @@ from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .consumer import Handler, PushConsumer
+from .flow import FlowReason
 from .messages import MessageQueue, ReceivedMessage
 from .offers import Priority
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
+from .stalls import QueueStall
 from .subscriptions import Filter
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
@@ -99,6 +101,21 @@ class OrderlyConsumer:
     def traces_dropped(self) -> int:
         """See `Producer.traces_dropped`."""
         return self._consumer.traces_dropped
+
+    @property
+    def stalled(self) -> list[QueueStall]:
+        """See `PushConsumer.stalled`."""
+        return self._consumer.stalled
+
+    @property
+    def stalls(self) -> int:
+        """See `PushConsumer.stalls`."""
+        return self._consumer.stalls
+
+    @property
+    def flow_stops(self) -> dict[FlowReason, int]:
+        """See `PushConsumer.flow_stops`."""
+        return self._consumer.flow_stops
 
     @property
     def paused(self) -> frozenset[MessageQueue]:

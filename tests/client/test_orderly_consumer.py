@@ -70,6 +70,20 @@ async def test_messages_of_a_queue_come_once_another_member_has_given_its_lock_u
         assert cluster.group.offsets["CG", "T", 0] == 3
 
 
+async def test_a_message_that_is_never_finished_is_told() -> None:
+    async def hangs(_message):
+        await asyncio.Event().wait()
+
+    async with fake_cluster(topics={"T": 1}) as cluster:
+        fill(cluster, 2)
+        LockingBrokers(cluster)
+        options = {"warn_after": 0.05, "close_timeout": 0.0}
+        async with OrderlyConsumer(cluster.namesrv, "CG", "T", hangs, **options) as consumer:
+            await until(lambda: consumer.stalls == 1)
+            assert [(stall.offset, stall.reason) for stall in consumer.stalled] == [(0, "not finished")]
+            assert consumer.flow_stops == {"count": 0, "bytes": 0, "span": 0}
+
+
 async def test_a_lock_is_given_up_behind_what_is_committed() -> None:
     async with fake_cluster(topics={"T": 1}) as cluster:
         fill(cluster, 3)
