@@ -149,8 +149,8 @@ class Replica:
             rest_s=config.scrub_interval_ms / 1000,
         )  # fmt: skip
         self.upkeep = Upkeep(
-            config, opened, environment, transport, connected, self.repairer, remover, self._reads, self._applier,
-            self._snapshotter, engine, self,
+            config, opened, environment, transport, connected, self.repairer, remover, self.flusher, self._reads,
+            self._applier, self._snapshotter, engine, self,
         )  # fmt: skip
 
     # ---------------------------------------------------------------- life

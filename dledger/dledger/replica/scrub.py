@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dledger.environment import BACKGROUND, FLUSH, HARD_STATE, Environment
+from dledger.environment import BACKGROUND, HARD_STATE, Environment
 from dledger.errors import BusyError, StorageError
 from dledger.replica.driver import Driver
+from dledger.replica.flusher import Flusher
 from dledger.store.disk import FULL
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
 from dledger.store.hardstate import HardStateFile
@@ -22,11 +23,16 @@ from dledger.store.mark import PATH as MARK_PATH
 
 logger = logging.getLogger(__name__)
 
-Step = tuple[str, str, Callable[[], int]]
+Done = Callable[[object], None]
+Step = tuple[str, Callable[[Done], None]]
+"""A file, and what has a worker look at it: that calls with how many copies were written anew, or with an exception."""
 
 
 class PromiseScrub:
     """Looks at one file after the other, each on the lane on which it is written; `tick` begins a round that is due.
+
+    The mark is looked at between two syncs: the end of a sync writes it on the event loop, which would wait for the
+    lock that a look holds while it reads the disk.
 
     `scrub_identity()` returns the paths that it has written anew.  `rest_s` is the pause between two rounds.
     """
@@ -38,6 +44,7 @@ class PromiseScrub:
         store: LogStore,
         hard_state_file: HardStateFile,
         scrub_identity: Callable[[], Sequence[str]],
+        flusher: Flusher,
         driver: Driver,
         *,
         rest_s: float,
@@ -48,9 +55,9 @@ class PromiseScrub:
         self._driver = driver
         self._rest_s = rest_s
         self._steps: tuple[Step, ...] = (
-            (HARD_STATE_PATH, HARD_STATE, hard_state_file.scrub),
-            (MARK_PATH, FLUSH, store.scrub_mark),
-            (IDENTITY_PATH, BACKGROUND, self._mend_identity),
+            (HARD_STATE_PATH, partial(environment.run_blocking, HARD_STATE, hard_state_file.scrub)),
+            (MARK_PATH, partial(flusher.between, store.scrub_mark)),
+            (IDENTITY_PATH, partial(environment.run_blocking, BACKGROUND, self._mend_identity)),
         )
         self._at = environment.now() + rest_s
         self._running = False
@@ -72,20 +79,19 @@ class PromiseScrub:
         self._stopped = True
 
     def _run(self, number: int) -> None:
-        _, lane, work = self._steps[number]
-        self._environment.run_blocking(lane, work, partial(self._done, number))
+        path, look = self._steps[number]
+        look(partial(self._done, number, path))
 
-    def _done(self, number: int, result: int | BaseException) -> None:
+    def _done(self, number: int, path: str, result: object) -> None:
         if self._stopped:
             return
-        path = self._steps[number][0]
         if isinstance(result, BaseException):
             if isinstance(result, OSError) and result.errno not in FULL:
                 result = StorageError(f"scrubbing {path} failed: {result}")
             if not isinstance(result, OSError | BusyError):
                 self._driver.fail(result)
                 return
-        elif result:
+        elif isinstance(result, int) and result:
             self.rewritten += result
             logger.warning(
                 "node=%s event=rot_mended path=%s copies=%d consequence='written anew from memory'",

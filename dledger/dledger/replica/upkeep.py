@@ -10,6 +10,7 @@ from dledger.environment import Environment
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.driver import Driver
+from dledger.replica.flusher import Flusher
 from dledger.replica.opening import Opened
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.removal import Remover
@@ -38,6 +39,7 @@ class Upkeep:
         connected: Mapping[str, ReplicaId],
         repairer: Repairer,
         remover: Remover,
+        flusher: Flusher,
         reads: ReadWaiters,
         applier: Applier,
         snapshotter: Snapshotter,
@@ -52,6 +54,7 @@ class Upkeep:
             opened.store,
             opened.hard_state_file,
             opened.scrub_identity,
+            flusher,
             driver,
             rest_s=config.scrub_interval_ms / 1000,
         )

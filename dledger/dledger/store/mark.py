@@ -55,9 +55,9 @@ class MarkValue:
 class DurableMark:
     """The mark's file.
 
-    `write` is called after each data sync, `sync` every second, both on the flush thread; `lower` on the event loop.
-    A lock keeps them apart; a value of an older generation is ignored, so that a data sync that began before a
-    truncation cannot lift the mark again.
+    `write` is called on the event loop when a data sync has ended. All that syncs or reads the file is called on the
+    flush thread between two data syncs, so that `write` waits for no disk; a lock keeps them apart all the same. A
+    value of an older generation is ignored, so that a data sync that began before a truncation cannot lift the mark.
     """
 
     def __init__(self, slots: SlotFile, newest: MarkValue, number: int, sequence: int) -> None:

@@ -93,12 +93,19 @@ class Segment:
             return file
 
     def acquire_open(self) -> File | None:
-        """As `acquire`, but None if the file would have to be opened first.  Never blocks."""
-        with self._lock:
+        """As `acquire`, but None if the file would have to be opened first, or somebody may be opening it just now.
+
+        Never blocks: whoever opens the file holds the lock for as long as the disk takes, and an event loop asks here.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             if self._file is None or self._retired:
                 return None
             self._holders += 1
             return self._file
+        finally:
+            self._lock.release()
 
     def release(self) -> None:
         """Undo one `acquire`."""

@@ -223,10 +223,12 @@ class SimLock:
         self._threads = threads
         self._locked = False
 
-    def acquire(self) -> bool:
+    def acquire(self, *, blocking: bool = True) -> bool:
         """Wait for it: a job gives the baton back, an event loop stands still while the holder goes on."""
         job = self._threads.current
         while self._locked:
+            if not blocking:
+                return False
             if job is None:
                 self.press()
             else:
