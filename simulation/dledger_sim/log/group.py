@@ -261,6 +261,8 @@ class SimGroup:
         self.say(f"{node.name} comes back as another incarnation: {lost}")
         leaves = partial(identity_to_leave, node.disk, node.config, self._mint, self._engine.name)
         if not node.set_aside(leaves, self._mint):
+            if node.losing_power:
+                self._lose_power(node)
             return False
         node.rotten = False
         return self.start(node.name)
@@ -383,6 +385,8 @@ class SimGroup:
             # A loss of power in the middle of this leaves half of each incarnation: the node waits for a leader then.
             node.lost_files = True
             node.set_aside(lambda: life.replica.identity, self._mint)
+            if node.losing_power:
+                self._lose_power(node)
 
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False

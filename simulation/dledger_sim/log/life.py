@@ -99,7 +99,8 @@ class SimNode:
             with excepted("its process has ended"):
                 set_aside(self.disk, identity(), mint)
         except DISK_ERRORS as error:
-            require(self.disk.is_full or self.failing_disk, "a log is set aside", node=self.name, error=error)
+            excused = self.disk.is_full or self.failing_disk or self.losing_power
+            require(excused, "a log is set aside", node=self.name, error=error)
             return False
         return True
 
