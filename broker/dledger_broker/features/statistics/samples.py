@@ -1,8 +1,9 @@
 """Samples of numbers that only grow, and what they say of the last minute, hour and day, as RocketMQ counts it.
 
 Every 10 s each number is looked at; of that one sample in 10 s, in 10 minutes and in an hour is kept, for a minute, an
-hour and a day. A number that is new begins with what it is when it is first looked at. Whoever counts does nothing
-beside counting; 10,000 numbers take about 12 MB.
+hour and a day. A number that is new begins with what it is when it is first looked at. So does one that begins anew, as
+that of a topic which was deleted and made again: the difference to what was before would be less than nothing. Whoever
+counts does nothing beside counting; 10,000 numbers take about 12 MB.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Total(NamedTuple):
-    """A number as it is now, and how often something was added to it."""
+    """A number as it is now, and how often something was added to it.
+
+    `incarnation` tells it from numbers of the same key that were there before: of a topic, where the log has made it.
+    """
 
     key: Key
     value: int
     times: int
+    incarnation: int = 0
 
 
 _FIELDS: Final = 3
@@ -51,6 +56,10 @@ class _Window:
         if len(self._samples) > self.kept * _FIELDS:
             del self._samples[:_FIELDS]
 
+    def precedes(self, total: Total) -> bool:
+        """Whether nothing of a number went back since the last sample."""
+        return self._samples[-2] <= total.value and self._samples[-1] <= total.times
+
     def counted(self) -> CountedSum:
         """What was added between the first and the last sample."""
         if len(self._samples) <= _FIELDS:
@@ -63,10 +72,15 @@ class _Window:
 class _Series:
     """One number's samples."""
 
-    __slots__ = ("windows",)
+    __slots__ = ("incarnation", "windows")
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.windows = (_Window(1, 7), _Window(60, 7), _Window(360, 25))
+
+    def goes_on_with(self, total: Total) -> bool:
+        """Whether a total is the same number, which only grows, some time later."""
+        return self.incarnation == total.incarnation and self.windows[0].precedes(total)
 
     def stats(self) -> BrokerStats:
         minute, hour, day = (window.counted() for window in self.windows)
@@ -88,9 +102,10 @@ class Samples:
         looked_at: dict[Key, _Series] = {}
         for number, total in enumerate(totals, 1):
             series = self._series.get(total.key)
-            is_new = series is None
-            if series is None and len(looked_at) < MAX_SERIES:
-                series = _Series()
+            has_place = series is not None or len(looked_at) < MAX_SERIES
+            is_new = series is None or not series.goes_on_with(total)
+            if is_new and has_place:
+                series = _Series(total.incarnation)
             if series is not None:
                 looked_at[total.key] = series
                 for window in series.windows:
@@ -101,12 +116,20 @@ class Samples:
         self._series = looked_at
         self._looks += 1
 
-    def stats(self, key: Key) -> BrokerStats | None:
+    def will_follow(self, key: Key) -> bool:
+        """Whether a number that is there when they are looked at next is followed from then on, as far as is known."""
+        return key in self._series or len(self._series) < MAX_SERIES
+
+    def stats(self, key: Key, incarnation: int = 0) -> BrokerStats | None:
         """What was counted; None if that is not followed."""
-        series = self._series.get(key)
+        series = self._find(key, incarnation)
         return None if series is None else series.stats()
 
-    def per_second(self, key: Key) -> float:
-        """How much was added a second in the last minute."""
-        series = self._series.get(key)
+    def per_second(self, key: Key, incarnation: int = 0) -> float:
+        """How much was added a second in the last minute; 0 if that is not followed."""
+        series = self._find(key, incarnation)
         return 0.0 if series is None else series.windows[0].counted().tps
+
+    def _find(self, key: Key, incarnation: int) -> _Series | None:
+        series = self._series.get(key)
+        return series if series is not None and series.incarnation == incarnation else None

@@ -14,6 +14,7 @@ from dledger_broker.features.statistics.samples import PERIOD_S, Samples, Total
 from dledger_broker.kernel import deliveries
 from dledger_broker.kernel.deliveries import Deliveries, TopicSizes
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.consumers import decode_consume_stats
 from dledger_remoting.fastjson import to_standard_json
 from dledger_remoting.statistics import decode_topic_stats
@@ -60,6 +61,22 @@ def test_what_is_gone_is_forgotten_and_there_is_a_limit(monkeypatch: pytest.Monk
     assert [counted.stats(("A", name)) is not None for name in ("a", "b", "c")] == [False, True, True]
 
 
+def test_a_number_that_begins_anew_is_counted_from_there() -> None:
+    """1,000,000 messages, then 10 of a new topic of that name: that is not -999,990, nor 2,000,000 a million more."""
+    counted = Samples()
+    key = ("TOPIC_PUT_NUMS", "T1")
+    totals = (Total(key, 1_000_000, 9, 1), Total(key, 10, 10, 2), Total(key, 2_000_000, 20, 3), Total(key, 5, 1, 3))
+    for look, total in enumerate(totals):
+        take(counted, look * 20_000, [total])
+        assert counted.per_second(key, total.incarnation) == 0
+        take(counted, look * 20_000 + 10_000, [Total(key, total.value + 20, total.times + 1, total.incarnation)])
+        stats = counted.stats(key, total.incarnation)
+        assert stats is not None
+        assert (stats.stats_minute.sum, stats.stats_minute.tps, stats.stats_hour.sum) == (20, 2.0, 0)
+        assert counted.stats(key, total.incarnation + 1) is None
+        assert counted.per_second(key, total.incarnation + 1) == 0
+
+
 def test_pairs_of_groups_and_topics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "MAX_PAIRS", 1)
     counted = Deliveries()
@@ -92,11 +109,139 @@ def test_bytes_of_a_turn_with_several_topics_are_counted_each_with_its_own(broke
     assert sum(size for size, _ in sizes.values()) == broker.counters.bytes_in
 
 
+def asked(client: FakeClient, name: str, key: str) -> RemotingCommand:
+    return client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+
+
 def told(client: FakeClient, name: str, key: str) -> dict[str, Any]:
-    answer = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+    answer = asked(client, name, key)
     assert answer.code == ResponseCode.SUCCESS
     minute: dict[str, Any] = json_body(answer)["statsMinute"]
     return minute
+
+
+def make_group(broker: ServedBroker, name: str) -> None:
+    broker.groups.ensure_group(SubscriptionGroupConfig(name), lambda error: None)
+    broker.settle()
+
+
+def send_and_pull(client: FakeClient, messages: int, group: str = "CG") -> None:
+    for _ in range(messages):
+        client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    pulled = client.call_from_disk(RequestCode.PULL_MESSAGE, pull_ext("T1", 0, consumerGroup=group))
+    assert pulled.code == ResponseCode.SUCCESS
+
+
+OF_A_TOPIC = {"TOPIC_PUT_NUMS": "T1", "TOPIC_PUT_SIZE": "T1", "GROUP_GET_NUMS": "T1@CG", "GROUP_GET_SIZE": "T1@CG"}
+
+
+@pytest.mark.parametrize("messages", [2, 40], ids=["fewer than before", "more than before"])
+def test_a_topic_that_is_made_again_between_two_looks_is_counted_from_its_beginning(
+    broker: ServedBroker, messages: int
+) -> None:
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    make_group(broker, "CG")
+    statistics.start()
+    for _ in range(2):
+        broker.advance(PERIOD_S)
+        send_and_pull(client, 10)
+    broker.advance(PERIOD_S)
+    assert told(client, "TOPIC_PUT_NUMS", "T1")["sum"] == 10
+    broker.memory.delete_topic("T1")
+    broker.memory.create_topic("T1")
+    assert asked(client, "TOPIC_PUT_NUMS", "T1").code == ResponseCode.SYSTEM_ERROR
+    send_and_pull(client, messages)
+    for _ in range(2):
+        for name, key in OF_A_TOPIC.items():
+            assert (told(client, name, key)["sum"], told(client, name, key)["tps"]) == (0, 0.0), name
+        ranges = client.call_from_disk(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})
+        assert decode_topic_stats(ranges.body)[1] == 0.0
+        progress = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
+        assert b'{"consumeTps":0.0,' in progress.body
+        broker.advance(PERIOD_S)
+    send_and_pull(client, 1)
+    broker.advance(PERIOD_S)
+    assert told(client, "TOPIC_PUT_NUMS", "T1")["sum"] == 1
+    statistics.stop()
+
+
+def test_a_snapshot_with_the_same_topic_leaves_its_numbers(broker: ServedBroker) -> None:
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    statistics.start()
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    broker.advance(PERIOD_S)
+    for _ in range(3):
+        client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    broker.memory.node.snapshot()
+    broker.memory.node.restore()
+    broker.advance(PERIOD_S)
+    assert told(client, "TOPIC_PUT_NUMS", "T1")["sum"] == 3
+    statistics.stop()
+
+
+def test_what_is_deleted_has_no_numbers_from_then_on(broker: ServedBroker) -> None:
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    for group in ("CG", "OTHER"):
+        make_group(broker, group)
+        send_and_pull(client, 1, group)
+    statistics.start()
+    assert told(client, "GROUP_GET_NUMS", "T1@CG")["sum"] == 0
+    broker.groups.delete_group("CG", lambda _: None)
+    broker.settle()
+    assert asked(client, "GROUP_GET_NUMS", "T1@CG").code == ResponseCode.SYSTEM_ERROR
+    assert asked(client, "GROUP_GET_NUMS", "T1@OTHER").code == ResponseCode.SUCCESS
+    broker.memory.delete_topic("T1")
+    for name, key in (OF_A_TOPIC | {"GROUP_GET_NUMS": "T1@OTHER"}).items():
+        assert asked(client, name, key).code == ResponseCode.SYSTEM_ERROR, name
+    statistics.stop()
+
+
+def test_a_deleted_group_makes_room_for_another_one(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "MAX_PAIRS", 1)
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    statistics.start()
+    for group in ("first", "second"):
+        make_group(broker, group)
+        send_and_pull(client, 1, group)
+        broker.counters.sent_back.count(group, "T1", 1, 1)
+    for name in ("GROUP_GET_NUMS", "SNDBCK_PUT_NUMS"):
+        assert told(client, name, "T1@first")["sum"] == 0
+        assert asked(client, name, "T1@second").code == ResponseCode.SYSTEM_ERROR
+    broker.groups.delete_group("first", lambda _: None)
+    broker.advance(PERIOD_S)
+    send_and_pull(client, 1, "second")
+    broker.counters.sent_back.count("second", "T1", 1, 1)
+    for name in ("GROUP_GET_NUMS", "SNDBCK_PUT_NUMS"):
+        assert told(client, name, "T1@second")["sum"] == 0
+    statistics.stop()
+
+
+def test_groups_of_the_system_are_counted_although_nobody_makes_them(broker: ServedBroker) -> None:
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    statistics.start()
+    send_and_pull(client, 1, "CID_RMQ_SYS_ANY")
+    broker.advance(PERIOD_S)
+    send_and_pull(client, 1, "CID_RMQ_SYS_ANY")
+    broker.advance(PERIOD_S)
+    assert told(client, "GROUP_GET_NUMS", "T1@CID_RMQ_SYS_ANY")["sum"] > 0
+    statistics.stop()
+
+
+def test_what_is_not_followed_for_want_of_room_is_told_not_to_exist(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 0 would say that nothing comes."""
+    client, statistics = broker.client(), broker.service.parts[Statistics]
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T1", 0), b"x")
+    monkeypatch.setattr(samples, "MAX_SERIES", 3)
+    statistics.start()
+    client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T2", 0), b"x")
+    for _ in range(2):
+        assert told(client, "TOPIC_PUT_NUMS", "T1")["sum"] == 0
+        for name, key in (("TOPIC_PUT_NUMS", "T2"), ("TOPIC_PUT_SIZE", "T2")):
+            assert asked(client, name, key).code == ResponseCode.SYSTEM_ERROR, name
+        broker.advance(PERIOD_S)
+    statistics.stop()
 
 
 def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broker: ServedBroker) -> None:
@@ -150,6 +295,17 @@ def test_topics_that_come_during_a_look_do_not_end_it(broker: ServedBroker) -> N
     assert [next(totals).key[0] for _ in range(3)][-1] == "TOPIC_PUT_NUMS"
     client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T3", 0), b"x")
     assert [total.key for total in totals] == [("TOPIC_PUT_SIZE", "T1"), ("TOPIC_PUT_SIZE", "T3")]
+
+
+def test_topics_that_go_during_a_look_count_for_nothing(broker: ServedBroker) -> None:
+    """Queues of a topic that is gone have no offset: -1 each."""
+    client = broker.client()
+    for topic in ("T1", "T3"):
+        client.call(RequestCode.SEND_MESSAGE_V2, send_ext(topic, 0), b"x")
+    totals = broker.service.parts[Statistics]._counting._totals()
+    assert [next(totals).key for _ in range(3)][-1] == ("TOPIC_PUT_NUMS", "T1")
+    broker.memory.delete_topic("T3")
+    assert [total.key for total in totals] == [("TOPIC_PUT_SIZE", "T1")]
 
 
 def test_all_groups_are_told_with_what_they_have_not_consumed(broker: ServedBroker) -> None:
