@@ -293,7 +293,8 @@ class Admin:
     async def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
         """How far a group is in the queues of a topic, or of all topics that its members subscribe to.
 
-        Without members, of those in which it has committed. Its retry topic is among them. One request to each leader.
+        Without members, of those in which it has committed. Its retry topics are among them. Of a topic that its
+        members have given up brokers tell nothing. One request to each leader.
         """
         header = encode_ext(ConsumeStatsHeader(consumer_group=group, topic=topic))
         return progress_of(

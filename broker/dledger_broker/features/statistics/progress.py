@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from dledger.environment import Environment, slept
 from dledger_broker.clients.gossip import Gossip
@@ -23,6 +25,7 @@ from dledger_remoting.consumers import (
     encode_groups_consume_stats,
 )
 from dledger_remoting.headers import ConsumeStatsHeader, GroupsConsumeStatsHeader, decode_ext
+from dledger_remoting.pop import Retry, pop_retry_topic
 from dledger_remoting.topics import MessageQueue, retry_topic
 
 
@@ -64,10 +67,9 @@ class GroupProgress:
 
     async def _tell_one(self, request: Request, header: ConsumeStatsHeader) -> None:
         group = header.consumer_group
-        names = [header.topic] if header.topic else self._topics_of(group)
         found: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
-        for name in names:
+        for name in self._topics_of(group, header.topic):
             topic = self._machine.state.topics.get(name)
             if topic is not None:
                 progress = await self._in_topic(group, topic)
@@ -90,19 +92,29 @@ class GroupProgress:
         state = self._machine.state
         groups = state.table(GROUPS).by_name
         told: dict[str, list[TopicProgress]] = {}
-        for group, name in sorted(state.table(OFFSETS).pairs()):
-            topic = state.topics.get(name)
-            if topic is None or group not in groups or (ordered_only and not topic.config.order):
+        for group, pairs in groupby(sorted(state.table(OFFSETS).pairs()), key=itemgetter(0)):
+            if group not in groups:
                 continue
-            told.setdefault(group, []).append(await self._in_topic(group, topic))
+            for name in _still_read(group, [name for _, name in pairs], self._subscribed_by(group)):
+                topic = state.topics.get(name)
+                if topic is not None and (topic.config.order or not ordered_only):
+                    told.setdefault(group, []).append(await self._in_topic(group, topic))
         self._requests.respond(request, encode_groups_consume_stats(told, self._address))
 
-    def _topics_of(self, group: str) -> Iterable[str]:
-        """Where a group has offsets or is subscribed; what its members gave up while they were there counts no more."""
-        state, merged = self._machine.state, self._gossip.merged
-        subscribed = {entry.topic for member in merged.consumers(group) for entry in member.subscription_data_set}
-        committed = {topic for name, topic in state.table(OFFSETS).pairs() if name == group}
-        return sorted((subscribed or committed) | {retry_topic(group)})
+    def _topics_of(self, group: str, asked: str | None) -> Iterable[str]:
+        """The topic that is asked for, or all on which a group has offsets or that it subscribes to; without those that
+        its members have given up.
+        """
+        subscribed = self._subscribed_by(group)
+        if asked:
+            return _still_read(group, [asked], subscribed)
+        committed = [topic for name, topic in self._machine.state.table(OFFSETS).pairs() if name == group]
+        return sorted({*_still_read(group, committed, subscribed), *subscribed, retry_topic(group)})
+
+    def _subscribed_by(self, group: str) -> Collection[str]:
+        """What the members of a group subscribe to."""
+        members = self._gossip.merged.consumers(group)
+        return {entry.topic for member in members for entry in member.subscription_data_set}
 
     async def _in_topic(self, group: str, topic: TopicState) -> TopicProgress:
         name = topic.config.topic_name
@@ -122,3 +134,14 @@ class GroupProgress:
         first, end = queue.min_offset, queue.max_offset
         stored_ms = max(0, await self._machine.lookup.store_time_at(queue, (offset or 0) - 1))
         return QueueProgress(end, offset or 0, offset or 0, stored_ms, first, offset is not None)
+
+
+def _still_read(group: str, topics: Sequence[str], subscribed: Collection[str]) -> Sequence[str]:
+    """Those of some topics that a group reads. One that its members have given up while they are there would be behind
+    for ever; retry topics are read with the topics that they are of, and without members everything is.
+    """
+    if not subscribed:
+        return topics
+    retries = {pop_retry_topic(group, topic, form) for topic in subscribed for form in (Retry.V1, Retry.V2)}
+    read = {*subscribed, *retries, retry_topic(group)}
+    return [topic for topic in topics if topic in read]

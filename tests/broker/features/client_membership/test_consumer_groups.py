@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served_broker import CLIENT_HOST, FakeClient, MakeBroker, ServedBroker, json_body, pull_ext
@@ -16,6 +18,7 @@ from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.consumers import decode_consume_stats
+from dledger_remoting.fastjson import to_standard_json
 from dledger_remoting.frame import Frame
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
@@ -116,7 +119,37 @@ def test_progress_of_members_is_that_of_what_they_subscribe_to(grouped: ServedBr
     progress = decode_consume_stats(client.call_from_disk(RequestCode.GET_CONSUME_STATS, GROUP).body)
     assert {queue.topic for queue in progress} == {"T2", "%RETRY%CG"}
     asked = decode_consume_stats(client.call_from_disk(RequestCode.GET_CONSUME_STATS, {**GROUP, "topic": "T1"}).body)
-    assert {queue.topic for queue in asked} == {"T1"}
+    assert asked == {}
+
+
+def topics_of_all_groups(client: FakeClient) -> dict[str, list[str]]:
+    """What 317 says: the topics of each group."""
+    body = client.call_from_disk(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body
+    groups = json.loads(to_standard_json(body))["consumeStatsList"]
+    return {group: [topic_of(one) for one in progress] for each in groups for group, progress in each.items()}
+
+
+def topic_of(progress: dict[str, Any]) -> str:
+    """Keys of standard JSON are texts, in which RocketMQ's objects are JSON."""
+    (topic,) = {json.loads(queue)["topic"] for queue in progress["offsetTable"]}
+    return str(topic)
+
+
+def test_progress_of_all_groups_leaves_out_what_members_have_given_up(grouped: ServedBroker) -> None:
+    """As RocketMQ has it: a dashboard's sum of what is behind would grow for ever."""
+    client = grouped.client()
+    retries = ["%RETRY%CG", "%RETRY%CG+T2", "%RETRY%CG_T2"]
+    for topic in ("%RETRY%CG+T1", *retries):
+        grouped.memory.create_topic(topic)
+    for topic in ("T1", "T2", "%RETRY%CG+T1", *retries):
+        commit(client, topic, 0, 0)
+    assert topics_of_all_groups(client) == {"CG": ["%RETRY%CG", "%RETRY%CG+T1", *retries[1:], "T1", "T2"]}
+    join(client, "a", SubscriptionData("T2"))
+    assert topics_of_all_groups(client) == {"CG": [*retries, "T2"]}
+    progress = decode_consume_stats(client.call_from_disk(RequestCode.GET_CONSUME_STATS, GROUP).body)
+    assert {queue.topic for queue in progress} == {"T2", *retries}
+    grouped.service.gossip.local.unregister("a", None, "CG")
+    assert "T1" in topics_of_all_groups(client)["CG"]
 
 
 def test_readers_of_queues_are_those_that_pulled_last(grouped: ServedBroker) -> None:
