@@ -4,8 +4,8 @@ The route of a topic with write aliases lists, beside the group, one broker for 
 whose leader is gone finds there a live node, inside its own retries: that passes a send on, and waits for an election.
 
 Tools and consumers find these brokers in routes, too. What belongs to a queue's own broker is refused there, and what
-is added up over all brokers of a route is empty, so that nothing counts twice (`ANSWERS`). Everything else is the
-node's.
+is added up over all brokers of a route is empty, or not there, so that nothing counts twice (`answer_of`). Everything
+else is the node's, counts of what this node alone has done among it: these are right when they are added up.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Final
 
 import msgspec
 
+from dledger_broker.features.statistics.counting import TOPIC_PUT_NUMS
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import encode_binary_header, encode_json_header
 from dledger_remoting.consumers import encode_consume_stats, encode_groups_consume_stats
-from dledger_remoting.errors import QueryNotFound, RemotingError, TopicNotExist
+from dledger_remoting.errors import QueryNotFound, RemotingError, ServerError, TopicNotExist
 from dledger_remoting.frame import SerializeType
 from dledger_remoting.headers_send import WRITE_ALIAS_FIELD
 from dledger_remoting.resets import encode_reset
@@ -40,6 +41,7 @@ def _answer(body: bytes, request: Request) -> None:
 
 _NO_QUEUES: Final = TopicNotExist("a write alias has no queues to read: pull from the broker group")
 _NO_MESSAGES: Final = QueryNotFound("a write alias holds no messages: ask the broker group")
+_NO_COUNTS: Final = ServerError("a write alias counts nothing of what a topic is sent: ask the broker group")
 
 ANSWERS: Final[Mapping[int, Callable[[Request], None]]] = {
     RequestCode.PULL_MESSAGE: partial(_refuse, _NO_QUEUES),
@@ -52,6 +54,16 @@ ANSWERS: Final[Mapping[int, Callable[[Request], None]]] = {
     RequestCode.GET_BROKER_CONSUME_STATS: partial(_answer, encode_groups_consume_stats({}, "")),
 }
 """How an alias port answers these codes by itself."""
+
+
+def answer_of(request: Request) -> Callable[[Request], None] | None:
+    """How an alias port answers a request by itself; None if as the node's own port does.
+
+    What a topic was sent is known to every node of a group: each would tell all of it.
+    """
+    if request.code == RequestCode.VIEW_BROKER_STATS_DATA and request.ext.get("statsName") == TOPIC_PUT_NUMS:
+        return partial(_refuse, _NO_COUNTS)
+    return ANSWERS.get(request.code)
 
 
 def mark_send(request: Request, number: int) -> None:

@@ -12,7 +12,7 @@ from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
-from dledger_broker.frontend.alias_port import ANSWERS, SENDS, mark_send
+from dledger_broker.frontend.alias_port import SENDS, answer_of, mark_send
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.refused_codes import refusal_of
 from dledger_broker.kernel.access import Access, AccessRefused
@@ -193,7 +193,7 @@ class Dispatcher:
         request = self._general(origin, frame, received)
         if request is None:
             return
-        answer = ANSWERS.get(request.code)
+        answer = answer_of(request)
         if answer is not None:
             answer(request)
             return

@@ -8,7 +8,7 @@ from dledger_broker.frontend.alias_port import ANSWERS
 from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.record import iter_records
-from dledger_remoting.topics import TopicConfig
+from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.features.assignments.assignment_calls import join, queues
 from tests.broker.features.delay.test_recalls import DELAYED, pending, recall
 from tests.broker.features.pulling.test_property_filters import check as check_filter
@@ -70,9 +70,43 @@ def test_it_has_nothing_of_what_is_added_up_over_a_routes_brokers(broker: Served
     assert decode_body(dict[str, object], answer.body) == EMPTY[code]
 
 
+COUNTS = {
+    "TOPIC_PUT_NUMS": (False, "T1"),
+    "TOPIC_PUT_SIZE": (True, "T1"),
+    "GROUP_GET_NUMS": (True, "T1@CG"),
+    "GROUP_GET_SIZE": (True, "T1@CG"),
+    "SNDBCK_PUT_NUMS": (True, "T1@CG"),
+    "BROKER_PUT_NUMS": (True, "DefaultCluster"),
+    "BROKER_GET_NUMS": (True, "DefaultCluster"),
+}
+"""Whether a count is of what one node alone has done, and the key under which it is asked for."""
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_topics_messages_are_counted_once_over_a_routes_brokers(broker: ServedBroker, name: str) -> None:
+    """mqadmin and dashboards add up what all of them tell; what a node alone has done is in no other one's count."""
+    of_the_node, key = COUNTS[name]
+    broker.memory.create_topic("T1")
+    broker.groups.ensure_group(SubscriptionGroupConfig("CG"), lambda error: None)
+    broker.client().send_message("T1")
+    broker.counters.count_delivery("CG", "T1", 1, 100)
+    broker.counters.sent_back.count("CG", "T1", 1, 100)
+    ext = {"statsName": name, "statsKey": key}
+    own = broker.client("client/own").call(RequestCode.VIEW_BROKER_STATS_DATA, ext)
+    alias = at_alias(broker, 1).call(RequestCode.VIEW_BROKER_STATS_DATA, ext)
+    assert own.code == ResponseCode.SUCCESS
+    if of_the_node:
+        assert (alias.code, alias.body) == (own.code, own.body)
+    else:
+        assert alias.code == ResponseCode.SYSTEM_ERROR
+        assert "ask the broker group" in (alias.remark or "")
+
+
 @pytest.mark.parametrize(
     ("code", "ext"),
     [
+        (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "A", "statsKey": "B"}),
+        (RequestCode.VIEW_BROKER_STATS_DATA, {}),
         (RequestCode.GET_TOPIC_CONFIG, {"topic": "T1"}),
         (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T1"}),
         (RequestCode.CHECK_CLIENT_CONFIG, {}),
