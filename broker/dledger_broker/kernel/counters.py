@@ -162,6 +162,13 @@ class BrokerCounters:
     put_times: PutTimes = field(default_factory=PutTimes)
     longest_read_ms: float = 0.0
 
+    def count_sends(self, messages: int, seconds: float) -> None:
+        """Sends are stored, of so many messages in all; they took so long. Whatever kind they are counts: of delayed
+        messages and halves, too, the total and the times say the same.
+        """
+        self.messages_in += messages
+        self.put_times.took(seconds, messages)
+
     def count_delivery(self, group: str, topic: str, messages: int, size: int) -> None:
         """A consumer group has got messages of a topic, `size` bytes in all."""
         self.messages_out += messages

@@ -473,8 +473,7 @@ class SendRequests(Part):
 
     def _on_applied(self, messages: int, deadline: float) -> None:
         """A unit was answered."""
-        self._counters.messages_in += messages
-        self._counters.put_times.took(self._on_their_way.waited_s(deadline), messages)
+        self._counters.count_sends(messages, self._on_their_way.waited_s(deadline))
         self._on_their_way.let_go()
         self.flush_later()
         self._idempotent.applied()

@@ -108,7 +108,7 @@ class HalfUnits:
         """A unit is applied or lost, whatever its senders were told meanwhile."""
         self._proposed.opening -= unit.requests
         if isinstance(outcome, Stored):
-            self._counters.messages_in += unit.requests
+            self._counters.count_sends(unit.requests, self._on_their_way.waited_s(unit.deadline))
             places = cast(Sequence[Place], outcome.places)  # the topic was there in the turn that staged them
             unit.stored(places, self._id_prefix)
         else:

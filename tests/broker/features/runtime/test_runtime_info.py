@@ -24,6 +24,8 @@ from dledger_broker.features.runtime.earliest import PIECE_BYTES
 from dledger_broker.features.runtime.throughput import PERIOD_S
 from dledger_broker.kernel.put_times import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
 from dledger_remoting.bodies import KVTable, decode_body
+from tests.broker.features.delay.test_recalls import DELAYED
+from tests.broker.features.transactions.test_half_requests import HALF, founded
 
 ROOT: Final = Path(__file__).parents[4]
 NOT_TOLD: Final = {"scheduleMessageOffset_3"}
@@ -122,6 +124,26 @@ def test_sends_are_counted_with_their_sizes_and_how_long_they_took(broker: Serve
     table = told(client)
     assert (table["putMessageTimesTotal"], sum(broker.counters.put_times.counts)) == ("4", 4)
     assert float(table["putMessageAverageSize"]) == int(table["putMessageSizeTotal"]) / 4
+
+
+@pytest.mark.parametrize("properties", [{}, {"i": DELAYED}, {"i": HALF, "f": "4"}], ids=["ordinary", "delayed", "half"])
+def test_sends_of_every_kind_count_in_how_long_they_took(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+) -> None:
+    broker = founded(make_broker())
+    node, client = broker.memory.node, broker.client()
+    assert client.call(310, send_ext("T1", **properties), b"x").code == 0
+    majority_has_it = node.commit
+    monkeypatch.setattr(node, "commit", lambda: None)
+    sent = client.send(310, send_ext("T1", **properties), b"x")
+    broker.advance(0.5)
+    assert not client.has_answer(sent)
+    majority_has_it()
+    broker.settle()
+    assert client.answered(sent).code == 0
+    table, times = told(client), broker.counters.put_times
+    assert (table["putMessageTimesTotal"], sum(times.counts)) == ("2", 2)
+    assert times.longest_ms == pytest.approx(500, abs=5)
 
 
 def test_disks_are_told_as_rocketmq_does(broker: ServedBroker) -> None:
