@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dledger.errors import LogError
 from dledger_broker.features.groups.table import GROUPS, DeleteGroup, PutGroup
 from dledger_broker.kernel.contexts import Done
@@ -34,9 +36,14 @@ class GroupProposals:
 
     def put_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
         """Create or replace a consumer group, after a change of it that is in flight."""
-        name = config.group_name
-        if not self._changes.wait(name, lambda _: self.put_group(config, done)):
-            self._changes.propose(name, PutGroup(config), done)
+        self.change_group(config.group_name, lambda _: config, done)
+
+    def change_group(
+        self, name: str, make: Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig], done: Done
+    ) -> None:
+        """As `put_group`, of what `make` makes of the configuration that stands by then; it raises nothing."""
+        if not self._changes.wait(name, lambda _: self.change_group(name, make, done)):
+            self._changes.propose(name, PutGroup(make(self._groups.get(name))), done)
 
     def ensure_group(self, config: SubscriptionGroupConfig, done: Done) -> None:
         """Create a consumer group unless it exists; a second caller gets the outcome of the first."""

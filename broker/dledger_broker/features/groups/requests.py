@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -12,9 +13,12 @@ from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import (
     MAX_QUEUES,
+    Asked,
+    changed_attributes,
     check_attributes,
     data_version,
     outcome_of_all,
+    signed_changes,
 )
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
@@ -104,8 +108,7 @@ class GroupRequests(Part):
 
     def put_group(self, request: Request) -> None:
         """200: create or change a consumer group."""
-        config = self._checked(decode_body(SubscriptionGroupConfig, request.body))
-        self._put([config], request)
+        self._put([self._checked(decode_body(SubscriptionGroupConfig, request.body))], request)
 
     def put_groups(self, request: Request) -> None:
         """225: create or change several groups, none if one is refused; of one that is named twice the last form
@@ -116,44 +119,51 @@ class GroupRequests(Part):
             raise InvalidParameter("groupConfigList is empty: name at least one group")
         self._put(list({one.group_name: self._checked(one) for one in configs}.values()), request)
 
-    def _put(self, configs: Sequence[SubscriptionGroupConfig], request: Request) -> None:
+    def _put(self, asked: Sequence[Asked[SubscriptionGroupConfig]], request: Request) -> None:
         """Store groups and make the retry topics that are missing: consumers ask for their routes when they start.
 
         One that is told that there is none asks again 30 s later, and gets nothing by then that was sent back to it. A
         heartbeat makes the topic as well, and may be first.
         """
+        configs = [one.config for one in asked]
         made = [retry_topic_config(config) for config in configs if not is_system_group(config.group_name)]
         made = [topic for topic in made if self._is_missing(topic.topic_name)]
         done = self._finish(request, [topic.topic_name for topic in made])
+        refusals: list[InvalidParameter] = []
         outcomes: list[LogError | None] = []
 
         def one_done(error: LogError | None) -> None:
             outcomes.append(error)
             if len(outcomes) == len(configs) + len(made):
-                done(outcome_of_all(outcomes))
+                done(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
 
-        for config in configs:
-            self.proposals.put_group(config, one_done)
+        for one in asked:
+            self.proposals.change_group(one.config.group_name, partial(one.applied_to, refusals), one_done)
         for topic in made:
             self._machine.proposals.ensure_topic(topic, one_done)
 
     def _is_missing(self, topic: str) -> bool:
         return topic not in self._machine.state.topics or self._machine.proposals.topic_deleting(topic)
 
-    def _checked(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """The settings as they are stored. Raises `RemotingError` for what is refused."""
+    def _checked(self, config: SubscriptionGroupConfig) -> Asked[SubscriptionGroupConfig]:
+        """What a request asks of a group. Raises `RemotingError` for what is refused.
+
+        Attributes that it does not name stay, as RocketMQ's do.
+        """
         validate_group(config.group_name)
         if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
             raise InvalidParameter(f"retryQueueNums {config.retry_queue_nums} is outside 0..{MAX_QUEUES}")
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
-        check_attributes(config.attributes)
+        changes = signed_changes(config.attributes)
+        known = self._machine.state.table(GROUPS).by_name.get(config.group_name)
+        check_attributes(changed_attributes({} if known is None else known.attributes, changes))
         policy = config.group_retry_policy
         if not isinstance(policy, GroupRetryPolicy) or policy.is_default:
             config = msgspec.structs.replace(config, group_retry_policy=msgspec.UNSET)
         for check in self.checks:
             check(config)
-        return config
+        return Asked(msgspec.structs.replace(config, attributes={}), changes)
 
     def delete_group(self, request: Request) -> None:
         """207: delete a consumer group, there or not, with its offsets if asked."""

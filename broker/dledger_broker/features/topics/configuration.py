@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from dledger.errors import LogError, OutcomeUnknownError
 from dledger_broker.kernel.topics import TopicTable
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.registration import DataVersion
-from dledger_remoting.topics import MAX_PERM, TopicConfig, is_system_topic, validate_topic
+from dledger_remoting.topics import MAX_PERM, SubscriptionGroupConfig, TopicConfig, is_system_topic, validate_topic
+
+Configured = TypeVar("Configured", TopicConfig, SubscriptionGroupConfig)
 
 MAX_QUEUES: Final = 65_536
 """Queues of one topic."""
@@ -19,6 +24,9 @@ MAX_ATTRIBUTES_BYTES: Final = 4_096
 
 ONLY_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
 """Attributes by which RocketMQ stores a topic's messages in another way, and their value for the way of this broker."""
+
+AttributeChanges: TypeAlias = Sequence[tuple[str, str | None]]
+"""Names of attributes with the value that each is set to, None where it is taken off."""
 
 MAX_CHANGES_CHARS: Final = 8 * MAX_ATTRIBUTES_BYTES
 """A text of changes: enough to remove all attributes and add as many."""
@@ -80,15 +88,44 @@ def attribute_changes(text: str) -> list[tuple[str, str | None]]:
     return changes
 
 
-def without_signs(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes of a topic in a list, where tools write `+key` for what they set and `-key` for what they take off."""
-    return {name.removeprefix("+"): value for name, value in attributes.items() if not name.startswith("-")}
+def signed_changes(attributes: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Changes as bodies of requests hold them: tools write `+key` for what they set and `-key` for what they take off.
+
+    A key without a sign is set: so RocketMQ's tools do not write it, but whoever copies a configuration does. Raises
+    `InvalidParameter` for a sign without a key, and for a key that is named twice.
+    """
+    changes: dict[str, str | None] = {}
+    for signed, value in attributes.items():
+        name = signed[1:] if signed[:1] in ("+", "-") else signed
+        if not name or name in changes:
+            what = "names no key" if not name else f"names the key {name[:32]!r} twice"
+            raise InvalidParameter(f"attributes: {signed[:33]!r} {what}")
+        changes[name] = None if signed.startswith("-") else value
+    return list(changes.items())
 
 
-def changed_attributes(known: dict[str, str], changes: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+def changed_attributes(known: dict[str, str], changes: AttributeChanges) -> dict[str, str]:
     """Attributes after changes."""
     attributes = known | dict(changes)
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Configured]):
+    """What a request asks of one topic or group: its settings without attributes, and the changes of those."""
+
+    config: Configured
+    changes: AttributeChanges
+
+    def applied_to(self, refusals: list[InvalidParameter], known: Configured | None) -> Configured:
+        """What stands after it. Where a change that was ahead leaves too little room, nothing changes: a refusal."""
+        attributes = changed_attributes({} if known is None else known.attributes, self.changes)
+        try:
+            check_attributes(attributes)
+        except InvalidParameter as refusal:
+            refusals.append(refusal)
+            return known or self.config
+        return msgspec.structs.replace(self.config, attributes=attributes)
 
 
 def outcome_of_all(outcomes: Sequence[LogError | None]) -> LogError | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from dledger.errors import LogError
 from dledger_broker.features.topics.configuration import (
+    Asked,
+    AttributeChanges,
     attribute_changes,
     changed_attributes,
     check_attributes,
@@ -15,7 +18,7 @@ from dledger_broker.features.topics.configuration import (
     check_topic,
     data_version,
     outcome_of_all,
-    without_signs,
+    signed_changes,
 )
 from dledger_broker.features.topics.write_aliases import check_write_aliases
 from dledger_broker.kernel import rights
@@ -91,48 +94,44 @@ class TopicRequests(Part):
             header.topic_sys_flag or 0,
             bool(header.order),
         )
-        check_topic(config)
-        check_storage(dict(changes))
-        check_write_aliases(dict(changes))
-        known = self._machine.state.topics.get(header.topic)
-        check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
-
-        refusals: list[InvalidParameter] = []
-        done = self._finish_topics(request, [header.topic])
-
-        def make(known: TopicConfig | None) -> TopicConfig:
-            attributes = changed_attributes({} if known is None else known.attributes, changes)
-            try:
-                check_attributes(attributes)
-            except InvalidParameter as refusal:  # together with a change that was ahead of this one
-                refusals.append(refusal)
-                return known or config
-            return msgspec.structs.replace(config, attributes=attributes)
-
-        self._machine.proposals.change_topic(
-            header.topic, make, lambda error: done(refusals[0] if error is None and refusals else error)
-        )
+        self._put(request, [self._checked(config, changes)])
 
     def put_topics(self, request: Request) -> None:
-        """18: create or change several topics; of one that is named twice the last form counts."""
+        """18: create or change several topics, none if one is refused; of one that is named twice the last form counts.
+
+        Attributes that it does not name stay, as with 17.
+        """
         configs = decode_body(TopicConfigList, request.body).topic_config_list
         if not configs:
             raise InvalidParameter("topicConfigList is empty: name at least one topic")
-        configs = [msgspec.structs.replace(one, attributes=without_signs(one.attributes)) for one in configs]
-        for config in configs:
-            check_topic(config)
-            check_write_aliases(config.attributes)
-        configs = list({config.topic_name: config for config in configs}.values())
-        done = self._finish_topics(request, [config.topic_name for config in configs])
+        asked = [
+            self._checked(msgspec.structs.replace(config, attributes={}), signed_changes(config.attributes))
+            for config in configs
+        ]
+        self._put(request, list({one.config.topic_name: one for one in asked}.values()))
+
+    def _checked(self, config: TopicConfig, changes: AttributeChanges) -> Asked[TopicConfig]:
+        """What a request asks of a topic; `config` has no attributes. Raises `InvalidParameter` for what is refused."""
+        check_topic(config)
+        check_storage(dict(changes))
+        check_write_aliases(dict(changes))
+        known = self._machine.state.topics.get(config.topic_name)
+        check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
+        return Asked(config, changes)
+
+    def _put(self, request: Request, asked: Sequence[Asked[TopicConfig]]) -> None:
+        """Change each topic as it stands by then, and answer when all are done."""
+        done = self._finish_topics(request, [one.config.topic_name for one in asked])
+        refusals: list[InvalidParameter] = []
         outcomes: list[LogError | None] = []
 
         def one_done(error: LogError | None) -> None:
             outcomes.append(error)
-            if len(outcomes) == len(configs):
-                done(outcome_of_all(outcomes))
+            if len(outcomes) == len(asked):
+                done(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
 
-        for config in configs:
-            self._machine.proposals.put_topic(config, one_done)
+        for one in asked:
+            self._machine.proposals.change_topic(one.config.topic_name, partial(one.applied_to, refusals), one_done)
 
     def delete_topic(self, request: Request) -> None:
         """215: delete a topic with its queues and the offsets on it.

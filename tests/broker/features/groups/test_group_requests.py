@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from served_broker import FakeClient, ServedBroker, json_body
 
@@ -38,3 +39,26 @@ def test_a_bad_group_is_refused_with_a_text(client: FakeClient, body: bytes) -> 
     answer = client.call(200, {}, body)
     assert answer.code in {1, 29}
     assert answer.remark
+
+
+@pytest.mark.parametrize("code", [200, 225])
+def test_attributes_are_changed_by_their_signs_and_those_that_are_not_named_stay(client: FakeClient, code: int) -> None:
+    """`mqadmin updateSubGroup --attributes +k=v` writes the signs into the body."""
+
+    def put(attributes: dict[str, str]) -> int:
+        config: dict[str, object] = {"groupName": "CG", "attributes": attributes}
+        body = config if code == 200 else {"groupConfigList": [config]}
+        return client.call(code, {}, msgspec.json.encode(body)).code
+
+    def shown() -> object:
+        config = json_body(client.call(352, {"group": "CG"}))
+        assert isinstance(config, dict)
+        return config["attributes"]
+
+    assert put({"+a": "1", "+b": "2"}) == 0
+    assert shown() == {"a": "1", "b": "2"}
+    assert put({"-a": "", "+c": "3"}) == 0
+    assert put({}) == 0
+    assert shown() == {"b": "2", "c": "3"}
+    assert put({"+d": "x" * 4096}) == 29
+    assert put({"+d": "", "-d": ""}) == 29

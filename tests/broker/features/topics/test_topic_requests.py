@@ -6,6 +6,11 @@ import msgspec
 import pytest
 from served_broker import FakeClient, ServedBroker, json_body
 
+from dledger_broker.features.topics.configuration import Asked
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.topics import TopicConfig
+
 TOPIC = {
     "topic": "T2",
     "defaultTopic": "TBW102",
@@ -88,6 +93,46 @@ def test_attributes_may_say_how_topics_are_stored_here(broker: ServedBroker, cli
     configs = [{"topicName": "T3", "attributes": {"+queue.type": "SimpleCQ", "-cleanup.policy": ""}}]
     assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
     assert broker.memory.machine.state.topics["T3"].config.attributes == {"queue.type": "SimpleCQ"}
+
+
+def put_list(client: FakeClient, *configs: dict[str, object]) -> RemotingCommand:
+    return client.call(18, {}, msgspec.json.encode({"topicConfigList": configs}))
+
+
+def test_a_list_changes_the_attributes_that_it_names_and_keeps_the_others(client: FakeClient) -> None:
+    """A repeated send to a topic that is idempotent is stored once, whatever tool changed its queues since."""
+    assert client.call(17, {**TOPIC, "attributes": "+idempotent=true,+write.aliases=true,+a=b"}).code == 0
+    assert put_list(client, {"topicName": "T2", "attributes": {"+c": "d", "-a": ""}}, {"topicName": "T3"}).code == 0
+    config = client.broker.memory.machine.state.topics["T2"].config
+    assert config.attributes == {"idempotent": "true", "write.aliases": "true", "c": "d"}
+    assert (config.write_queue_nums, config.order) == (16, False)
+    assert put_list(client, {"topicName": "T2"}).code == 0
+    assert client.broker.memory.machine.state.topics["T2"].config == config
+
+
+def test_attributes_do_not_grow_from_list_to_list_and_nothing_of_such_a_list_is_taken(client: FakeClient) -> None:
+    assert put_list(client, {"topicName": "T2", "attributes": {"+a": "x" * 4000}}).code == 0
+    answer = put_list(client, {"topicName": "T3"}, {"topicName": "T2", "perm": 4, "attributes": {"+b": "x" * 4000}})
+    assert (answer.code, "the limit is 4096" in (answer.remark or "")) == (29, True)
+    assert "T3" not in client.broker.memory.machine.state.topics
+    assert client.broker.memory.machine.state.topics["T2"].config.perm == 6
+    assert put_list(client, {"topicName": "T2", "attributes": {"-a": "", "+b": "x" * 4000}}).code == 0
+
+
+def test_what_no_longer_fits_when_its_turn_comes_is_refused_and_changes_nothing() -> None:
+    refusals: list[InvalidParameter] = []
+    asked = Asked(TopicConfig("T2", perm=4), [("b", "x" * 4000)])
+    known = TopicConfig("T2", attributes={"a": "x" * 4000})
+    assert asked.applied_to(refusals, known) == known
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize(("attributes", "text"), [({"+": "x"}, "no key"), ({"+a": "1", "-a": ""}, "'a' twice")])
+def test_attributes_of_a_list_that_make_no_sense_are_refused(
+    client: FakeClient, attributes: dict[str, str], text: str
+) -> None:
+    answer = put_list(client, {"topicName": "T2", "attributes": attributes})
+    assert (answer.code, text in (answer.remark or "")) == (29, True)
 
 
 def test_of_a_topic_that_a_list_names_twice_the_last_form_counts(broker: ServedBroker, client: FakeClient) -> None:
