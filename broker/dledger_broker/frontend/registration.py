@@ -5,6 +5,9 @@ the whole table goes out when the connection is made, when this node becomes or 
 change; a name server of ours gets only what has changed of them (20005). In between a comparison of data versions (322)
 every few seconds shows that the node lives and whether the name server lost its table. Only a ready leader registers
 id 0; the state version is the term, so that an older leader loses.
+
+A name server may *refuse* a registration, because a limit of it is full, or access control says so. The connection
+stays then, and what the node registered before: name servers take a node out of their routes when its connection ends.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -26,6 +29,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.configuration import data_version
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.features.topics.write_aliases import AliasedTopics
+from dledger_broker.frontend.identity import Identity, OwnAlias
 from dledger_broker.frontend.name_server import NameServerConnection
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
@@ -72,23 +76,6 @@ MAX_PLAIN_BYTES: Final = 8 << 20
 """Tables of topics that take more are compressed: a frame holds 16 MiB."""
 MAX_CHANGES: Final = 1_000
 """More topics that have changed are told with all others."""
-
-
-class OwnAlias(NamedTuple):
-    """What a name server is told of this node's write alias, and, by a leader, of whom else it may know one."""
-
-    node_id: str
-    number: int
-    address: str
-    member_ids: str | None
-
-
-Identity: TypeAlias = tuple[int, DataVersion, OwnAlias | None]
-"""A broker id, the version of the topics, and the write alias, if the node has a port for it.
-
-The alias does not depend on the topics that this node knows. 1. A node is killed. 2. It starts, and has yet to hear
-what is committed: its table has no topic. 3. It registers without an alias, and routes list it no more.
-"""
 
 
 class Registrar:
@@ -170,10 +157,10 @@ class Registrar:
         """Whether clients find this leader.
 
         Every name server has taken a registration of it in this term that names all topics which a broker has from the
-        start. One that cannot be reached is not waited for.
+        start. One that cannot be reached, or refuses it, is not waited for: it may do so for ever.
         """
         return self.is_complete and all(
-            link.introduced_in == self._group.term or link.is_unreachable for link in self._links
+            link.introduced_in == self._group.term or link.is_unreachable or link.is_refused for link in self._links
         )
 
     @property
@@ -288,6 +275,8 @@ class _Link:
         self._pause_s = COALESCE_S
         self._complained = False
         self._said = False
+        self.is_refused = False
+        """Whether the name server answered the last registration with an error."""
         self._silence: asyncio.TimerHandle | None = None
         """Until the connection brings its first answer."""
         self._announced_id: int | None = None
@@ -299,7 +288,7 @@ class _Link:
 
     @property
     def is_unreachable(self) -> bool:
-        """True from a failed attempt until a registration is taken."""
+        """True from a failed attempt until a registration is answered."""
         return self._complained
 
     def told_as_leader(self, term: int) -> int:
@@ -371,7 +360,7 @@ class _Link:
             finally:
                 self.told = self.introduced_in = None
                 self._end_silence()
-                self.accepts_changes = False
+                self.accepts_changes = self.is_refused = False
                 if self._task is not None and self._wire is not None:
                     self._wire.close()
                     self._wire = None
@@ -400,16 +389,24 @@ class _Link:
             self._silence = None
 
     async def _stay_registered(self) -> None:
+        pause_s = RECONNECT_S
         while True:
+            if self.is_refused:
+                await asyncio.sleep(min(pause_s, self._registrar.period_s))
+                pause_s = min(pause_s * 2, MAX_RECONNECT_S)
+                await self._compare()
+                await self._register()
+                continue
+            pause_s = RECONNECT_S
             await self._wait(self._changed, self._registrar.period_s)
             if self._changed.is_set():
                 await self._wait(self._urgent, self._pause_s)
             self._seen()
-            if self.told != self._registrar.identity:
-                await self._register()
-            elif await self._is_unknown():
-                self.told = None
-                await self._register()
+            if self.told == self._registrar.identity:
+                await self._compare()
+                if self.told is not None:
+                    continue
+            await self._register()
 
     def _seen(self) -> None:
         """What changed so far is about to be told; what changes during the call that follows starts another one."""
@@ -422,31 +419,38 @@ class _Link:
             async with asyncio.timeout(seconds):
                 await event.wait()
 
-    async def _is_unknown(self) -> bool:
-        """Show that this node lives; True if the name server has another table of it, or none."""
-        response = await self._call(self._registrar.comparison(self._registrar.identity))
-        if response.code != ResponseCode.SUCCESS:
-            return True
-        return decode_ext(QueryDataVersionResponseHeader, response.ext).changed
+    async def _compare(self) -> None:
+        """Show that this node lives; what was told no longer counts if the name server has another table, or none."""
+        if self.told is not None:
+            response = await self._call(self._registrar.comparison(self.told))
+            if (
+                response.code != ResponseCode.SUCCESS
+                or decode_ext(QueryDataVersionResponseHeader, response.ext).changed
+            ):
+                self.told = None
 
     async def _register(self) -> None:
         self._seen()
         identity = self._registrar.identity
         is_complete = self._registrar.is_complete
-        self._announced_id = identity[0]
+        former_id, self._announced_id = self._announced_id, identity[0]
         started = asyncio.get_running_loop().time()
         if not await self._tell_changes(identity):
-            await self._tell_all(identity)
+            refusal = await self._tell_all(identity)
+            if refusal is not None:
+                self._announced_id = former_id
+                self._note_refusal(refusal)
+                return
         took_s = asyncio.get_running_loop().time() - started
         self._pause_s = min(max(COALESCE_S, 10 * took_s), MAX_COALESCE_S)
-        if self.told is None or self.told[0] != identity[0] or self._complained:
+        if self.told is None or self.told[0] != identity[0] or self._complained or self.is_refused:
             _logger.info(
                 "event=registered namesrv=%s broker_id=%d term=%d",
                 self._address,
                 identity[0],
                 identity[1].state_version,
             )
-        self._complained = self._said = False
+        self._complained = self._said = self.is_refused = False
         self.told = identity
         if is_complete:
             self.introduced_in = identity[1].state_version
@@ -457,14 +461,24 @@ class _Link:
         request = self._registrar.changes(self.told, identity) if self.accepts_changes else None
         return request is not None and (await self._call(request)).code == ResponseCode.SUCCESS
 
-    async def _tell_all(self, identity: Identity) -> None:
+    def _note_refusal(self, refusal: RemotingError) -> None:
+        """The name server is there, and what it was told before stands. Logged once, until a registration is taken."""
+        if not self.is_refused:
+            _logger.warning("event=registration_refused namesrv=%s error=%r", self._address, str(refusal))
+        self._complained = self._said = False
+        self.is_refused = True
+        self._registrar.on_told()
+
+    async def _tell_all(self, identity: Identity) -> RemotingError | None:
+        """Register; the error with which the name server refuses, if it does."""
         response = await self._call(self._registrar.registration(identity))
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise ProtocolError(f"{Speaker.BROKER.value} answered there, which is no name server")
         if response.code != ResponseCode.SUCCESS:
-            raise error_from_response(response.code, response.remark, response.ext)
+            return error_from_response(response.code, response.remark, response.ext)
         header = decode_ext(RegisterBrokerResponseHeader, response.ext)
         self.accepts_changes = header.accepts_topic_changes or False
+        return None
 
     async def _call(self, request: RemotingCommand) -> RemotingCommand:
         if self._wire is None:

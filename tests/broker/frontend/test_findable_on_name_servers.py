@@ -12,6 +12,7 @@ from broker_in_process import Client, node_config, running
 
 from dledger_broker.node import Broker
 from dledger_namesrv.config import NameServerConfig
+from dledger_namesrv.records import TableLimits
 from dledger_namesrv.server import NameServer
 
 CREATE = {
@@ -96,3 +97,24 @@ async def test_a_name_server_that_is_gone_is_not_waited_for(cluster: Cluster) ->
     for number in range(3):
         assert (await cluster.client.send(b"first", b=f"sent-{number}")).code == 0
         assert cluster.servers[1].table.route(f"sent-{number}") is not None
+
+
+async def test_a_name_server_that_is_full_keeps_the_leader_and_is_named_until_there_is_room(cluster: Cluster) -> None:
+    full, other = cluster.servers
+    assert (await cluster.client.send(b"first", b="sent")).code == 0
+    full.table._limits = TableLimits(max_routes=full.table.route_count)
+    answer = await cluster.client.call(17, {**CREATE, "topic": "one-too-many"})
+    assert (answer.code, f"not shown yet by name server 127.0.0.1:{full.port}" in (answer.remark or "")) == (0, True)
+    assert cluster.shown("one-too-many") == [False, True]
+    assert cluster.broker.counter.changes_untold == 1
+    async with asyncio.timeout(20):
+        while full.counters.limits["max_routes"] < 2:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0.01)
+    assert full.table.members("broker-a") == other.table.members("broker-a"), "the leader is still listed"
+    assert cluster.shown("sent") == [True, True]
+    assert (await cluster.client.call(215, {"topic": "sent"})).code == 0
+    async with asyncio.timeout(20):
+        while cluster.shown("one-too-many") != [True, True]:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0.01)
+    answer = await cluster.client.call(17, {**CREATE, "topic": "one-too-many", "perm": "4"})
+    assert (answer.code, answer.remark) == (0, None)

@@ -23,7 +23,7 @@ from dledger_remoting.bodies import decode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
-from dledger_remoting.registration import TopicChangesBody, decode_registration
+from dledger_remoting.registration import DataVersion, TopicChangesBody, decode_registration
 from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE, TopicConfig
 
 
@@ -39,6 +39,8 @@ class FakeNameServer:
         self.requests: list[RemotingCommand] = []
         self.forgotten = False
         self.refuses = False
+        self.refuses_registrations = False
+        self.connections = 0
         self.accepts_changes = False
         self.refuses_changes = False
         self._arrived = asyncio.Condition()
@@ -59,6 +61,7 @@ class FakeNameServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
+        self.connections += 1
         decoder = FrameDecoder()
         while data := await reader.read(1 << 16):
             decoder.receive_data(data)
@@ -75,7 +78,8 @@ class FakeNameServer:
                     self._arrived.notify_all()
                 await self.answers.wait()
                 is_change = request.code == RequestCode.DLEDGER_TOPIC_CHANGES
-                code = 1 if self.refuses or (is_change and self.refuses_changes) else 0
+                no_registration = self.refuses_registrations and request.code == RequestCode.REGISTER_BROKER
+                code = 1 if self.refuses or no_registration or (is_change and self.refuses_changes) else 0
                 writer.write(encode_command(make_response(request, code, "no" if code else None, ext)))
 
     async def seen(self, condition: Callable[[RemotingCommand], bool]) -> RemotingCommand:
@@ -547,4 +551,82 @@ async def test_a_node_without_an_alias_port_tells_of_none(servers: list[FakeName
         )
     )
     assert "aliasAddr" not in request.ext
+    await setup.registrar.stop()
+
+
+async def refused(setup: Setup) -> None:
+    async with asyncio.timeout(10):
+        while not any(link.is_refused for link in setup.registrar._links):  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0)
+
+
+async def test_a_refusal_keeps_the_connection_and_what_stands_and_is_tried_again(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name server removes a node whose connection ends: a topic that it refuses would take the group away."""
+    monkeypatch.setattr(registration, "RECONNECT_S", 0.001)
+    setup = await leading(servers[:1])
+    link, connections = setup.registrar._links[0], servers[0].connections
+    told = link.told
+    servers[0].refuses_registrations = True
+    setup.memory.create_topic("T1")
+    await refused(setup)
+    servers[0].requests.clear()
+    for _ in range(2):
+        comparison = await servers[0].seen(lambda request: request.code == RequestCode.QUERY_DATA_VERSION)
+        assert told is not None
+        assert decode_body(DataVersion, comparison.body) == told[1], "what stands is kept alive"
+        await servers[0].registration(brokerId="0")
+    assert (link.told, link._announced_id) == (told, 0)
+    servers[0].refuses_registrations = False
+    await until_told(setup)
+    assert servers[0].connections == connections
+    said = [record.message for record in caplog.records if "event=registration_refused" in record.message]
+    assert said == [f"event=registration_refused namesrv=127.0.0.1:{servers[0].port} error='no'"]
+    await setup.registrar.stop()
+
+
+async def test_a_name_server_that_refuses_is_waited_for_and_named_and_one_that_is_gone_is_not(
+    servers: list[FakeNameServer],
+) -> None:
+    setup = await leading(servers)
+    servers[0].refuses_registrations = True
+    await servers[1].stop()
+    setup.memory.create_topic("T1")
+    await refused(setup)
+    version = setup.memory.machine.state.topic_table.version
+    async with asyncio.timeout(10):
+        while not setup.registrar._links[1].is_unreachable:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0)
+    assert setup.registrar.told_version() < version
+    assert setup.registrar.untold(version) == [f"127.0.0.1:{servers[0].port}"]
+    await setup.registrar.stop()
+
+
+async def test_a_leader_that_is_refused_from_the_start_is_untold_there_and_ready(servers: list[FakeNameServer]) -> None:
+    for server in servers:
+        server.refuses_registrations = True
+    setup = Setup(servers)
+    setup.memory.node.lead()
+    for topic in system_topics(setup.config):
+        setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
+    setup.memory.env.run_ready()
+    await until_introduced(setup.registrar)
+    assert len(setup.registrar.untold(1)) == len(servers)
+    assert setup.registrar.told_version() == -1
+    await setup.registrar.stop()
+
+
+async def test_a_name_server_that_refuses_and_forgets_is_no_longer_thought_to_know(
+    servers: list[FakeNameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RECONNECT_S", 0.001)
+    setup = await leading(servers[:1])
+    servers[0].refuses_registrations = True
+    setup.memory.create_topic("T1")
+    await refused(setup)
+    servers[0].forgotten = True
+    async with asyncio.timeout(10):
+        while setup.registrar._links[0].told is not None:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(0)
     await setup.registrar.stop()
