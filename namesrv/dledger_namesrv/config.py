@@ -40,7 +40,8 @@ def _address(_name: str, value: str) -> None:
         raise ValueError("expected an address to listen on, such as 127.0.0.1")
 
 
-def _ms_of_seconds(_name: str, value: ConfigValue, _table: Table) -> ConfigValue:
+def ms_of_seconds(_name: str, value: ConfigValue, _table: Table) -> ConfigValue:
+    """What `serverChannelMaxIdleTimeSeconds` says, in ms."""
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     return value * 1000 if isinstance(value, int) and not isinstance(value, bool) else value
@@ -111,7 +112,7 @@ class NameServerConfig(TlsPorts, LogLevels):
         120_000,
         "silence after which a connection is closed",
         bounds=(10, 86_400_000),
-        aliases=(Alias("serverChannelMaxIdleTimeSeconds", _ms_of_seconds, "in seconds"),),
+        aliases=(Alias("serverChannelMaxIdleTimeSeconds", ms_of_seconds, "in seconds"),),
     )
     scan_interval_ms: int = key(
         5_000,

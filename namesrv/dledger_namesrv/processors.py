@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import msgspec
@@ -15,7 +15,6 @@ from dledger_remoting.bodies import KVTable, TopicList, decode_body, encode_body
 from dledger_remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode, request_code_name
 from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.errors import (
-    BodyError,
     InvalidParameter,
     NoPermission,
     QueryNotFound,
@@ -58,6 +57,7 @@ from .access import NameServerAccess
 from .config import KEYS, ConfigError, NameServerConfig
 from .kv import ORDER_TOPIC_NAMESPACE, KVFullError, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
+from .properties import asked_values, told_configuration
 from .table import RouteTable
 from .watch import RouteWatches
 
@@ -68,9 +68,6 @@ _Processor: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 _WaitingProcessor: TypeAlias = Callable[[RemotingCommand], Coroutine[None, None, RemotingCommand]]
 
 _BLOCKED: Final = frozenset({"kvConfigPath", "configStorePath", "data"})
-_KEY_FILE: Final = "access_key_file"
-"""Where it lies is nobody's business."""
-
 
 MAX_WATCH_CHARS: Final = 256 << 10
 """Room for two thousand topics; what a watch says stays in memory for as long as it waits."""
@@ -347,12 +344,10 @@ class Processors:
     # Configuration
 
     def _get_config(self, request: RemotingCommand) -> RemotingCommand:
-        told = [field.name for field in fields(self.config) if field.name != _KEY_FILE]
-        lines = [f"{name}={_property(getattr(self.config, name))}" for name in told]
-        return _success(request, "\n".join(lines).encode())
+        return _success(request, told_configuration(self.config))
 
     def _update_config(self, request: RemotingCommand) -> RemotingCommand:
-        values = _parse_properties_text(request.body)
+        values = asked_values(request.body)
         for key in values:
             if key in _BLOCKED:
                 raise NoPermission(f"the key {key} cannot be changed over the wire")
@@ -373,23 +368,3 @@ def _includes_absent(request: RemotingCommand) -> bool:
 
 def _success(request: RemotingCommand, body: bytes = b"", ext: dict[str, str] | None = None) -> RemotingCommand:
     return make_response(request, ResponseCode.SUCCESS, ext=ext, body=body)
-
-
-def _property(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _parse_properties_text(body: bytes) -> dict[str, str]:
-    """The `key=value` lines of a properties text."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise BodyError(f"the configuration text is not UTF-8: {error}") from error
-    values: dict[str, str] = {}
-    for line in text.splitlines():
-        key, separator, value = line.strip().partition("=")
-        if key.strip() and not key.startswith("#"):
-            if not separator:
-                raise InvalidParameter(f"configuration line {line!r}, expected key=value")
-            values[key.strip()] = value.strip()
-    return values

@@ -19,7 +19,7 @@ from dledger_broker.live_keys import text_of, typed
 from dledger_remoting.errors import InvalidParameter, NoPermission
 from dledger_remoting.route import MASTER_ID
 
-_NOT_TOLD: Final = frozenset({"secret_file", "access_key_file"})
+_NOT_TOLD: Final = frozenset({"secret_file", "access_key_file", "tls_key_file"})
 _OF_SEVERAL_KEYS: Final = frozenset({other_peers, own_peer_port})
 
 

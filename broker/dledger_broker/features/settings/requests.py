@@ -28,6 +28,8 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.registration import DataVersion
 
+_OF_EXAMPLE: Final = frozenset({"auto_create_topic", "default_topic_queues"})
+"""Keys that say whether the topic is there after which sends create others, and how many queues it has."""
 LIVE_FIELD: Final = "dledgerLive"
 """Ext field of the answer to 26: what is set for the group, JSON of texts by our keys."""
 
@@ -90,16 +92,22 @@ class SettingRequests(Part):
             with_live_values(self._live.own, {key: text for key, text in asked.items() if text})
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
-        self._machine.stage_command(PutSettings(asked), partial(self._applied, request))
+        names_example = not _OF_EXAMPLE.isdisjoint(asked)
+        self._machine.stage_command(PutSettings(asked), partial(self._applied, request, names_example))
 
-    def _applied(self, request: Request, error: LogError | None) -> None:
-        """Let the example topic be as it is set: clients ask for its route before they send to a topic of their own."""
+    def _applied(self, request: Request, names_example: bool, error: LogError | None) -> None:
+        """Let the example topic be as it is set: clients ask for its route before they send to a topic of their own.
+
+        One that is there stays as it is unless the request names a key of it: nodes' own files may differ, and the
+        topic would follow the file of whoever leads when an operator sets something else.
+        """
         if error is not None:
             self._requests.fail(request, error)
             return
         example = auto_create_example(self._live.config)
         known = self._machine.state.topics.get(example.topic_name)
-        if not self._live.config.auto_create_topic or (known is not None and known.config == example):
+        is_fine = known is not None and (known.config == example or not names_example)
+        if not self._live.config.auto_create_topic or is_fine:
             request.respond()
         else:
             new = (example.topic_name,) if known is None else ()

@@ -18,6 +18,7 @@ from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.node import Broker
+from dledger_remoting.topics import TopicConfig
 from tests.broker.kernel.applied_commands import apply
 
 PUT, TELL = 25, 26
@@ -60,6 +61,22 @@ def test_the_example_of_topics_that_sends_create_has_the_queues_that_are_set(cli
     assert (queues_of("T2"), queues_of("T3"), queues_of("TBW102")) == (8, 12, 8)
 
 
+def test_the_example_stays_as_it_is_when_something_else_is_set(make_broker: MakeBroker) -> None:
+    """It was made by a leader whose file says 8; the one that leads now has another file."""
+    broker = make_broker(own=True, default_topic_queues=3)
+    client, topics = broker.client(), broker.memory.machine.state.topics
+    assert put(client, "fileReservedTime=48") == 0  # the example is missing, and is made
+    assert topics["TBW102"].config.write_queue_nums == 3
+    broker.memory.machine.proposals.put_topic(TopicConfig("TBW102", 8, 8, perm=7), lambda _: None)
+    broker.memory.env.run_ready()
+    assert put(client, "fileReservedTime=24", "defaultMessageRequestMode=POP") == 0
+    assert topics["TBW102"].config.write_queue_nums == 8
+    for line in ("autoCreateTopicEnable=true", "default_topic_queues=5", "defaultTopicQueueNums=6"):
+        before = topics["TBW102"].config.write_queue_nums
+        assert put(client, line) == 0
+        assert topics["TBW102"].config.write_queue_nums != before, line
+
+
 def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_broker: MakeBroker) -> None:
     broker = make_broker(own=True, retention_hours=9)
     client = broker.client()
@@ -70,7 +87,9 @@ def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_
 
 
 def test_a_node_tells_its_configuration_in_rocketmqs_words(make_broker: MakeBroker) -> None:
-    client = make_broker(own=True, disk_max_used_ratio=0.8, secret_file=Path("where-it-is")).client()
+    client = make_broker(
+        own=True, disk_max_used_ratio=0.8, secret_file=Path("where-it-is"), tls_key_file=Path("where-it-is")
+    ).client()
     put(client, "diskMaxUsedSpaceRatio=70", "defaultMessageRequestMode=POP")
     answer, table = client.call(TELL), told(client)
     assert (table["brokerName"], table["listenPort"], table["flushDiskType"]) == ("broker-a", "10911", "SYNC_FLUSH")
