@@ -3,11 +3,14 @@
 A node tells of its own when it registers. It is kept when the node goes, for as long as the group's leader counts the
 node among its members: a route that changed with every node that comes and goes would make producers look for the topic
 anew, and one that was read before a failure could name nobody who is alive after it.
+
+An alias takes a message into another queue than the client chose. A topic that is ordered by its `ORDER_TOPIC_CONFIG`
+value has none, whatever its broker registers: RocketMQ's tools send `order=false` with other changes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dledger_remoting.headers import RegisterBrokerHeader
@@ -44,6 +47,18 @@ def aliases_after(group: Group, header: RegisterBrokerHeader) -> dict[int, Alias
     if number is not None and address and node_id and (number in kept or len(kept) < MAX_ALIASES):
         kept[number] = Alias(node_id, header.broker_addr, address)
     return dict(sorted(kept.items()))
+
+
+def aliases_of_topic(
+    topic: str, groups: Mapping[str, Group], queues: Mapping[str, QueueData], shown: Mapping[str, BrokerData]
+) -> list[tuple[QueueData, BrokerData]]:
+    """What the route of a topic lists behind the groups that it shows: aliases of those where the topic has them."""
+    return [
+        entry
+        for name, data in shown.items()
+        if (group := groups.get(name)) is not None and topic in group.aliased
+        for entry in alias_entries(group, queues[name], data)
+    ]
 
 
 def alias_entries(group: Group, queues: QueueData, shown: BrokerData) -> Iterator[tuple[QueueData, BrokerData]]:

@@ -93,6 +93,7 @@ class Processors:
         self._kv = kv
         self._now_ms = now_ms
         self._kv_thread = ThreadPoolExecutor(1, "namesrv-kv")
+        self._note_ordered()
         self._direct: dict[int, _Processor] = {
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
@@ -326,6 +327,12 @@ class Processors:
             if isinstance(error, KVFullError):
                 self.counters.limits["max_stored_bytes"] += 1
             raise ServerError(str(error)) from error
+        self._note_ordered()
+
+    def _note_ordered(self) -> None:
+        """Routes of topics that have become ordered, or are so no longer, are other ones now."""
+        self._table.set_ordered(self._kv.namespace(ORDER_TOPIC_NAMESPACE))
+        self.watches.notify()
 
     def _get_kv(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_ext(KVKeyHeader, request.ext)

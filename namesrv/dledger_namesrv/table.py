@@ -19,7 +19,7 @@ from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
 from .absent import AbsentGroups
-from .aliases import alias_entries, aliases_after, has_aliases
+from .aliases import aliases_after, aliases_of_topic, has_aliases
 from .records import (
     CachedRoute,
     Group,
@@ -65,6 +65,7 @@ class RouteTable:
         self._absent = AbsentGroups(absent)
         self._nodes: dict[NodeKey, Node] = {}
         self._encoded: dict[tuple[str, bool], CachedRoute] = {}
+        self._ordered: frozenset[str] = frozenset()
 
     @property
     def version(self) -> int:
@@ -262,6 +263,12 @@ class RouteTable:
                 self._groups[broker_name].edited = True
         return count
 
+    def set_ordered(self, topics: Iterable[str]) -> None:
+        """The topics that are ordered by an operator's word: their routes list no write aliases."""
+        former, self._ordered = self._ordered, frozenset(topics)
+        for topic in (former ^ self._ordered) & self._topics.keys():
+            self._mark_changed(topic)
+
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """The topics that have queues in a cluster, sorted."""
         names = {name for name, group in self._groups.items() if group.cluster == cluster}
@@ -289,12 +296,7 @@ class RouteTable:
         if not queues:
             return None
         groups = {name: with_master(self._broker_data(name)) for name in sorted(queues)}
-        aliases = [
-            entry
-            for name, shown in groups.items()
-            if (group := self._groups.get(name)) is not None and topic in group.aliased
-            for entry in alias_entries(group, queues[name], shown)
-        ]
+        aliases = [] if topic in self._ordered else aliases_of_topic(topic, self._groups, queues, groups)
         return TopicRouteData(
             queue_datas=[*(queues[name] for name in groups), *(queue for queue, _ in aliases)],
             broker_datas=[*groups.values(), *(broker for _, broker in aliases)],
@@ -463,8 +465,7 @@ class RouteTable:
         aliases = self._groups.pop(name).aliases
         topics = self._topics_of_group(name)
         if topics:
-            queues = {topic: self._topics[topic][name] for topic in topics}
-            self._absent.add(name, KnownGroup(cluster, queues, aliases))
+            self._absent.add(name, KnownGroup(cluster, {topic: self._topics[topic][name] for topic in topics}, aliases))
         for topic in topics:
             self._remove_queues(topic, name)
         for doomed in self._absent.too_many(self._limits, self._groups):

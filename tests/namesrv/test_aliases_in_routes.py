@@ -1,12 +1,16 @@
 """What routes list of write aliases: names, permissions, whom they leave out, and what makes them go."""
 
+from served_names import Client, connected, serving
+
 from dledger_namesrv.table import RouteTable
-from dledger_remoting.headers import BrokerNodeHeader, RegisterBrokerHeader
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.headers import BrokerNodeHeader, KVKeyHeader, PutKVHeader, RegisterBrokerHeader, RouteHeader
 from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
     TopicChangesBody,
     TopicConfigSerializeWrapper,
+    encode_registration,
 )
 from dledger_remoting.route import BrokerData, QueueData, decode_route
 from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE, TopicConfig
@@ -175,3 +179,40 @@ def test_one_group_has_no_more_aliases_than_the_limit(monkeypatch) -> None:
     assert names.aliases() == {"b@n1": alias_address(1)}
     names.register(1)
     assert names.aliases() == {"b@n1": alias_address(1)}
+
+
+def test_a_topic_that_is_ordered_by_an_operators_word_has_none_until_it_is_no_longer() -> None:
+    names = three()
+    for ordered, expected in ((["T1", "elsewhere"], []), (["elsewhere"], ["b@n1", "b@n2"])):
+        version, before = names.table.route_version("T1"), names.table.encoded_route("T1", standard=True)
+        names.table.set_ordered(ordered)
+        assert sorted(names.aliases()) == expected
+        assert names.table.changed_since(["T1"], version), "watches see it"
+        assert names.table.encoded_route("T1", standard=True) != before
+        assert not names.table.changed_since(["PLAIN"], version)
+
+
+async def test_the_value_of_an_ordered_topic_takes_its_aliases_off_over_a_restart_too(tmp_path) -> None:
+    """`updateTopic -o true` writes it; `updateTopicPerm` then registers the topic as one that is not ordered."""
+
+    async def lists_aliases(client: Client) -> bool:
+        wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in TOPICS}, DataVersion(1, 0, 9))
+        for number in (0, 1):
+            header = RegisterBrokerHeader(
+                "b", address(number), "C", "", number, node_id=f"n{number}", alias_number=number,
+                alias_addr=alias_address(number),
+            )  # fmt: skip
+            body = encode_registration(RegisterBrokerBody(wrapper))
+            assert (await client.call(RequestCode.REGISTER_BROKER, header, body=body)).code == 0
+        return b"b@n1" in (await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))).body
+
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert await lists_aliases(client)
+        value = PutKVHeader("ORDER_TOPIC_CONFIG", "T1", "b:4")
+        assert (await client.call(RequestCode.PUT_KV_CONFIG, value)).code == 0
+        assert not await lists_aliases(client)
+    async with serving(tmp_path) as server, connected(server) as client:
+        assert not await lists_aliases(client)
+        key = KVKeyHeader("ORDER_TOPIC_CONFIG", "T1")
+        assert (await client.call(RequestCode.DELETE_KV_CONFIG, key)).code == 0
+        assert await lists_aliases(client)
