@@ -288,6 +288,11 @@ class Admin:
         if members := await self.members(group):
             raise GroupInUseError(group, [str(member) for member in members])
 
+    async def _require_none_broadcasts(self, group: str) -> None:
+        """Members that broadcast keep offsets of their own: nothing that is set for their group moves them."""
+        if broadcasting := [str(member) for member in await self.members(group) if member.broadcast]:
+            raise GroupInUseError(group, broadcasting)
+
     # Offsets.
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
@@ -309,11 +314,13 @@ class Admin:
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
         """Have a group go on at an offset of a queue; a member that reads it goes on there.
 
-        What a group of `SimpleConsumer`s has taken of the queue and not acknowledged is over.
+        What a group of `SimpleConsumer`s has taken of the queue and not acknowledged is over. Raises `GroupInUseError`,
+        and moves nothing, while the group has members that broadcast.
         """
         target = MessageQueue(*queue)
         if offset < 0:
             raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
+        await self._require_none_broadcasts(group)
         await self._calls.core.routes.get(target.topic, self._calls.deadline())
         await self._queue_offsets().commit(group, target, offset, self._calls.deadline(), reset=True)
 
@@ -328,8 +335,7 @@ class Admin:
         members that broadcast, whose offsets are their own, or any on brokers of versions that cannot tell them.
         """
         check_start(to)
-        if broadcasting := [str(member) for member in await self.members(group) if member.broadcast]:
-            raise GroupInUseError(group, broadcasting)
+        await self._require_none_broadcasts(group)
         route = await self._whole_route(topic)
         queues = [queue for queue in route.readable if queue_id in (None, queue.queue_id)]
         offsets = self._queue_offsets()
@@ -346,9 +352,11 @@ class Admin:
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
         """Have one group go on where another one is, in one topic or in all that the other one has committed in.
 
-        Members of `target` go on there. Raises `RefusedError` if it pops some of these queues.
+        Members of `target` go on there. Raises `RefusedError` if it pops some of these queues, `GroupInUseError` if it
+        has members that broadcast.
         """
         _validate(validate_group, target)
+        await self._require_none_broadcasts(target)
         await clone_group(self._calls, source, target, topic)
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:

@@ -29,8 +29,15 @@ from dledger_client import (
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
-from dledger_remoting.consumers import QueueProgress, QueueReaders, encode_consume_stats
+from dledger_remoting.consumers import (
+    ConsumerConnection,
+    MemberConnection,
+    QueueProgress,
+    QueueReaders,
+    encode_consume_stats,
+)
 from dledger_remoting.consumers import QueueReader as QueueReaderRow
+from dledger_remoting.heartbeat import MessageModel
 from dledger_remoting.properties import format_properties
 from dledger_remoting.record import encode_record
 from dledger_remoting.topics import MessageQueue as BrokerQueue
@@ -93,6 +100,26 @@ async def test_a_group_with_members_is_neither_reset_nor_deleted():
         assert RequestCode.DELETE_SUBSCRIPTION_GROUP not in codes
         assert await admin.members("CG") == []
         await admin.reset_offsets("CG", "T", "first")
+
+
+async def test_a_group_whose_members_keep_their_own_offsets_is_moved_by_no_call():
+    def members(command):
+        row = MemberConnection("reader-7", "10.0.0.1:4000", "JAVA")
+        body = encode_body(ConsumerConnection([row], message_model=MessageModel.BROADCASTING))
+        return make_response(command, 0, body=body)
+
+    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
+        for node in cluster.group.nodes:
+            node.on[RequestCode.GET_CONSUMER_CONNECTION_LIST] = members
+        for attempt in (
+            admin.set_offset("CG", ("T", "broker-a", 0), 0),
+            admin.reset_offsets("CG", "T", "first"),
+            admin.clone_offsets("OTHER", "CG"),
+        ):
+            with pytest.raises(GroupInUseError, match="reader-7"):
+                await attempt
+        codes = {code for node in cluster.group.nodes for code in node.codes()}
+        assert codes.isdisjoint({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.CLONE_GROUP_OFFSET})
 
 
 def test_a_group_with_many_members_names_some_of_them():
