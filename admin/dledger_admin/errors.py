@@ -20,6 +20,12 @@ class AdminError(click.ClickException):
     """
 
 
+class UnhealthyError(AdminError):
+    """Nobody answers who could say how a cluster is: nobody finds it, so it is not well."""
+
+    exit_code = UNHEALTHY
+
+
 class WrongUsageError(AdminError):
     """An option or argument that nothing outside of the command line could make right; exit code 2.
 

@@ -120,7 +120,7 @@ async def _run(config: BrokerConfig, logs: Logs, *, bootstrap: bool) -> int:
         announce(f"broker {config.node_id} ready on {config.host}:{broker.listener.port}")
     _logger.info("event=ready host=%s port=%d", config.host, broker.listener.port)
     failed = loop.create_task(broker.wait_failed())
-    stopped = loop.create_task(stopping.wait())
+    stopped = loop.create_task(stopping.wait(report))
     try:
         await asyncio.wait((failed, stopped, broken), return_when=asyncio.FIRST_COMPLETED)
         failure = failed.result() if failed.done() else broken.result() if broken.done() else None
@@ -155,9 +155,10 @@ class _Signals:
         """See `dledger.net.names.outlasts`."""
         return await outlasts(start, self._drain)
 
-    async def wait(self) -> None:
+    async def wait(self, report: StopReport) -> None:
         """Wait until the broker shall stop, and drain it if there is time."""
         await self._drain.wait()
+        report.begin()
         if not self._at_once:
             await self._broker.drain()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -84,6 +85,7 @@ class Broker:
         self._restarts = 0
         self._bootstrap = bootstrap
         self._drain_cut = asyncio.Event()
+        self._drain_ends_at = 0.0
         self._connections: set[ClientConnection] = set()
         self._env: AsyncioEnvironment | None = None
         self.holds = LoopHolds()
@@ -156,6 +158,7 @@ class Broker:
             _logger.info("node=%s event=drain_skipped reason=no_reachable_peer", self.config.node_id)
             return
         _logger.info("node=%s event=draining drain_ms=%d", self.config.node_id, self.config.drain_ms)
+        self._drain_ends_at = time.monotonic() + self.config.drain_ms / 1000
         leaving = asyncio.ensure_future(self._leave())
         cut = asyncio.ensure_future(self._drain_cut.wait())
         try:
@@ -204,7 +207,9 @@ class Broker:
 
     @property
     def stop_waits_for(self) -> str:
-        """What `stop` is still busy with."""
+        """What `drain`, or `stop`, is still busy with."""
+        if (left_s := self._drain_ends_at - time.monotonic()) > 0 and not self._drain_cut.is_set():
+            return f"clients are led to the other nodes, for {left_s:.0f} s more"
         return self.machine.queues.backlog or "requests, connections and files are being closed"
 
     async def wait_failed(self) -> BaseException:

@@ -110,8 +110,9 @@ class StopReport:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Say it now, and whenever it has changed."""
-        self._task = asyncio.get_running_loop().create_task(self._report())
+        """Say it now, and whenever it has changed; a second call changes nothing."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._report())
 
     async def end(self) -> None:
         """There is nothing to wait for any more."""

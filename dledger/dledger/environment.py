@@ -34,7 +34,8 @@ URGENT: Final = "urgent"
 """Lane of what the group waits for, so that it never waits behind readers of old data: entries to apply, to catch a
 follower up with, and to heal a range; two threads, no order."""
 COLD: Final = "cold"
-"""Lane of reads for clients that may touch the disk: two threads, no order."""
+"""Lane of reads of old data that may touch the disk, for clients and for what a broker does by itself with messages:
+two threads, no order."""
 BACKGROUND: Final = "background"
 """Lane of what nobody waits for, as zero-filling, scrubs, snapshots and views' files: two threads, no order."""
 FOREIGN: Final = "foreign"

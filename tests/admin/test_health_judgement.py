@@ -285,7 +285,7 @@ def test_durations_have_two_units():
 def test_without_a_name_server_nothing_can_be_said(unused_tcp_port_factory):
     namesrv = f"127.0.0.1:{unused_tcp_port_factory()}"
     done = CliRunner().invoke(main, ["cluster", "health", "--namesrv", namesrv])
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert f"no name server at {namesrv}" in done.stderr
 
 

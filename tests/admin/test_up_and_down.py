@@ -154,6 +154,14 @@ def test_a_process_that_gets_on_with_its_stop_is_waited_for_and_says_what_for(dl
     assert all(line.startswith("waiting for broker-a-n2: ") for line in said)
 
 
+def test_a_node_that_gets_on_with_its_stop_is_waited_for_by_who_stops_it_alone(dledger):
+    dledger.up()
+    (dledger.data / "broker-a-n2" / "slow-steps").write_text("10")
+    service = dledger.services()["broker-a-n2"]
+    assert processes.stop_gracefully(service, 1.5)
+    assert service.pid() is None
+
+
 def test_who_stops_a_cluster_is_told_what_it_waits_for(dledger, monkeypatch):
     monkeypatch.setattr(processes, "SAY_AFTER_S", 0.1)
     dledger.up()

@@ -100,8 +100,10 @@ async def test_no_send_fails_while_the_leader_drains(group: BrokerGroup) -> None
         push = await watcher.next_push()
     assert push.ext["leaderAddr"] == str(new_leader.config.advertised)
     assert (await client.send(b"still forwarded")).code == 0
+    assert leader.stop_waits_for.startswith("clients are led to the other nodes, for ")
     leader.cut_drain()
     await draining
+    assert "clients are led" not in leader.stop_waits_for
 
 
 async def test_sends_wait_for_a_new_leader_when_the_old_one_is_gone(group: BrokerGroup) -> None:

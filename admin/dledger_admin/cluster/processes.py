@@ -183,14 +183,19 @@ def stop_started(service: Service, process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def stop_gracefully(service: Service, timeout_s: float) -> bool:
-    """Send one SIGTERM (a broker hands over and drains) and wait; return whether the process is gone."""
-    running = _running({service.name: service})
+def stop_gracefully(service: Service, patience_s: float) -> bool:
+    """Send one SIGTERM (a broker hands over and drains) and wait; return whether the process is gone.
+
+    It is waited for as long as what it says changes within `patience_s`: a drain may be set to hours, and the files of
+    20,000 queues take a while.
+    """
+    services = {service.name: service}
+    running = _running(services)
     for pid in running.values():
         _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + timeout_s
-    while running := _still_running({service.name: service}, running):
-        if time.monotonic() >= deadline:
+    progress = _Progress(services, running, lambda _: None)
+    while running := _still_running(services, running):
+        if progress.stuck(running, time.monotonic(), patience_s):
             return False
         time.sleep(_POLL_S)
     return True

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from ..errors import UNHEALTHY, AdminError
+from ..errors import UNHEALTHY, AdminError, UnhealthyError, WrongUsageError
 from ..health.judge import judge
 from ..health.reports import ClusterHealth, Limits
 from ..health.survey import survey
@@ -49,7 +49,7 @@ def health(ctx: click.Context, namesrv: str, watch: float | None, max_lag: int, 
     """Show every node of every broker group, and what is wrong with the cluster.
 
     All name servers are asked which nodes there are, and every node how it is, on its client port. The exit code is 0
-    if the cluster is healthy, 3 if it is not, and 1 if no name server answers; with --watch, that of the last look.
+    if the cluster is healthy, and 3 if it is not, or no name server answers; with --watch, that of the last look.
     """
     limits = Limits(lag=max_lag, disk_used=max_disk / 100)
     if watch is None:
@@ -60,11 +60,16 @@ def health(ctx: click.Context, namesrv: str, watch: float | None, max_lag: int, 
 
 
 def _look(namesrv: str, limits: Limits) -> ClusterHealth:
-    """Ask everybody once; raises `AdminError` if no name server answers."""
-    result = judge(run(lambda: survey(namesrv), namesrv), limits)
+    """Ask everybody once. Raises `UnhealthyError` if no name server answers."""
+    try:
+        result = judge(run(lambda: survey(namesrv), namesrv), limits)
+    except WrongUsageError:
+        raise
+    except AdminError as error:
+        raise UnhealthyError(error.message) from error
     if not any(result.name_servers.values()):
         reasons = "; ".join(problem.text for problem in result.problems if problem.subject in result.name_servers)
-        raise AdminError(f"no name server of {namesrv} tells which nodes there are: {reasons}")
+        raise UnhealthyError(f"no name server of {namesrv} tells which nodes there are: {reasons}")
     return result
 
 

@@ -35,8 +35,8 @@ from .status import render as render_status
 
 _POLL_S = 0.03
 
-DRAIN_TIMEOUT_S = 60.0
-"""How long `node stop` waits for a node that drains, which takes 35 s by default."""
+STOP_PATIENCE_S = 60.0
+"""How long `node stop` waits for a node that says nothing new of what it waits for."""
 
 
 class NodeChange(msgspec.Struct, frozen=True):
@@ -121,9 +121,10 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
         killed = stop_at_once({node_id: service}, say=partial(click.echo, err=True))
         emit(NodeChange(node_id, pid, "killed" if killed else "stopped"), output, _render_change)
         return
-    if not stop_gracefully(service, DRAIN_TIMEOUT_S):
+    if not stop_gracefully(service, STOP_PATIENCE_S):
         raise AdminError(
-            f"{node_id} (pid {pid}) still drains after {DRAIN_TIMEOUT_S:.0f} s: `--now` makes it leave at once"
+            f"{node_id} (pid {pid}) got no further with its stop for {STOP_PATIENCE_S:.0f} s "
+            f"({service.stop_waits_for() or 'it does not say what it waits for'}): `--now` makes it leave at once"
         )
     emit(NodeChange(node_id, pid, "stopped" if node_id == NAMESRV else "drained and stopped"), output, _render_change)
 

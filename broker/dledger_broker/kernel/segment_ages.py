@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dledger.environment import COLD
+from dledger.environment import BACKGROUND
 from dledger.log import Log
 from dledger.store.log import SegmentInfo
 from dledger_broker.kernel.jobs import JobHandle
@@ -104,4 +104,4 @@ class SegmentAges:
             self.ask_expired(handle, now_ms, max_age_ms, tell)
 
         self._reading_for = handle
-        handle.run_blocking(COLD, read, on_read)
+        handle.run_blocking(BACKGROUND, read, on_read)

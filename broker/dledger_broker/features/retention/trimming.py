@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from dledger.environment import COLD
+from dledger.environment import BACKGROUND
 from dledger.errors import LogError
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND
 from dledger_broker.kernel.jobs import JobHandle
@@ -45,10 +45,11 @@ class Trimming:
             if queue.min_offset < queue.max_offset
         ]
 
+        # Not beside readers of old data: with enough of them a full disk could not be trimmed.
         def work() -> tuple[FirstOffset, ...]:
             return tuple((name, created, queue_id, search()) for name, created, queue_id, search in searches)
 
-        handle.run_blocking(COLD, work, partial(self._found, handle, position))
+        handle.run_blocking(BACKGROUND, work, partial(self._found, handle, position))
 
     def _found(self, handle: JobHandle, position: int, rows: tuple[FirstOffset, ...] | BaseException) -> None:
         under_way = self._machine.trims_under_way

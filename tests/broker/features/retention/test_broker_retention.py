@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 from nothing_waits import NothingWaits
 
+from dledger.environment import COLD
 from dledger.errors import BusyError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
 from dledger.statemachine import Leadership
@@ -90,6 +91,22 @@ def test_a_trim_raises_every_first_offset_before_the_log_goes():
     assert (emptied.next_offset, broker.bodies("orders", 2)) == (2, [b"next"])
     follower.node.catch_up()
     assert follower.machine.digest() == broker.machine.digest()
+
+
+def test_readers_of_old_data_hold_up_no_trim(monkeypatch):
+    """A thousand pulls that wait for a slow disk fill their lane: a disk that gets full is trimmed all the same."""
+    broker, _ = trimmed_broker()
+    run_blocking = broker.env.run_blocking
+
+    def full(lane, work, done):
+        if lane == COLD:
+            done(BusyError("too many reads wait"))
+        else:
+            run_blocking(lane, work, done)
+
+    monkeypatch.setattr(broker.env, "run_blocking", full)
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    assert broker.log.first_position == max(broker.log.snapshots)
 
 
 def test_messages_are_as_old_on_a_node_whose_files_are_copies():
