@@ -260,9 +260,7 @@ class SimGroup:
             return False
         self.say(f"{node.name} comes back as another incarnation: {lost}")
         leaves = partial(identity_to_leave, node.disk, node.config, self._mint, self._engine.name)
-        if not node.set_aside(leaves, self._mint):
-            if node.losing_power:
-                self._lose_power(node)
+        if not self._set_aside(node, leaves):
             return False
         node.rotten = False
         return self.start(node.name)
@@ -384,9 +382,14 @@ class SimGroup:
         if isinstance(error, ContradictionError | StateDivergedError):
             # A loss of power in the middle of this leaves half of each incarnation: the node waits for a leader then.
             node.lost_files = True
-            node.set_aside(lambda: life.replica.identity, self._mint)
-            if node.losing_power:
-                self._lose_power(node)
+            self._set_aside(node, lambda: life.replica.identity)
+
+    def _set_aside(self, node: SimNode, identity: Callable[[], Identity]) -> bool:
+        """Have a node become another incarnation; False if its disk fails, or its power, in the middle of that."""
+        done = node.set_aside(identity, self._mint)
+        if node.losing_power:
+            self._lose_power(node)
+        return done
 
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False
