@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
+from dledger_admin.errors import UNHEALTHY
 from dledger_client import nameservers
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
@@ -48,6 +49,11 @@ def listening(first: bytes):
         accepting.join(10)
 
 
+def exit_code_of(command):
+    """Who watches a cluster's health asks for nothing else than whether all is well."""
+    return UNHEALTHY if command == ("cluster", "health") else 1
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -67,7 +73,7 @@ def listening(first: bytes):
 def test_a_command_names_what_answers_at_a_wrong_port(command):
     with listening(HTTP) as address:
         result = CliRunner().invoke(main, [*command, "--namesrv", address], input="one\n")
-    assert result.exit_code == 1
+    assert result.exit_code == exit_code_of(command)
     assert f"{address} is no name server and no broker: an HTTP server answered there" in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
@@ -87,6 +93,6 @@ def test_a_wrong_port_is_named_by_what_it_says_or_does_not_say(command, first, n
         monkeypatch.setattr(nameservers, "FIRST_ANSWER_SECONDS", 0.3)
     with listening(first) as address:
         result = CliRunner().invoke(main, [*command, "--namesrv", address])
-    assert result.exit_code == 1
+    assert result.exit_code == exit_code_of(command)
     assert f"{address} {named}" in result.stderr
     assert result.stderr.count("\n") == 1
