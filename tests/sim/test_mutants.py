@@ -48,7 +48,7 @@ KNOWN_SEEDS = {
     "install-keeps-membership": 2,
     "last-pieces-forgotten": 3,
     "leader-counts-unsynced": 3,
-    "leader-lets-itself-be-deposed": 24,
+    "leader-lets-itself-be-deposed": 62,
     "learners-count": 3,
     "lone-leader-steps-down": 4,
     "lone-voter-commits-unsynced": 8,

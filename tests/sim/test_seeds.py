@@ -188,12 +188,12 @@ HAPPENINGS = {
 
 def _remembered() -> list[Case]:
     """The cases of the corpus, each with the kinds of faults that there were when it failed."""
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[str, ...] | None = ()
     cases: list[Case] = []
     for line in (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines():
         first, *rest = line.split()
         if first == "kinds":
-            kinds = tuple(rest)
+            kinds = tuple(rest) or None
         elif first != "#":
             seed, seconds = rest
             cases.append(Case(first, int(seed), float(seconds), kinds=kinds))

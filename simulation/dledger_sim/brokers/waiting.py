@@ -41,7 +41,7 @@ ROUNDING_S: Final = 1e-6
 
 class _Poll(NamedTuple):
     since: float
-    """When it began to wait, simulated seconds."""
+    """When it began to wait, simulated seconds, by the node's own clock if that is ahead."""
     for_s: float
     term: int
     """In which this node led and was ready when it began; 0 if it did not."""
@@ -93,7 +93,8 @@ class Waiting:
 
         def held_now(pull: HeldPull) -> None:
             self._truth.happened["poll held"] += 1
-            self._polls[pull] = _Poll(self._scheduler.now, pull.fields.suspend_timeout_millis / 1000, self._led)
+            since = self._scheduler.now + self._life.environment.ahead_s
+            self._polls[pull] = _Poll(since, pull.fields.suspend_timeout_millis / 1000, self._led)
             hold(pull)
 
         def tried(pull: HeldPull) -> bool:

@@ -139,6 +139,11 @@ class SimEnvironment:
         """What `now` would tell; to look at it costs nothing."""
         return max(self._scheduler.now * self._clock_rate + self._clock_offset_s, self._clock)
 
+    @property
+    def ahead_s(self) -> float:
+        """By how much its clock is ahead of simulated time: calls may cost time, and a turn makes many."""
+        return self.clock - (self._scheduler.now * self._clock_rate + self._clock_offset_s)
+
     def now(self) -> float:
         """See `Environment.now`; never goes back."""
         real = self._scheduler.now * self._clock_rate + self._clock_offset_s

@@ -9,8 +9,7 @@ import msgspec
 from dledger_broker.clients.gossip import READS_AS
 from dledger_broker.features.pulling.placement import Placement
 from dledger_broker.frontend import dispatch
-from dledger_namesrv import table
-from dledger_namesrv.aliases import alias_entries
+from dledger_namesrv import aliases
 from dledger_namesrv.records import Group
 from dledger_namesrv.table import RouteTable
 from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, alias_name
@@ -30,11 +29,11 @@ def _all_entries(group: Group, queues: QueueData, shown: BrokerData) -> Iterator
     return _alias_entries(group, queues, no_leader)
 
 
-_alias_entries = alias_entries
+_alias_entries = aliases.alias_entries
 CATALOGUE.add(
     "leader-has-an-alias-too",
     "a route lists no write alias of the node that it shows as the leader",
-    (table, "alias_entries", _all_entries),
+    (aliases, "alias_entries", _all_entries),
 )
 
 _cluster_info = RouteTable.cluster_info
