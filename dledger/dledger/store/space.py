@@ -377,13 +377,20 @@ class Space:
             self._count()
 
     def _make_next(self) -> _Ahead:
-        """The next segment's file, made if there is none."""
-        if self._next is None:
-            # The log does not go on behind the current segment before this one is there: looked at in this order, the
-            # current segment stays the same.
+        """The next segment's file, made if there is none.
+
+        Both are looked at under the lock. 1. A roll takes the next segment. 2. This finds none, and the segment that
+        was current before. 3. The file that has just become the current segment is taken for the next one, and filled
+        with zeros from its beginning: over entries.
+        """
+        with self._lock:
+            if self._next is not None:
+                return self._next
             start = known(self._current, "the log is not being rewritten").start + self._segment_bytes
-            self._put_next(_Ahead(start, self._disk.open(segment_path(start), create=True), 0, 0))
-        return known(self._next, "the next segment was made")
+        # The log does not go on behind the current segment before this one is there, so that one stays the same.
+        ahead = _Ahead(start, self._disk.open(segment_path(start), create=True), 0, 0)
+        self._put_next(ahead)
+        return ahead
 
     def _close_fillers(self) -> None:
         self._close_unused()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -55,6 +56,28 @@ def test_an_event_loop_goes_on_in_the_next_segment_without_disk_work(sim_disk: S
     sim_disk.crash(random.Random(1), "none")
     model.open()
     model.check()
+
+
+def test_a_worker_that_meets_a_roll_half_way_does_not_take_the_current_segment_for_the_next(
+    sim_disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+):
+    """It would fill it with zeros, over entries."""
+    model = LoggedModel(sim_disk)
+    space = model.log._space
+    go_on_in, made = space._go_on_in, []
+    worker = threading.Thread(target=lambda: made.append(space._make_next().start), daemon=True)
+
+    def half_way(current):
+        worker.start()
+        worker.join(0.2)
+        go_on_in(current)
+
+    model.append(body_leaving(model.log, 0))
+    model.log.reserve(model.log.room_behind(model.log.end_position))
+    monkeypatch.setattr(space, "_go_on_in", half_way)
+    model.append(BODY)
+    worker.join(20)
+    assert made == [2 * SEGMENT_BYTES]
 
 
 def test_what_is_claimed_is_there_when_it_is_written_whatever_workers_do_meanwhile(sim_disk: SimDisk):
