@@ -236,14 +236,19 @@ async def test_a_leader_is_introduced_once_every_name_server_has_taken_all_its_f
     await setup.registrar.stop()
 
 
-async def test_a_leader_does_not_wait_for_a_name_server_that_cannot_be_reached(servers: list[FakeNameServer]) -> None:
-    await servers[1].stop()
-    setup = Setup(servers)
+async def until_it_leads(setup: Setup) -> None:
+    """Until it leads, has the topics of the system, and has told all name servers that it waits for."""
     setup.memory.node.lead()
     for topic in system_topics(setup.config):
         setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
     setup.memory.env.run_ready()
     await until_introduced(setup.registrar)
+
+
+async def test_a_leader_does_not_wait_for_a_name_server_that_cannot_be_reached(servers: list[FakeNameServer]) -> None:
+    await servers[1].stop()
+    setup = Setup(servers)
+    await until_it_leads(setup)
     assert setup.registrar.registered == 1
     await setup.registrar.stop()
 
@@ -607,11 +612,7 @@ async def test_a_leader_that_is_refused_from_the_start_is_untold_there_and_ready
     for server in servers:
         server.refuses_registrations = True
     setup = Setup(servers)
-    setup.memory.node.lead()
-    for topic in system_topics(setup.config):
-        setup.memory.machine.proposals.ensure_topic(topic, lambda _: None)
-    setup.memory.env.run_ready()
-    await until_introduced(setup.registrar)
+    await until_it_leads(setup)
     assert len(setup.registrar.untold(1)) == len(servers)
     assert setup.registrar.told_version() == -1
     await setup.registrar.stop()
