@@ -7,8 +7,9 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -50,8 +51,10 @@ class Blocking:
             self.stop()
             raise
 
-    def run(self, work: Coroutine[None, None, ResultT]) -> ResultT:
+    def run(self, work: Coroutine[None, None, ResultT], *, undo: Callable[[ResultT], None] | None = None) -> ResultT:
         """Run a coroutine on the loop and wait for its result.
+
+        `undo` is called on the loop with a result that the caller does not get, because a signal's handler raised.
 
         Raises `ClientClosedError` after `stop`, in a process that was forked, and, then of unknown outcome, if the loop
         is stopped before there is a result.
@@ -70,10 +73,11 @@ class Blocking:
             stopped = ClientClosedError("the client was closed meanwhile")
             stopped.outcome = "unknown"
             raise stopped from None
-        except BaseException:
-            if future is None or not future.done():  # a signal's handler raised: nobody waits for the result any more
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(_cut_off, work)
+        except BaseException:  # the work's own, or a signal's handler raised: nobody waits for the result any more
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_cut_off, work)
+                if future is not None and undo is not None:
+                    self._loop.call_soon_threadsafe(future.add_done_callback, partial(_undo, undo))
             raise
         work.close()
         raise ClientClosedError("the client is closed")
@@ -119,6 +123,11 @@ def _cut_off(work: Coroutine[None, None, object]) -> None:
             task.cancel()
             return
     work.close()
+
+
+def _undo(undo: Callable[[ResultT], None], future: Future[ResultT]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        undo(future.result())
 
 
 async def _cancel_all_others() -> None:

@@ -99,7 +99,7 @@ class SyncPullConsumer(ClosedAfterUse):
 
     def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
         """See `PullConsumer.poll`."""
-        return self._blocking.run(self._consumer.poll(max_messages, timeout))
+        return self._blocking.run(self._consumer.poll(max_messages, timeout), undo=self._read_again)
 
     def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """See `PullConsumer.commit`."""
@@ -108,3 +108,9 @@ class SyncPullConsumer(ClosedAfterUse):
     def committed(self, queue: tuple[str, str, int]) -> int | None:
         """See `PullConsumer.committed`."""
         return self._blocking.run(self._consumer.committed(queue))
+
+    def _read_again(self, messages: list[ReceivedMessage]) -> None:
+        """Move the positions back to messages that the caller of `poll` has not got: a commit would pass over them."""
+        for message in reversed(messages):
+            if message.queue in self._consumer.positions:
+                self._consumer.seek(message.queue, message.queue_offset)

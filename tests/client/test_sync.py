@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from unittest.mock import create_autospec
 
 import pytest
@@ -309,6 +310,27 @@ def test_a_call_that_is_cut_off_may_have_taken_effect():
     with pytest.raises(ClientClosedError) as failure:
         blocking.run(stop_meanwhile())
     assert failure.value.outcome == "unknown"
+
+
+def test_messages_that_an_interrupted_poll_had_found_are_read_again(cluster, monkeypatch):
+    ready = Future.result
+
+    def interrupted(future, timeout=None):
+        monkeypatch.setattr(Future, "result", ready)
+        assert ready(future, timeout)
+        raise KeyboardInterrupt
+
+    with SyncProducer(cluster.namesrv) as producer:
+        sent = [producer.send("T", body) and body for body in (b"1", b"2", b"3")]
+    with SyncPullConsumer(cluster.namesrv, "CG") as consumer:
+        (queue,) = consumer.queues("T")
+        consumer.assign([queue])
+        monkeypatch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(10, timeout=5.0)
+        consumer.commit()
+        assert consumer.committed(queue) == 0
+        assert [message.body for message in consumer.poll(10, timeout=5.0)] == sent
 
 
 def test_a_forked_process_is_told_to_make_its_own_client(cluster):
