@@ -1,14 +1,18 @@
 """Failed sends of unmodified clients when the leader is killed and stays away, with write aliases and without.
 
     python -m bench.stock_failover --client cpp --senders 1 --kills 20 [--no-aliases] [--asynchronous] [--retries 2]
-                                   [--keyed] [--pause]
+                                   [--keyed] [--pause | --vanish]
     python -m bench.stock_failover --client java-5.3.3 --program 'java -cp lib/*:classes Driver'
 
 For each kill a fresh process of the client sends one message after the other from each of its threads, to a topic with
 8 queues. Every alias is in the topic's route by then, and one message by itself has made the client look it up. After
 the kill it goes on for `--seconds`, and then the node is started again; with `--pause` it is stopped (SIGSTOP) and goes
-on, its connections open all the time. With `--keyed` the client chooses each queue by a hash of the message's key. What
-the table counts are calls of the client that ended with an error, whatever the client did by itself before it told.
+on, its connections open all the time. With `--vanish` its host is lost: the node stops, and its address answers nothing
+any more, no refusal either. That takes addresses of a network namespace of its own, and root:
+
+    unshare --net sh -c 'ip link set lo up && .venv/bin/python -m bench.stock_failover --vanish …'
+
+With `--keyed` the client chooses each queue by a hash of the message's key. What the table counts are calls of the client that ended with an error, whatever the client did by itself before it told.
 `--program` is what starts a driver of tests/conformance, which `make test-clients` builds; the C++ one needs none.
 """
 
@@ -16,11 +20,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,22 +71,30 @@ class Measurement:
             for failed in client.failed:
                 print(f"{failed['ms']:.0f} ms: {failed['error']}", file=sys.stderr)
             client.call("stop_streams", timeout=PATIENCE_S)
-        if self._options.pause:
-            self._cluster.resume(struck)
-        else:
-            self._cluster.restart(struck)
+        self._mend(struck)
         self._cluster.wait_ready()
         self._wait_registered()
         wait_listed(self._cluster, aliases=not self._options.no_aliases)
         return result
 
     def _strike(self) -> str:
-        """Kill or pause the leader; returns its node id."""
-        if not self._options.pause:
+        """Kill or pause the leader, or lose its host; returns its node id."""
+        if not (self._options.pause or self._options.vanish):
             return self._cluster.kill_leader()
         leader = self._cluster.leader()
         self._cluster.pause(leader)
+        if self._options.vanish:
+            lose_host(leader)
         return leader
+
+    def _mend(self, struck: str) -> None:
+        """Let the node that was struck work again, as a new process unless it was paused only."""
+        if self._options.vanish:
+            find_host(struck)
+        if self._options.pause:
+            self._cluster.resume(struck)
+        else:
+            self._cluster.restart(struck)
 
     def _wait_registered(self) -> None:
         """Wait until every node is registered again: with two of three away nobody could take a send."""
@@ -140,6 +154,41 @@ def _look_up(client: StockClient) -> None:
 _CPP_DRIVER = str(ROOT / "tests" / "conformance" / "cpp_driver.py")
 
 
+def hosts_of_their_own(nodes: Iterable[str]) -> str:
+    """Give each node an address of its own for clients, in a network namespace that has loopback only.
+
+    Returns what the nodes' configurations need for it.
+    """
+    if [name for _, name in socket.if_nameindex()] != ["lo"]:
+        raise SystemExit("--vanish takes addresses: run it in a network namespace of its own, see --help")
+    tables = []
+    for node_id in nodes:
+        _ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
+        tables.append(f'[nodes.{node_id}]\nhost = "0.0.0.0"\nadvertised_host = "{host_of(node_id)}"\n')
+    return "".join(tables)
+
+
+def host_of(node_id: str) -> str:
+    """The address of a node's host: a client that has a connection to it has this address at its own end, too."""
+    return f"10.9.0.{int(node_id.rpartition('n')[2]) + 1}"
+
+
+def lose_host(node_id: str) -> None:
+    """Have nothing answer at a node's address: what is sent there comes back over loopback, to nobody."""
+    _ip("address", "del", f"{host_of(node_id)}/32", "dev", "lo")
+    _ip("route", "add", f"{host_of(node_id)}/32", "dev", "lo", "src", "127.0.0.1")
+
+
+def find_host(node_id: str) -> None:
+    """Undo `lose_host`."""
+    _ip("route", "del", f"{host_of(node_id)}/32", "dev", "lo")
+    _ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
 def make_topic(cluster: LocalCluster, *, aliases: bool) -> None:
     """Make the topic, and wait until its route has what it is to have."""
     attributes = {WRITE_ALIASES_ATTRIBUTE: "true" if aliases else "false"}
@@ -170,10 +219,13 @@ def main() -> None:
     parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
     parser.add_argument("--asynchronous", action="store_true", help="for drivers that take it (Java's)")
     parser.add_argument("--keyed", action="store_true", help="for drivers that take it (Java's)")
-    parser.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
+    fault = parser.add_mutually_exclusive_group()
+    fault.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
+    fault.add_argument("--vanish", action="store_true", help="the host is lost instead; in a network namespace only")
     parser.add_argument("--no-aliases", action="store_true")
     options = parser.parse_args()
-    with LocalCluster() as cluster:
+    config = hosts_of_their_own(f"broker-a-n{number}" for number in range(3)) if options.vanish else None
+    with LocalCluster(config=config) as cluster:
         make_topic(cluster, aliases=not options.no_aliases)
         measurement = Measurement(cluster, options)
         kills = [measurement.kill_once() for _ in range(options.kills)]
