@@ -1,7 +1,7 @@
 """Failed sends of unmodified clients when the leader is killed and stays away, with write aliases and without.
 
     python -m bench.stock_failover --client cpp --senders 1 --kills 20 [--no-aliases] [--asynchronous] [--retries 2]
-                                   [--keyed] [--pause | --vanish]
+                                   [--keyed] [--pause | --vanish] [--per-request-ms 1000]
     python -m bench.stock_failover --client java-5.3.3 --program 'java -cp lib/*:classes Driver'
 
 For each kill a fresh process of the client sends one message after the other from each of its threads, to a topic with
@@ -12,8 +12,9 @@ any more, no refusal either. That takes addresses of a network namespace of its 
 
     unshare --net sh -c 'ip link set lo up && .venv/bin/python -m bench.stock_failover --vanish …'
 
-With `--keyed` the client chooses each queue by a hash of the message's key. What the table counts are calls of the client that ended with an error, whatever the client did by itself before it told.
-`--program` is what starts a driver of tests/conformance, which `make test-clients` builds; the C++ one needs none.
+With `--keyed` the client chooses each queue by a hash of the message's key. What the table counts are calls of the
+client that ended with an error, whatever the client did by itself before it told. `--program` is what starts a driver
+of tests/conformance, which `make test-clients` builds; the C++ one needs none.
 """
 
 from __future__ import annotations
@@ -117,19 +118,21 @@ class Measurement:
     def _begin(self, client: StockClient) -> None:
         fields: dict[str, object] = {"retries": self._options.retries} if self._options.retries else {}
         fields |= {name: True for name in ("asynchronous", "keyed") if getattr(self._options, name)}
+        if self._options.per_request_ms:
+            fields["per_request_ms"] = self._options.per_request_ms
         _look_up(client)
         for sender in range(self._options.senders):
             client.begin("stream", topic=TOPIC, prefix=f"{sender}-", count=ENDLESS, pause_ms=5, **fields)
-        client.wait_for(lambda: len(client.sent) >= WARM_SENDS, "sends before the kill")
+        client.wait_for(lambda: client.sends >= WARM_SENDS * self._options.senders, "sends before the kill")
         client.failed.clear()
 
     def _longest_gap_ms(self, client: StockClient) -> float:
         """Let the client go on; the longest time from the kill on in which no thread had a message acknowledged."""
         begun = last = time.monotonic()
-        gap, seen = 0.0, len(client.sent)
+        gap, seen = 0.0, client.sends
         while (now := time.monotonic()) - begun < self._options.seconds:
-            if len(client.sent) > seen:
-                gap, last, seen = max(gap, now - last), now, len(client.sent)
+            if client.sends > seen:
+                gap, last, seen = max(gap, now - last), now, client.sends
             time.sleep(0.005)
         return max(gap, now - last) * 1000
 
@@ -217,13 +220,23 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long the client goes on after a kill")
     parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
-    parser.add_argument("--asynchronous", action="store_true", help="for drivers that take it (Java's)")
-    parser.add_argument("--keyed", action="store_true", help="for drivers that take it (Java's)")
+    parser.add_argument("--asynchronous", action="store_true", help="for Java's driver")
+    parser.add_argument("--keyed", action="store_true", help="for Java's driver")
+    parser.add_argument(
+        "--per-request-ms",
+        type=int,
+        default=0,
+        help="for Java's driver: setSendMsgMaxTimeoutPerRequest of the 5.x line",
+    )
     fault = parser.add_mutually_exclusive_group()
     fault.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
     fault.add_argument("--vanish", action="store_true", help="the host is lost instead; in a network namespace only")
     parser.add_argument("--no-aliases", action="store_true")
     options = parser.parse_args()
+    if (options.asynchronous or options.keyed or options.per_request_ms) and "java" not in options.program:
+        parser.error(
+            "--asynchronous, --keyed and --per-request-ms are for Java's driver: another would not notice them"
+        )
     config = hosts_of_their_own(f"broker-a-n{number}" for number in range(3)) if options.vanish else None
     with LocalCluster(config=config) as cluster:
         make_topic(cluster, aliases=not options.no_aliases)
@@ -231,9 +244,12 @@ def main() -> None:
         kills = [measurement.kill_once() for _ in range(options.kills)]
     gaps = sorted(kill.gap_ms for kill in kills)
     way = "asynchronous" if options.asynchronous else "by key" if options.keyed else "synchronous"
+    fault = "paused" if options.pause else "host lost" if options.vanish else "killed"
+    limit = f", {options.per_request_ms} ms a request" if options.per_request_ms else ""
     print(
-        f"| {options.client} | {way} | {options.senders} | {'no' if options.no_aliases else 'yes'} | {len(kills)} | "
-        f"{sum(kill.failed for kill in kills)} | {statistics.median(gaps):.0f} | {gaps[-1]:.0f} |"
+        f"| {options.client} | {way}{limit} | {options.senders} | {'no' if options.no_aliases else 'yes'} | {fault} | "
+        f"{len(kills)} | {sum(kill.failed for kill in kills)} | {sum(kill.failed > 0 for kill in kills)} | "
+        f"{statistics.median(gaps):.0f} | {gaps[-1]:.0f} |"
     )
 
 

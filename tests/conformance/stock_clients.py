@@ -41,6 +41,7 @@ class StockClient:
     def __init__(self, command: list[str], *, home: Path, environment: Mapping[str, str] | None = None) -> None:
         self.received: list[dict[str, object]] = []
         self.sent: dict[int, dict[str, object]] = {}
+        self.sends = 0
         self.failed: list[dict[str, object]] = []
         self.checked: set[str] = set()
         self._answers: dict[int, dict[str, object]] = {}
@@ -146,6 +147,7 @@ class StockClient:
                     self.checked.add(said["checked"])
                 elif "sent" in said:
                     self.sent[said["sent"]] = said
+                    self.sends += 1
                 elif "failed" in said:
                     self.failed.append(said)
                 else:

@@ -318,6 +318,10 @@ public class Driver {
 
     // Numbered messages one after the other, each until it is acknowledged.
     static Object stream(JSONObject wanted) throws Exception {
+        if (wanted.containsKey("per_request_ms")) { // the 4.x line has no such limit
+            ready().getClass().getMethod("setSendMsgMaxTimeoutPerRequest", int.class)
+                .invoke(ready(), wanted.getIntValue("per_request_ms"));
+        }
         int count = wanted.getIntValue("count");
         for (int number = 0; number < count; number++) {
             String body = wanted.getString("prefix") + number;
