@@ -1,13 +1,16 @@
 """Nothing calls into the service while an entry is half written, and the service calls nothing there."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from dledger import Node, NodeConfig
+from dledger.errors import OutcomeUnknownError, StorageError
 from dledger.invariants import InvariantError
 from dledger.replica.completions import Completions
+from dledger.store.disk import OsFile
 from dledger.testing.ports import free_ports
 from tests.dledger.node_group import SECRET, Group, Journal, until
 
@@ -102,6 +105,31 @@ async def test_the_callback_of_a_read_may_stage(tmp_path):
         await group.append(3)
     finally:
         await group.stop()
+
+
+async def test_what_waits_is_answered_if_a_write_fails_inside_stage(tmp_path, monkeypatch):
+    node = sole_voter(tmp_path, Chained(100), bootstrap=True)
+    await node.start()
+    try:
+        await until(lambda: node.is_ready)
+        answers: list[object] = []
+        node.read_index(answers.append)
+
+        def fail(*_: object) -> None:
+            raise StorageError("writing failed: Input/output error")
+
+        first = asyncio.ensure_future(node.append(bytes(BIG_BYTES)))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(OsFile, "pwrite", fail)
+        with pytest.raises(StorageError):
+            node.stage(BIG_BYTES, lambda _: (bytes(BIG_BYTES),))  # does not fit, and has the open entry written
+        monkeypatch.undo()
+        with pytest.raises(OutcomeUnknownError):
+            async with asyncio.timeout(5):
+                await first
+        assert len(answers) == 1
+    finally:
+        await node.stop()
 
 
 async def test_staging_while_a_unit_is_filled_is_refused(tmp_path):

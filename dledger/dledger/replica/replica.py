@@ -176,7 +176,9 @@ class Replica:
             self._inbox.receiver.abandon()
             self._outbox.stop()
             self.upkeep.stop()
-            if not self._completions.executing.depth:
+            if self._completions.executing.depth:  # a write failed inside `stage`, say: nothing runs them after that
+                self.environment.call_soon(self._completions.run)
+            else:
                 self._completions.run()
 
     def close(self, *, clean: bool) -> None:
