@@ -77,6 +77,9 @@ def two_clocks_jump_for_a_moment() -> None:
     1. The clocks of the leader and of a follower jump a day ahead, for 40 s.
     2. The leader hands over to that follower. It knows both clocks from the first look on, and nothing else.
     3. It dies. Whoever leads then knows the other one's clock, and its own again when it is back.
+
+    Seeds seldom have it: a fault sets one clock wrong, for 4.5 s at most, and a day ahead in one case of six. Two of
+    three clocks would have to be so at once.
     """
     clocks = Clocks()
     clocks.set_wrong(DAY_MS, clocks.leader, clocks.others[0])
@@ -98,6 +101,9 @@ def a_clock_that_nobody_hears() -> None:
     """Of a node that is away nobody knows that its clock has reached anything.
 
     1. The leader's clock is half a minute ahead, a step that is no jump. 2. One of the two followers dies.
+
+    Seeds seldom have it: the leader's clock must be ahead by more than the 0.3 s that their judge lets pass and by less
+    than a minute, as it is after one jump in six, in the seconds for which a follower is not heard.
     """
     clocks = Clocks()
     clocks.set_wrong(30_000, clocks.leader)
@@ -109,7 +115,10 @@ def a_clock_that_nobody_hears() -> None:
 
 
 def all_clocks_jump_for_good() -> None:
-    """Clocks that keep to what they show are believed after a minute, either way."""
+    """Clocks that keep to what they show are believed after a minute, either way.
+
+    Seeds cannot: no fault of theirs sets a clock wrong for longer than 4.5 s.
+    """
     clocks = Clocks()
     for by_ms in (DAY_MS, -DAY_MS):
         clocks.set_wrong(by_ms, *clocks.brokers.group.nodes)
@@ -122,6 +131,9 @@ def leader_stands_still_with_answers_unread() -> None:
 
     1. Followers answer beats, and their leader stands still before it reads that, for less than it takes to depose it.
     2. It goes on, reads what waited, and is asked for the time at once.
+
+    Seeds hardly meet it: a pause must begin in the millisecond or two for which the answer to a beat is on its way, and
+    the leader must look at group time, once a second, before it reads the next answer.
     """
     clocks = Clocks()
     for pause_s in (0.4, 2.5, 2.5):

@@ -110,6 +110,8 @@ def pop_at_a_leader_that_is_cut_off() -> None:
     """A pop is answered with messages once they are the group's, whoever leads.
 
     1. A leader is cut off, and asked for messages. 2. The others elect, and the next leader gives them away.
+
+    Seeds find it, too, at their first pops: an answer shows what the log, by which their judge goes, does not have yet.
     """
     popping = Popping()
     old = popping.brokers.leader
@@ -126,6 +128,9 @@ def acknowledgement_that_meets_what_comes_again() -> None:
 
     1. The invisible time of a message is nearly over, and the followers' disks are slow. 2. Its acknowledgement is
     proposed. 3. The time is over. 4. The followers have the acknowledgement.
+
+    Seeds hardly meet it: they acknowledge as soon as they have a message, and hide none for less than a second. The
+    acknowledgement would have to be late by nearly that, and be on its way in the moment in which the time is over.
     """
     popping = Popping(2)
     popping.pop(maxMsgNums="1", invisibleTime="1000")
@@ -144,6 +149,9 @@ def message_hidden_while_all_clocks_jump() -> None:
     """What a leader has delivered stays hidden for its whole time, by its own clock.
 
     1. A message is popped for 100 s. 2. All clocks jump an hour ahead, which is believed after a minute.
+
+    Seeds cannot: they set clocks wrong for 4.5 s at most, and once one was wrong their judge does not ask any more how
+    long a message stayed hidden.
     """
     popping = Popping(1)
     popping.pop(invisibleTime="100000")
@@ -157,7 +165,10 @@ def message_hidden_while_all_clocks_jump() -> None:
 
 
 def commit_in_a_popped_queue() -> None:
-    """A consumer that pulls moves nothing where its group pops, on any replica, now or after a restart."""
+    """A consumer that pulls moves nothing where its group pops, on any replica, now or after a restart.
+
+    Seeds find it, too: one step in ten of those who pop is such a commit.
+    """
     popping = Popping()
     popping.pop()
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "3"}

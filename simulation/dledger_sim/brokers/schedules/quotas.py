@@ -24,6 +24,9 @@ def read_that_two_leaders_hold() -> None:
     1. More was popped than the quota allows. The next pop, through a follower, waits at the leader.
     2. That hands over. What the follower has passed on comes back, and the next leader is told late of it.
     3. There more was popped than the quota allows, too, and the pop has waited for two seconds.
+
+    Seeds hardly meet it: a leader begins with quotas of which nothing is used. Another read would have to use one up
+    there before the read that has waited is passed on to it.
     """
     brokers = Brokers(BrokerSettings(forward_hold_ms=60_000))
     group, old = brokers.group, brokers.leader

@@ -42,6 +42,9 @@ def fire_in_flight_across_a_handover_that_fails() -> None:
 
     1. It is due, and its copy is on its way. 2. The leader begins to hand over to a node that it cannot reach: the run
     of its job ends. 3. It goes on leading, and the next run looks: the row is still pending.
+
+    Seeds hardly meet it: a handover that fails lasts a second, and a copy would have to be on its way for as long, to
+    followers that go on answering beats.
     """
     brokers = Brokers()
     operation = send_delayed(brokers, 1_000)
@@ -59,7 +62,10 @@ def fire_in_flight_across_a_handover_that_fails() -> None:
 
 
 def recall_in_flight() -> None:
-    """A message that is on its way to slow followers is asked for back: it is too late."""
+    """A message that is on its way to slow followers is asked for back: it is too late.
+
+    Seeds find it only if a recall comes in the milliseconds for which its message is on its way to its topic.
+    """
     brokers = Brokers()
     operation, handle = send_for_handle(brokers, 1_000)
     for name in brokers.group.nodes:
@@ -109,6 +115,8 @@ def message_that_is_due_while_it_is_moved() -> None:
 
     1. A trim is wanted; a move of the message is on its way to slow followers. 2. The message is due. 3. The move is
     applied: had it been fired from its old place, it would be delivered once more from the new one.
+
+    Seeds find it only if a message is due in the milliseconds for which its move is on its way.
     """
     brokers = Brokers()
     operation = send_delayed(brokers, 6_500)

@@ -70,6 +70,9 @@ def codes(answers: list[Answer | None]) -> list[int]:
 def commit_on_its_way_when_its_half_is_to_be_given_up() -> None:
     """1. A half was checked as often as halves are, and nobody has ended it. 2. Its commit comes, and takes a majority
     long. 3. Meanwhile the half is to be given up: it must not be, for the commit may be in the log.
+
+    Seeds hardly meet it: their producers end a half soon after they have sent it, or as soon as they are asked, and it
+    is given up a second after it was asked about last. The commit would have to be on its way for as long.
     """
     transacting = Transacting()
     brokers = transacting.brokers

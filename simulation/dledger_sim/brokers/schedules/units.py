@@ -61,6 +61,8 @@ def unit_of_a_leader_that_is_cut_off() -> None:
     1. The leader is cut off, still believes that it leads, and writes a unit.
     2. Another node leads, and writes a unit to the same queue.
     3. The old leader hears of that one.
+
+    Seeds of `broker` have no such units: nobody there delays messages, sends them back, pops or ends transactions.
     """
     brokers = Brokers()
     network, old = brokers.group.network, leading_broker(brokers)
@@ -110,7 +112,10 @@ def unit_that_the_next_leader_commits() -> None:
 
 
 def unit_in_the_turn_of_a_deletion() -> None:
-    """No record is written behind the deletion of its topic, which is on its way; the rest of the unit is."""
+    """No record is written behind the deletion of its topic, which is on its way; the rest of the unit is.
+
+    Seeds of `broker` have no such units: nobody there delays messages, sends them back, pops or ends transactions.
+    """
     brokers = Brokers()
     broker, connection = leading_broker(brokers), brokers.connect(brokers.leader)
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields(PASSING))

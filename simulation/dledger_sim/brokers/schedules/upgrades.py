@@ -101,6 +101,8 @@ def upgrade_in_which_leaders_change() -> None:
     1. New nodes lead, one after another, while one node is old: it would stop at the feature's commands.
     2. The old node leads.
     3. It is upgraded. The feature is used, by the node that was old, too.
+
+    Seeds cannot: all nodes of a seed are of one version.
     """
     upgrade = Upgrade("n2")
     for leader in ("n0", "n1", "n2", "n0"):
@@ -116,7 +118,10 @@ def upgrade_in_which_leaders_change() -> None:
 
 
 def upgrade_of_the_leader_alone() -> None:
-    """What a leader understands it does not use before the others do, and not before that is recorded."""
+    """What a leader understands it does not use before the others do, and not before that is recorded.
+
+    Seeds cannot: all nodes of a seed are of one version.
+    """
     upgrade = Upgrade("n1", "n2")
     upgrade.lead("n0")
     upgrade.use()
