@@ -49,6 +49,14 @@ class CorruptionError(LogError):
     """Stored bytes do not verify; the text names the file, the position and what was found and expected."""
 
 
+class MarkContradictedError(CorruptionError):
+    """A log is not what its durable mark says: it ends below that, or is another log there."""
+
+
+class UnreadableResetError(CorruptionError):
+    """The intent to replace the log by a snapshot cannot be read: what is left of the log may be half of it."""
+
+
 class IdentityError(LogError):
     """A data directory belongs to another cluster, group, node or format, or is in use by a live process."""
 

@@ -19,14 +19,14 @@ from dledger.replica.boot import accept_loss
 from dledger.store.disk import OsDisk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, read_identity, write_identity
-from dledger.store.mark import DurableMark
+from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.scan import header_at
 from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.slots import SLOT_SPACING_BYTES, SlotFile
 from dledger.store.snapshots import SnapshotStore
 from dledger.store.verify import compare, verify
 
-MARK, HARD_STATE = "raft/mark", "raft/hardstate"
+MARK, HARD_STATE, RESET = "raft/mark", "raft/hardstate", "raft/reset"
 IDENTITY, IDENTITY_COPY = "identity.json", "identity.copy.json"
 IN_THE_META, IN_THE_LAST_CHUNK, IN_THE_FOOTER = 30, -26, -3
 
@@ -82,6 +82,44 @@ def rot_snapshots(home: Path) -> None:
 def rot_heads_of_snapshots(home: Path) -> None:
     for path in (home / "snapshots").iterdir():
         flip(path, IN_THE_META)
+
+
+def first_position(home: Path) -> int:
+    """Where the log begins."""
+    return list_positions(OsDisk(str(home)), DIRECTORY)[0]
+
+
+def lose_first_segment(home: Path) -> None:
+    """Nothing is left that tells which entry the log begins with."""
+    first = first_position(home)
+    shutil.rmtree(home / "snapshots")
+    (home / "index" / f"{first:020d}").unlink()
+    with (home / segment_path(first)).open("r+b") as segment:
+        segment.write(bytes(64))
+
+
+def rot_reset(home: Path) -> None:
+    """A snapshot was to replace the log, and which one cannot be read."""
+    (home / RESET).write_bytes(b"\xc1")
+
+
+def set_mark(home: Path, change: Callable[[MarkValue], MarkValue]) -> None:
+    with excepted("the node is down"):
+        mark, value = DurableMark.open(OsDisk(str(home)))
+        assert value is not None
+        mark.lower_and_sync(change(value))
+        mark.close()
+
+
+def contradict_mark(home: Path) -> None:
+    """The log has another entry where it is marked as durable."""
+    set_mark(home, lambda value: replace(value, chain=value.chain ^ 1))
+
+
+def raise_mark(home: Path) -> None:
+    """The log ends below what is marked as durable."""
+    first = first_position(home)
+    set_mark(home, lambda value: replace(value, position=first, index=value.index + 1000))
 
 
 LOSSES = [rot_mark, rot_hard_state, rot_identity, lose_identity, rot_snapshots, rot_heads_of_snapshots]
@@ -209,6 +247,10 @@ async def test_a_node_that_lost_something_waits_while_no_leader_answers(group: G
         (rot_identity, IDENTITY, "Put back identity.json"),
         (lose_identity, IDENTITY, "Put back identity.json"),
         (rot_snapshots, "snapshots/", "Put back a copy of that file"),
+        (lose_first_segment, "commitlog/", "Put back copies of the files that are lost"),
+        (contradict_mark, MARK, "delete its raft/mark and run 'dledger node recover --accept-loss'"),
+        (raise_mark, MARK, "delete its raft/mark and run 'dledger node recover --accept-loss'"),
+        (rot_reset, RESET, "delete this node's raft/reset"),
     ],
 )
 async def test_a_groups_only_voter_ends_and_says_what_is_lost_and_what_can_be_done(
@@ -225,7 +267,28 @@ async def test_a_groups_only_voter_ends_and_says_what_is_lost_and_what_can_be_do
             await group.start("n0")
         assert file in str(raised.value)
         assert remedy in str(raised.value)
+        assert ("that file" in str(raised.value)) == (lose is rot_snapshots), "what names no file has other advice"
+        assert "empty the directory" not in str(raised.value), "it may hold the last copy"
         assert not (home / "aside-0").exists()
+
+
+async def test_an_operator_lets_a_node_go_on_with_a_log_that_its_mark_contradicts(tmp_path: Path):
+    group = Group(tmp_path, count=1)
+    await group.start()
+    await trimmed(group)
+    count = group.machines["n0"].count
+    await group.stop()
+    home = group.home("n0")
+    contradict_mark(home)
+    with pytest.raises(LostDirectoryError, match="delete its raft/mark"):
+        await group.start("n0")
+    (home / MARK).unlink()
+    with excepted("the node is down"):
+        accept_loss(OsDisk(str(home)))
+    await group.start("n0")
+    await until(lambda: group.machines["n0"].count == count, "the log is applied")
+    await group.append(5)
+    await group.stop()
 
 
 async def test_a_founder_whose_peers_are_learners_is_told_by_them_that_nobody_else_votes(tmp_path: Path):

@@ -15,7 +15,14 @@ from functools import partial
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine, EngineKind, EngineStart, KnownLog
 from dledger.environment import Environment
-from dledger.errors import CorruptionError, IdentityError, LostDirectoryError, UnreadableIdentityError
+from dledger.errors import (
+    CorruptionError,
+    IdentityError,
+    LostDirectoryError,
+    MarkContradictedError,
+    UnreadableIdentityError,
+    UnreadableResetError,
+)
 from dledger.replica.boot import BootRecord, is_loss_accepted, note_boot, record_boot
 from dledger.store.disk import FULL, Disk
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
@@ -25,6 +32,7 @@ from dledger.store.log import LogStore
 from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.mark import DurableMark
 from dledger.store.recovered import Recovery
+from dledger.store.reset import PATH as RESET_PATH
 from dledger.store.segments import DIRECTORY as SEGMENTS
 from dledger.store.segments import list_positions
 from dledger.store.snapshots import SnapshotStore
@@ -43,13 +51,25 @@ ACCEPT_LOSS = (
     "To go on with the log that is there, stop this node and run 'dledger node recover --accept-loss' for it;"
     " what it acknowledged last may be missing then"
 )
+_COPY_A_WHOLE_NODE = (
+    "stop another node of the group that is whole, and copy its commitlog, index, snapshots and raft/mark over this"
+    " node's"
+)
+_LOST_THEN = "what only this node had is lost then"
 RESTORE_IDENTITY = (
     "Put back identity.json or identity.copy.json; cluster.json beside the node's directory, or the status of another"
     " node, names the incarnation"
 )
-RESTORE_LOG = (
-    "Put back a copy of that file; or stop another node of the group that is whole, and copy its commitlog, index,"
-    " snapshots and raft/mark over this node's: what only this node had is lost then"
+RESTORE_SNAPSHOT = f"Put back a copy of that file; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}"
+RESTORE_LOG = f"Put back copies of the files that are lost; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}"
+RESTORE_LOG_AND_MARK = (
+    f"Put back commitlog, index, snapshots and raft/mark as they were together; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}."
+    " To go on with the log that is there, stop this node, delete its raft/mark and run 'dledger node recover"
+    " --accept-loss' for it; what it acknowledged last may be missing then"
+)
+REPLACE_LOG = (
+    f"What is left of this node's log may be half of it: {_COPY_A_WHOLE_NODE}, and delete this node's {RESET_PATH};"
+    f" {_LOST_THEN}"
 )
 
 
@@ -247,7 +267,7 @@ def _open_log(disk: Disk, config: ReplicaConfig, name: str) -> tuple[SnapshotSto
             disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
         )
     except CorruptionError as error:
-        raise LostDirectoryError(f"{name}: {error}", RESTORE_LOG) from error
+        raise LostDirectoryError(f"{name}: {error}", _remedy(error)) from error
     if recovery.first_index == 0:
         return snapshots, store, recovery, 0
     first = snapshots.at_or_below(recovery.first_position)
@@ -256,9 +276,20 @@ def _open_log(disk: Disk, config: ReplicaConfig, name: str) -> tuple[SnapshotSto
         found = "; ".join((*snapshots.report.invalid, *recovery.notes)) or "there is no such file"
         raise LostDirectoryError(
             f"{name}: the log begins at {recovery.first_position}, and the snapshot of that position is lost ({found})",
-            RESTORE_LOG,
+            RESTORE_SNAPSHOT,
         )
     return snapshots, store, recovery, first.last_term
+
+
+def _remedy(error: CorruptionError) -> str:
+    """What an operator can do about a log that cannot be recovered."""
+    match error:
+        case MarkContradictedError():
+            return RESTORE_LOG_AND_MARK
+        case UnreadableResetError():
+            return REPLACE_LOG
+        case _:
+            return RESTORE_LOG
 
 
 def _is_fresh(disk: Disk, hard_state: HardState | None) -> bool:

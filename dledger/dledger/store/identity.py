@@ -113,8 +113,7 @@ def _read(disk: Disk, path: str, directory: str) -> Identity | None:
             return _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableIdentityError(
-            f"{directory}: {path} is not readable as an identity ({error}); restore it, or empty the directory so that "
-            "the node rejoins as a new incarnation"
+            f"{directory}: {path} is not readable as an identity ({error}); restore it"
         ) from error
     raise IdentityError(
         f"{directory}: {path} has format {version}, this version reads formats up to {ENGINE_FORMAT}; start it with "

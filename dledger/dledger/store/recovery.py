@@ -23,13 +23,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dledger.errors import CorruptionError, IdentityError
+from dledger.errors import CorruptionError, IdentityError, MarkContradictedError
 from dledger.format import HEADER_BYTES, link
 from dledger.store.damage import CorruptRange, joined
 from dledger.store.disk import Disk
 from dledger.store.erase import shorten
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import UNIT_BYTES, IndexFiles, IndexUnit, no_membership_entries
+from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.mark import MarkValue
 from dledger.store.recovered import Recovered, Recovery
 from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Fault, header_at, scan_segment
@@ -55,7 +56,7 @@ def recover(
     Of the space behind the log's end `keep` is kept, erased, if it is there; the rest is given back.
 
     Raises `IdentityError` if the segments were written with another segment size, `CorruptionError` if nothing
-    usable is left, `OSError` if the disk fails.
+    usable is left, `MarkContradictedError` if the log is not what its mark says, `OSError` if the disk fails.
     """
     return _Recoverer(disk, index, snapshots, mark, segment_bytes, keep).run()
 
@@ -188,8 +189,7 @@ class _Recoverer:
         first = self.first_entry_of(start)
         if first is None:
             raise CorruptionError(
-                f"{segment_path(start)}, the first segment, has neither a valid first entry nor an index, and there is "
-                "no snapshot: empty the directory so that the node rejoins as a new incarnation"
+                f"{segment_path(start)}, the first segment, has no valid first entry, no index and no snapshot"
             )
         return Cursor(start, first.index, 0, None)
 
@@ -224,7 +224,8 @@ class _Recoverer:
             log_goes_on = self.scan_one(segment, cursor)
             self.settle_index(segment, first_index)
         if self.mark_valid and cursor.index <= self.mark.index:
-            raise CorruptionError(f"the log ends at index {cursor.index - 1}, below its durable mark {self.mark}")
+            mark = f"{MARK_PATH} says index {self.mark.index} at {self.mark.position}"
+            raise MarkContradictedError(f"the log ends at index {cursor.index - 1}, below its durable mark: {mark}")
 
     def scan_one(self, segment: Segment, cursor: Cursor) -> bool:
         """Verify one segment; False if the log ends in it."""
@@ -243,10 +244,9 @@ class _Recoverer:
 
     def check_mark(self, cursor: Cursor) -> None:
         if cursor.index != self.mark.index + 1 or cursor.chain not in (self.mark.chain, None):
-            raise CorruptionError(
+            raise MarkContradictedError(
                 f"the log has index {cursor.index - 1} with chain crc {cursor.chain} at {cursor.position}, its durable "
-                f"mark says index {self.mark.index} with {self.mark.chain}: empty the directory so that the node "
-                "rejoins as a new incarnation"
+                f"mark, {MARK_PATH}, says index {self.mark.index} with {self.mark.chain}"
             )
         cursor.chain = self.mark.chain
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger.errors import CorruptionError
+from dledger.errors import UnreadableResetError
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import Disk, prepare_file, publish_prepared
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
@@ -24,12 +24,12 @@ _decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
 def pending_reset(disk: Disk) -> SnapshotMeta | None:
-    """The snapshot that an interrupted reset was to start from, or None."""
+    """The snapshot that an interrupted reset was to start from, or None.  Raises `UnreadableResetError`."""
     try:
         return _read(disk, PATH)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(
-            f"{PATH} is not readable: {error}; empty the directory so that the node rejoins"
+        raise UnreadableResetError(
+            f"{PATH}, by which a snapshot was to replace the log, is not readable: {error}"
         ) from error
 
 
