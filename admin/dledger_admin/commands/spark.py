@@ -90,9 +90,12 @@ def read_from_option(command: Command) -> Command:
 def between_options(command: Command) -> Command:
     """Add `--from` and `--to`, as parameters `begin` and `end`."""
     command = click.option("--to", "end", metavar="TIME", help="Only messages stored before.")(command)
-    return click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after; ms or ISO 8601.")(
-        command
-    )
+    return click.option(
+        "--from",
+        "begin",
+        metavar="TIME",
+        help="Only messages stored at or after a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
+    )(command)
 
 
 def _between(begin: str | None, end: str | None) -> tuple[int | None, int | None]:
