@@ -162,8 +162,8 @@ class DueTruth:
             at=moment,
         )
 
-    def see_command(self, command: TimerRows | EndTimers) -> None:
-        """A command about rows."""
+    def see_command(self, command: TimerRows | EndTimers, *, may_forget: bool = False) -> None:
+        """A command about rows; the group may forget idempotent sends if clocks have jumped, say."""
         if isinstance(command, EndTimers):
             below = command.below + -command.below % STRETCH_BYTES
             for position in [position for position in self.pending if position < below]:
@@ -172,11 +172,11 @@ class DueTruth:
             return
         for due_ms, position, _ in TimerRows.unpack(command.rows):
             if isinstance(command, AddTimers):
-                self._add(due_ms, position)
+                self._add(due_ms, position, may_forget=may_forget)
             else:
                 self._remove(command, position)
 
-    def _add(self, due_ms: int, position: int) -> None:
+    def _add(self, due_ms: int, position: int, *, may_forget: bool) -> None:
         waiting = self._records.get(position)
         require(
             waiting is not None and waiting.due_ms == due_ms,
@@ -191,18 +191,24 @@ class DueTruth:
                 self._sent_back.see_waiting(waiting.again)
                 self.wanted[waiting.operation] = (waiting.due_ms - WALL_EPOCH_MS) / 1000
             self.asked.setdefault(waiting.operation, due_ms)
-            self._see_place(waiting.operation, position)
+            self._see_place(waiting.operation, position, may_forget=may_forget)
             self.happened["delayed message stored"] += 1
 
     def _is_known(self, position: int) -> bool:
         return position in self._remembered or (self.remembers_from is not None and position >= self.remembers_from)
 
-    def _see_place(self, operation: int, position: int) -> None:
+    def _see_place(self, operation: int, position: int, *, may_forget: bool) -> None:
         """A message waits at a position: its first one, or it was moved there."""
         places = self._stored_at.setdefault(operation, [])
         if places and operation not in self._moving:
             kept = [at for at in places if self._is_known(at) and (at >= self._trimmed_to or at in self.pending)]
-            require(not kept, "a delayed message is stored once", operation=operation, kept=kept, again=position)
+            require(
+                may_forget or not kept,
+                "a delayed message is stored once",
+                operation=operation,
+                kept=kept,
+                again=position,
+            )
             self.stored_again.add(operation)
             self.cancelled.discard(operation)  # what was taken back was the first one
             self._told.discard(operation)

@@ -29,6 +29,9 @@ _BROKERS: Final = (
     BrokerScenario("quotas", quotas=True),
     BrokerScenario("accounts", accounts=True),
     BrokerScenario("aliases", aliases=True),
+    BrokerScenario(
+        "broker-modes", modes=True, swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True
+    ),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

@@ -304,7 +304,7 @@ class Truth:
                 for name in names:
                     self.expected.pins.pop(name, None)
             case TimerRows() | EndTimers():
-                self.due.see_command(command)
+                self.due.see_command(command, may_forget=self._may_forget())
             case Pop() | Ack() | Revive() | ResetPop():
                 self.pops.see(command)
             case ResetOffsets() | SeeReset():

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from dledger_sim.log.group import GroupSettings
-from dledger_sim.log.kinds import DRAWS, MODE_KINDS, RARE
+from dledger_sim.log.kinds import CLASSES, DRAWS, MODE_KINDS, RARE
 from dledger_sim.log.plan import Plan, draw_plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
@@ -87,6 +87,19 @@ def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Pl
     """A seed's mode, in which blocking work is interrupted at its disk calls."""
     plan = draw_mode_plan(random, kinds)
     return replace(plan, group=replace(plan.group, switch_share=random.choice((0.1, 0.4, 0.9))))
+
+
+def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """A mode, half of them with threads, in which nothing that was acknowledged may be lost.
+
+    Where acknowledgements do not wait for the disk no host goes down: what the group loses then is for an operator to
+    accept, and only the log's own clients know which of their entries that took.
+    """
+    plan = draw_mode_plan(random, kinds)
+    losing = {"accept-loss", *(kind for kind in DRAWS if CLASSES[kind] == "power" and plan.group.flush == "async")}
+    left = {kind: weight for kind, weight in plan.kinds.items() if kind not in losing}
+    group = replace(plan.group, switch_share=random.choice((0.0, 0.0, 0.1, 0.4)))
+    return replace(plan, group=group, kinds=left or {"kill": 1.0})
 
 
 def draw_any_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
