@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -27,7 +29,7 @@ from dledger_remoting.topics import validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
-from .errors import ClientClosedError, InvalidArgumentError, refusal
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
 from .messages import ReceivedMessage
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -43,9 +45,13 @@ POLL_SECONDS: Final = 2.0
 """One request waits no longer, so that a leader that is gone is noticed while `receive` waits."""
 SHARED_POLL_SECONDS: Final = 0.5
 """The same where several broker groups have the topic: a message may come to any of them."""
+REJECT_SECONDS: Final = 1.0
+"""So long it is tried to acknowledge a message that the group does not want."""
 _ANYTHING: Final = -1
 _NOTHING: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
 _NOT_OURS: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
+
+logger = logging.getLogger(__name__)
 
 
 @checked
@@ -105,6 +111,7 @@ class SimpleConsumer:
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._turn = 0
+        self._rejecting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to keep routes up to date."""
@@ -124,6 +131,7 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Close all connections; what is not acknowledged comes again when its time is over."""
         if self._core is not None:
+            await self._rejected()
             if self._tracer is not None and not self._core.is_closed:
                 await self._tracer.close()
             await self._core.close()
@@ -145,8 +153,9 @@ class SimpleConsumer:
     async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
         """Take 1 to 32 messages; waits up to `wait` seconds for the first one, and returns none if none comes.
 
-        Their properties hold the check point by which `ack` and `change_invisible` name them. Raises `NoRouteError` for
-        a topic that is not there, `RefusedError` and `DeadlineError`.
+        Their properties hold the check point by which `ack` and `change_invisible` name them. Messages that the group
+        does not want are acknowledged and waited over. Raises `NoRouteError` for a topic that is not there,
+        `RefusedError` and `DeadlineError`.
         """
         if not 1 <= max_messages <= MAX_POP_MESSAGES:
             raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
@@ -174,10 +183,8 @@ class SimpleConsumer:
         False: its time was over, so that it comes again, or is with another member by now. It may also have been
         acknowledged by an attempt of this call, or an earlier call, of which the answer was lost.
         """
-        point, topic = check_point_of(message), message.queue.topic
-        header = AckHeader(self._group, topic, point.queue_id, point.text, point.queue_offset)
-        response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header))
-        is_done = response.code == ResponseCode.SUCCESS
+        point = check_point_of(message)
+        is_done = await self._acknowledge(message, point, self._timeout)
         if self._tracer is not None:
             cost_ms = max(0, _now_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
@@ -191,7 +198,7 @@ class SimpleConsumer:
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._ask(point.broker_name, code, encode_ext(header))
+        response = await self._ask(point.broker_name, code, encode_ext(header), self._timeout)
         if response.code != ResponseCode.SUCCESS:
             return None
         try:
@@ -209,7 +216,8 @@ class SimpleConsumer:
     # ---------------------------------------------------------------- inside
 
     async def _pop(self, broker_group: str, max_messages: int, poll_seconds: float) -> list[ReceivedMessage]:
-        """Ask one broker group."""
+        """Ask one broker group, once what it is told of earlier messages is settled: so little is under way."""
+        await self._rejected()
         core = self._started()
         header = PopHeader(
             self._group,
@@ -233,14 +241,44 @@ class SimpleConsumer:
         if response.code != ResponseCode.SUCCESS:
             return []
         try:
-            return self._messages_in(response, broker_group)
+            found = popped_messages(response, self._group, self._topic, broker_group, self._namespace)
         except RemotingError as error:
             raise refusal(error) from error
+        return self._wanted_of(found)
 
-    def _messages_in(self, response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
-        """The messages of an answer that this consumer wants. Raises `RemotingError`."""
-        found = popped_messages(response, self._group, self._topic, broker_group, self._namespace)
-        return [message for message in found if self._wanted.tags.matches_tag(message.tags)]
+    def _wanted_of(self, found: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """The messages that the group wants; the others are acknowledged in the background.
+
+        Brokers compare only the codes of tags, and two tags may have the same. Dropped in silence, a message that
+        nobody wants would come again and again, and be a dead letter of the group in the end.
+        """
+        wanted: list[ReceivedMessage] = []
+        for message in found:
+            if self._wanted.tags.matches_tag(message.tags):
+                wanted.append(message)
+            else:
+                task = self._started().spawn(self._reject(message), "acknowledgement of an unwanted message")
+                self._rejecting.add(task)
+                task.add_done_callback(self._rejecting.discard)
+        return wanted
+
+    async def _reject(self, message: ReceivedMessage) -> None:
+        """Acknowledge a message that the group does not want. If that fails, it comes again, and is rejected then."""
+        try:
+            await self._acknowledge(message, check_point_of(message), REJECT_SECONDS)
+        except ClientError as error:
+            logger.info("an unwanted message of %s was not acknowledged, it comes again: %s", message.queue, error)
+
+    async def _rejected(self) -> None:
+        """Wait until what was rejected is acknowledged, or that has failed: for `REJECT_SECONDS` at the most."""
+        if self._rejecting:
+            await asyncio.wait(self._rejecting)
+
+    async def _acknowledge(self, message: ReceivedMessage, point: CheckPoint, timeout: float) -> bool:
+        """Whether a message counts as done with from now on; tried for `timeout` seconds."""
+        header = AckHeader(self._group, message.queue.topic, point.queue_id, point.text, point.queue_offset)
+        response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header), timeout)
+        return response.code == ResponseCode.SUCCESS
 
     def _trace_received(self, messages: Sequence[ReceivedMessage]) -> None:
         if self._tracer is not None:
@@ -249,10 +287,10 @@ class SimpleConsumer:
                 request_id = _request_id(check_point_of(message))
                 self._tracer.add(delivery_trace(message, self._group, request_id, now_ms))
 
-    async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+    async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> RemotingCommand:
         core = self._started()
         group = core.routes.group(broker_group)
-        deadline = core.loop.time() + self._timeout
+        deadline = core.loop.time() + timeout
         return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_OURS)
 
     def _started(self) -> ClientCore:

@@ -98,6 +98,19 @@ async def test_members_may_want_some_messages_only(cluster: LocalCluster) -> Non
         assert await consumer.receive(wait=0.0) == []
 
 
+async def test_what_a_filter_by_tag_leaves_out_is_done_with(cluster: LocalCluster) -> None:
+    """Brokers compare codes: "BB" has that of "Aa". Left alone it came again, and was a dead letter in the end."""
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
+        await admin.create_topic("tagged", queues=1)
+        for number, tag in enumerate(("BB", "Aa", "other", "BB")):
+            await producer.send("tagged", b"%d" % number, tags=tag)
+        async with SimpleConsumer(cluster.namesrv, "tag-readers", "tagged", filter="Aa", invisible=600.0) as consumer:
+            assert await drain(consumer, 1) == [b"1"]
+            assert await consumer.receive(wait=0.0) == []
+        (queue,) = await admin.progress("tag-readers", "tagged")
+        assert (queue.committed, queue.end) == (4, 4)
+
+
 async def test_a_group_that_is_reset_gets_messages_again(cluster: LocalCluster) -> None:
     await send(cluster, "reset", 3)
     async with SimpleConsumer(cluster.namesrv, "twice", "reset") as consumer, Admin(cluster.namesrv) as admin:
