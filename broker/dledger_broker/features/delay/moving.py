@@ -87,7 +87,7 @@ class MoveTimersOutOfTheWay:
         now, left = self._env.now(), self._table.below(self._wanted).rows
         progress.note(self._lowest_segment(), now, must_go=self._disk_full and left > 0)
         if not left:
-            progress.forget_unreadable()
+            progress.round_is_over()
         elif progress.is_stuck(now):
             self._end(handle, progress, sweep, left)
             return

@@ -15,7 +15,7 @@ GIVE_UP_S: Final = 600.0
 class Progress:
     """Since when the lowest segment with pending rows has lost none, and since when records are unreadable.
 
-    `log_full`: the log takes no records. `sweep_at`: no sweep begins before that.
+    `log_full`: the log took no records in this round. `sweep_at`: no sweep begins before that.
     """
 
     def __init__(self, now: float) -> None:
@@ -43,6 +43,12 @@ class Progress:
         """The record of a row could not be read; whether that has been so for too long."""
         return now - self._unreadable_since.setdefault(row[1], now) >= GIVE_UP_S
 
-    def forget_unreadable(self) -> None:
-        """Nothing is to be moved now."""
+    def round_is_over(self) -> None:
+        """Nothing is to be moved now. What was in the way of that says nothing of the next time.
+
+        1. A sweep finds that the log takes no records. 2. Before the next look room is made, and nothing is wanted any
+        more, or the messages are delivered. 3. Hours later old messages are to be trimmed: without a single try to move
+        them, those that wait there would be given up.
+        """
+        self.log_full = False
         self._unreadable_since.clear()

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from served_broker import ServedBroker
+
+from dledger.errors import LogFullError
+from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.moving import LOOK_S, NEXT_SWEEP_S
 from dledger_broker.features.delay.progress import STUCK_S, Progress
+from dledger_broker.features.delay.table import NOTHING, TIMERS
 from dledger_broker.features.retention.policy import RetentionPolicy
+from dledger_remoting.properties import TIMER_DELAY_MS
 from tests.broker.features.delay.delayed_brokers import Delayed
 
 FULL = RetentionPolicy(max_age_ms=1 << 40, disk_max_used_ratio=-1.0)
@@ -67,3 +75,59 @@ def test_the_minute_begins_when_the_disk_is_full() -> None:
     progress.note((0, 10), 1_001.0, must_go=True)
     assert not progress.is_stuck(1_001.0)
     assert progress.is_stuck(1_000.0 + STUCK_S)
+
+
+@pytest.fixture
+def moving(broker: ServedBroker) -> ServedBroker:
+    """A broker that moves what is in the way of a trim; its time index knows what is applied from now on."""
+    machine, due_messages = broker.memory.machine, broker.service.parts[DueMessages]
+    broker.memory.run(due_messages.index.rows.follower.fold())
+    machine.jobs.open([due_messages.fires, due_messages.moves], broker.memory.node, broker.memory.writer)
+    broker.settle()
+    return broker
+
+
+def send_delayed(broker: ServedBroker, delay_ms: int) -> None:
+    sent = broker.client().send_message("T1", b"later", i=f"{TIMER_DELAY_MS}\x01{delay_ms}\x02")
+    assert sent.code == 0
+
+
+def try_on_a_full_log(broker: ServedBroker) -> None:
+    """Have what waits moved while the log takes no records, until just before the next look."""
+    broker.service.parts[DueMessages].moves.want(broker.memory.log.end, disk_full=False)
+    broker.memory.node.stage_error = LogFullError("the disk is full")
+    broker.advance(LOOK_S)
+
+
+def test_a_log_that_was_full_when_nothing_is_wanted_any_more_gives_nothing_up_later(moving: ServedBroker) -> None:
+    """Room was made meanwhile."""
+    moves, state = moving.service.parts[DueMessages].moves, moving.memory.machine.state
+    send_delayed(moving, DAY_MS)
+    try_on_a_full_log(moving)
+    moves.want(0, disk_full=False)
+    moving.memory.node.stage_error = None
+    moving.advance(2 * STUCK_S)
+    moves.want(moving.memory.log.end, disk_full=False)
+    moving.advance(2 * LOOK_S)
+    assert (moves.moved, state.table(TIMERS).lost, state.table(TIMERS).total.rows) == (1, 0, 1)
+
+
+def test_nor_does_it_once_what_waited_then_is_delivered(moving: ServedBroker) -> None:
+    moves, state = moving.service.parts[DueMessages].moves, moving.memory.machine.state
+    send_delayed(moving, 1_100)
+    try_on_a_full_log(moving)
+    moving.memory.node.stage_error = None
+    moving.advance(NEXT_SWEEP_S)
+    assert state.table(TIMERS).total == NOTHING
+    send_delayed(moving, DAY_MS)
+    moves.want(moving.memory.log.end, disk_full=False)
+    moving.advance(2 * LOOK_S)
+    assert (moves.moved, state.table(TIMERS).lost, state.table(TIMERS).total.rows) == (1, 0, 1)
+
+
+def test_what_the_log_has_no_room_for_while_it_is_wanted_is_given_up(moving: ServedBroker) -> None:
+    table = moving.memory.machine.state.table(TIMERS)
+    send_delayed(moving, DAY_MS)
+    try_on_a_full_log(moving)
+    moving.advance(2 * LOOK_S)
+    assert (table.lost, table.total.rows) == (1, 0)
