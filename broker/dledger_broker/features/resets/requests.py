@@ -122,9 +122,20 @@ class Resets(Part):
     async def _reset(self, request: Request, header: ResetOffsetHeader, topic: TopicState) -> None:
         queue_ids = range(topic.config.read_queue_nums) if header.queue_id < 0 else [header.queue_id]
         wanted = {queue_id: await self._target(topic, queue_id, header) for queue_id in queue_ids}
-        if topic.dropped:
-            raise TopicNotExist(f"topic {header.topic} was deleted meanwhile")
+        self._require_lasting(header.group, topic)
         self._move(request, header.group, topic, wanted, header.timestamp)
+
+    def _require_lasting(self, group: str, topic: TopicState) -> None:
+        """Look at a group and a topic again after a wait: one that is gone, or whose deletion is in flight, is refused.
+
+        1. The deletion of a group with its offsets is proposed. 2. The reset follows, and is applied behind it. 3. The
+        group that is made next under this name begins where the one that is gone was reset to.
+        """
+        name = topic.config.topic_name
+        if topic.dropped or self._machine.topic(name) is None:
+            raise TopicNotExist(f"topic {name} was deleted meanwhile")
+        if not self._groups.has_group(group):
+            raise GroupNotExist(f"consumer group {group} was deleted meanwhile")
 
     async def _target(self, topic: TopicState, queue_id: int, header: ResetOffsetHeader) -> int:
         queue = topic.queue(queue_id)
@@ -198,8 +209,10 @@ class Resets(Part):
         validate_group(header.dest_group)
         self._buffer.flush(partial(self._clone, request, header))
 
-    def _clone(self, request: Request, header: CloneOffsetHeader, error: LogError | None) -> None:
-        source = header.src_group
+    def _clone(self, request: Request, header: CloneOffsetHeader, error: Exception | None) -> None:
+        source, target = header.src_group, header.dest_group
+        if error is None and self._groups.is_deleting(target):
+            error = ServerError(f"group {target} is being deleted: nothing was copied, try again once it is gone")
         if error is not None:
             self._requests.fail(request, error)
             return
@@ -212,17 +225,15 @@ class Resets(Part):
             if (topic := self._machine.topic(name)) is not None
             for queue_id, offset in self._offsets.of(source, name).items()
         ]
-        if any(self._pops.pops((header.dest_group, row.topic, row.queue_id)) for row in rows):
-            self._requests.fail(
-                request, ServerError(f"group {header.dest_group} pops queues of {source}: reset it instead")
-            )
+        if any(self._pops.pops((target, row.topic, row.queue_id)) for row in rows):
+            self._requests.fail(request, ServerError(f"group {target} pops queues of {source}: reset it instead"))
         elif rows:
             try:
-                self._changes.require_room(header.dest_group, rows)
+                self._changes.require_room(target, rows)
             except InvalidParameter as refused:
                 self._requests.fail(request, refused)
                 return
-            self._changes.reset(header.dest_group, rows, partial(self._cloned, request, header.dest_group, rows))
+            self._changes.reset(target, rows, partial(self._cloned, request, target, rows))
         else:
             request.respond()
 

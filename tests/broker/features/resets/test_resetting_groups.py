@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext
 
@@ -19,6 +21,7 @@ from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig
 
 RESET, CLONE, STATUS, TOLD, ASKED = 222, 314, 223, 220, 221
 QUERY, COMMIT = 14, 15
+DELETE_GROUP, DELETE_TOPIC = 207, 215
 FOUND, NOTHING, ELSEWHERE, BUSY = 0, 19, 21, 2
 KEY = ("CG", "T1", 0)
 Q0 = MessageQueue("broker-a", 0, "T1")
@@ -121,6 +124,33 @@ def test_a_group_or_topic_that_is_not_there_is_refused(broker: ServedBroker) -> 
     assert reset(broker, group="other") == -26
     ext = {"topic": "T9", "group": "CG", "timestamp": "-1", "isForce": "true"}
     assert broker.client("tool/1").call(RESET, ext).code == 17
+
+
+def reset_before(broker: ServedBroker, code: int, ext: dict[str, str]) -> RemotingCommand:
+    """Answer of a reset that is asked for just before something is deleted, and goes on while that is in flight."""
+    tool = broker.client("tool/1")
+
+    async def scenario() -> int:
+        asked = tool.send(RESET, {"topic": "T1", "group": "CG", "timestamp": "-1", "isForce": "true"})
+        tool.send(code, ext)
+        await asyncio.sleep(0)  # the reset goes on, and nothing is applied yet
+        return asked
+
+    opaque = asyncio.run(scenario())
+    broker.settle()
+    return tool.answered(opaque)
+
+
+def test_no_reset_slips_in_behind_the_deletion_of_its_group(broker: ServedBroker) -> None:
+    answer = reset_before(broker, DELETE_GROUP, {"groupName": "CG", "cleanOffset": "true"})
+    assert (answer.code, "CG" in (answer.remark or "")) == (26, True)
+    assert (committed(broker), pending(broker)) == (None, None)
+
+
+def test_no_reset_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroker) -> None:
+    answer = reset_before(broker, DELETE_TOPIC, {"topic": "T1"})
+    assert (answer.code, "T1" in (answer.remark or "")) == (17, True)
+    assert (committed(broker), pending(broker)) == (None, None)
 
 
 # ---------------------------------------------------------------- consumers
@@ -366,6 +396,30 @@ def test_a_group_goes_on_where_another_one_is(broker: ServedBroker, member: Fake
     clone = {"srcGroup": "CG", "destGroup": "copy", "topic": "", "offline": "true"}
     assert broker.client("tool/1").call(CLONE, clone).code == FOUND
     assert broker.memory.machine.state.table(OFFSETS).get("copy", "T1", 0) == 6
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_no_copy_slips_in_behind_the_deletion_of_the_group_it_is_for(
+    broker: ServedBroker, member: FakeClient, waits: bool
+) -> None:
+    """Be it that the copy comes after the deletion, or before it and waits for commits of other consumers."""
+    broker.groups.put_group(SubscriptionGroupConfig("copy"), lambda _: None)
+    commit(broker, member, 6)
+    tool, offsets = broker.client("tool/1"), broker.memory.machine.state.table(OFFSETS)
+    deletion = (DELETE_GROUP, {"groupName": "copy", "cleanOffset": "true"})
+    if waits:
+        member.send(COMMIT, {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "7"})
+    else:
+        tool.send(*deletion)
+    copy = tool.send(CLONE, {"srcGroup": "CG", "destGroup": "copy", "topic": "", "offline": "true"})
+    if waits:
+        tool.send(*deletion)
+    broker.settle()
+    answer = tool.answered(copy)
+    assert (answer.code, "copy is being deleted" in (answer.remark or "")) == (1, True)
+    assert offsets.get("copy", "T1", 0) is None
+    assert ("copy", "T1", 0) not in broker.memory.machine.state.table(RESETS).pending
+    assert tool.call(CLONE, {"srcGroup": "CG", "destGroup": "copy", "topic": "", "offline": "true"}).code == FOUND
 
 
 def test_a_copy_of_a_live_group_leaves_out_what_nobody_subscribes_to(broker: ServedBroker, member: FakeClient) -> None:
