@@ -126,16 +126,21 @@ class RetryRequests(Part):
         header = decode_ext(ConsumerSendBackHeader, request.ext)
         group = self._group(header.group)
         if group is None:
-            validate_group(header.group)
-            if not self._live.config.auto_create_group:
-                raise GroupNotExist(f"consumer group {header.group} does not exist: create it first")
+            self._require_may_be_made(header.group)
         elif group.retry_queue_nums == GROUPS_WITHOUT_RETRIES:
             request.respond()
             return
         self._requests.spawn(request, self._send_back(request, header))
 
     def _group(self, name: str) -> SubscriptionGroupConfig | None:
-        return self._machine.state.table(GROUPS).by_name.get(name)
+        """A group that anything may be stored for: None if its deletion is in flight."""
+        return None if self._group_proposals.is_deleting(name) else self._machine.state.table(GROUPS).by_name.get(name)
+
+    def _require_may_be_made(self, name: str) -> None:
+        """Raise `RemotingError` if a group that is not there is not to be made."""
+        validate_group(name)
+        if not self._live.config.auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
 
     async def _send_back(self, request: Request, header: ConsumerSendBackHeader) -> None:
         """Go on in a task: the message may have to be read from the disk."""
@@ -145,7 +150,8 @@ class RetryRequests(Part):
         record = decode_record(data)
         self._access.require(request, Demand((Action.SUB,), ResourceKind.TOPIC, record.topic))
         group = self._group(header.group)
-        if group is None:
+        if group is None:  # it may have been deleted since the request came
+            self._require_may_be_made(header.group)
             again = partial(self._requests.resume, request)
             self._group_proposals.ensure_group(SubscriptionGroupConfig(header.group), again)
             return

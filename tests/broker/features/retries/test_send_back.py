@@ -1,3 +1,4 @@
+import asyncio
 import struct
 from pathlib import Path
 
@@ -6,6 +7,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, json_body, make_
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Asked
+from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.retries.records import sent_back
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.features.statistics.requests import Statistics
@@ -183,6 +185,34 @@ def test_an_unknown_group_is_refused_if_they_do_not(make_broker):
     answer = client.call(36, {"offset": "0", "group": "NEW", "delayLevel": "0"})
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert "NEW" in answer.remark
+
+
+@pytest.mark.parametrize(("makes_groups", "code"), [(False, 26), (True, 0)])
+def test_nothing_is_stored_behind_the_deletion_of_its_group(make_broker, makes_groups, code):
+    """The message is read first. A group that is gone by then is made again if groups make themselves, else it stays
+    gone."""
+    broker = make_broker(auto_create_group=makes_groups)
+    create_group(broker)
+    client = broker.client()
+    message = send(client)
+    ext = {"offset": str(message.physical_offset), "group": "CG", "delayLevel": "-1"}
+    send_back(client, message, delayLevel="-1")  # the topic is there
+    opaques: list[int] = []
+
+    async def cross() -> None:
+        opaques.append(client.send(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+        client.send(RequestCode.DELETE_SUBSCRIPTION_GROUP, {"groupName": "CG", "cleanOffset": "true"})
+        await asyncio.sleep(0)  # the message is read, and the deletion is not applied
+        await broker.memory.env.finish(answer())
+
+    async def answer() -> None:
+        while not client.has_answer(opaques[0]):  # noqa: ASYNC110 - the broker's turns go on meanwhile
+            await asyncio.sleep(0)
+
+    asyncio.run(cross())
+    groups = broker.memory.machine.state.table(GROUPS).by_name
+    assert client.answered(opaques[0]).code == code
+    assert ("CG" in groups, len(stored(broker, DEAD_LETTERS))) == (makes_groups, 1 + makes_groups)
 
 
 def test_only_what_a_consumer_can_have_pulled_is_taken_back(broker, client):
