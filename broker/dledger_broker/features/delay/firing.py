@@ -158,6 +158,7 @@ class FireTimersInTime:
             self._share.settled(size)
             if isinstance(outcome, Stored):
                 self.fired += len(unit.copies)
+                self._note_without_topic(unit.topics_gone)
             go_on()
 
         try:
@@ -174,15 +175,22 @@ class FireTimersInTime:
             return
         topic = self._machine.topic(real.topic)
         if topic is None:
-            self.without_topic += 1
-            if real.topic not in self._topics_gone:
-                self._topics_gone.add(real.topic)
-                _logger.warning("event=timer_without_topic topic=%s consequence='not delivered'", real.topic)
+            unit.topics_gone.append(real.topic)
         else:
             # A queue that consumers read: there may be fewer than when the message was sent.
             queues = max(1, topic.config.read_queue_nums)
             unit.copies.append(written_again(record, real.topic, real.queue_id % queues))
         unit.done.append(row)
+
+    def _note_without_topic(self, topics: Sequence[str]) -> None:
+        """Messages are over that have no topic any more. Not before that is stored: what the log refuses is taken again
+        and again, and a topic may be made anew meanwhile.
+        """
+        self.without_topic += len(topics)
+        for topic in dict.fromkeys(topics):
+            if topic not in self._topics_gone:
+                self._topics_gone.add(topic)
+                _logger.warning("event=timer_without_topic topic=%s consequence='not delivered'", topic)
 
 
 def fitting(sizes: Sequence[int], limit: int) -> int:

@@ -61,9 +61,13 @@ class RowUnit(ABC):
 
 
 class FireUnit(RowUnit):
-    """Deliveries."""
+    """Deliveries. `topics_gone` has the topic of each row that has no copy."""
 
     facts_of_done = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics_gone: list[str] = []
 
     def _done_commands(self) -> list[Command | FixedRows]:
         return [FireTimers.of(self.done)]

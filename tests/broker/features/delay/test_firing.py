@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from served_broker import FakeClient, ServedBroker
 
-from dledger.errors import LogFullError
+from dledger.errors import BusyError, LogError, LogFullError
 from dledger_broker.features.delay.firing import REPAIR_S
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.delay.table import NOTHING, TIMERS
@@ -74,6 +74,23 @@ def test_what_is_due_for_a_topic_that_is_gone_is_over_counted_and_logged_once(
     firing.advance(3 * REPAIR_S)
     assert (created > end, firing.memory.log.end) == (True, created), "nothing is tried again"
     assert [firing.memory.bodies("gone", queue_id) for queue_id in range(4)] == [[], [], [], []]
+
+
+@pytest.mark.parametrize("error", [BusyError("too much is under way"), LogFullError("the disk is full")])
+def test_what_is_gone_is_counted_once_however_often_the_log_refuses_to_take_that(
+    firing: ServedBroker, error: LogError, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = firing.client()
+    firing.memory.create_topic("gone")
+    assert client.send_message("gone", b"gone", i=DELAYED).code == 0
+    firing.memory.delete_topic("gone")
+    firing.memory.node.stage_error = error
+    with caplog.at_level(logging.WARNING):
+        firing.advance(DELAY_S + 5)
+    assert (gauge(firing, "timers_without_topic"), pending(firing), caplog.records) == (0, 1, [])
+    firing.memory.node.stage_error = None
+    firing.advance(1.0)
+    assert (gauge(firing, "timers_without_topic"), pending(firing)) == (1, 0)
 
 
 def test_what_is_due_beside_it_is_delivered(firing: ServedBroker) -> None:
