@@ -68,7 +68,7 @@ class BrokerService:
         self.topic_routes = TopicRoutes()
         self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes)
         self.writer = LogWriter(machine, log, env, store_host)
-        self.clock = GroupClock(machine, env, config.forward_hold_ms / 1000)
+        self.clock = GroupClock(machine, env, counters, config.forward_hold_ms / 1000)
         roles = Roles(machine, log, group, config.broker_group, counters)
         context = Context(
             config,

@@ -30,6 +30,7 @@ HELP: Final[Mapping[str, str]] = {
     "forward_held": "Requests that had to wait until there was a leader to pass them on to",
     "forward_repeats": "Sends to the write alias that went to a leader again because the first one did not answer",
     "forward_expired": "Requests answered 14 because none appeared within forward_hold_ms",
+    "group_time_waits_refused": "Requests answered 14 because 10,000 waited for the group's time already",
     "cold_reads": "Pulls that waited for the disk because the page cache lacked what they wanted",
     "records_examined": "Messages whose properties were looked at for filters in SQL92",
     "range_reads": "Range reads of the log, as Spark makes them, that were answered",
@@ -122,6 +123,7 @@ class BrokerCounters:
     forward_held: int = 0
     forward_repeats: int = 0
     forward_expired: int = 0
+    group_time_waits_refused: int = 0
     cold_reads: int = 0
     records_examined: int = 0
     range_reads: int = 0

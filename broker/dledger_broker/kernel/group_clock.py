@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.kernel.clock import BelievedTime, reached_by_majority
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
@@ -37,9 +38,10 @@ class GroupClock:
 
     name: Final = "group_time"
 
-    def __init__(self, machine: BrokerMachine, env: Environment, hold_s: float) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment, counters: BrokerCounters, hold_s: float) -> None:
         self._machine = machine
         self._env = env
+        self._counters = counters
         self._hold_s = hold_s
         self._believed = BelievedTime(None)
         self._term = 0
@@ -90,8 +92,12 @@ class GroupClock:
     def when_known(self, told: Known) -> None:
         """Have `told` called with `reckoned_from_ms`: at once if it is known, else when it is; see `Known`."""
         known_ms = self.reckoned_from_ms()
-        if known_ms is not None or not self._machine.leadership.ready or len(self._held) >= MAX_HELD:
+        if known_ms is not None or not self._machine.leadership.ready:
             told(known_ms)
+            return
+        if len(self._held) >= MAX_HELD:
+            self._counters.group_time_waits_refused += 1
+            told(None)
             return
         self._held.append((self._env.now() + self._hold_s, told))
         self._look_later()

@@ -6,6 +6,7 @@ from dledger.errors import LogFullError
 from dledger.statemachine import Leadership
 from dledger.types import WallClock
 from dledger_broker.kernel.clock import STANDS_S
+from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import HOLD_PERIOD_S, MAX_HELD, TELL_PERIOD_S, GroupClock
 from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.snapshot import decode_state, encode_state
@@ -27,7 +28,8 @@ class Clocked:
         self.broker.machine.learn_kinds(NODE_ID, self.broker.machine.commands.kinds)
         self.env.run_ready()
         self.needs = needs
-        self.clock = GroupClock(self.broker.machine, self.env, HOLD_S)
+        self.counters = BrokerCounters()
+        self.clock = GroupClock(self.broker.machine, self.env, self.counters, HOLD_S)
         self.clock.needed_by(lambda: self.needs)
         self.broker.machine.jobs.open([self.clock], self.node, self.broker.writer)
         self.env.run_ready()
@@ -159,11 +161,13 @@ def test_who_asks_is_told_that_it_does_not_become_known() -> None:
     assert clocked.known() == [None]
 
 
-def test_no_more_than_so_many_wait() -> None:
+def test_no_more_than_so_many_wait_and_those_that_may_not_are_counted() -> None:
     clocked = Clocked()
     clocked.set_wrong(0, None, None)
     waiting = [clocked.known() for _ in range(MAX_HELD)]
-    assert clocked.known() == [None]
+    assert clocked.counters.group_time_waits_refused == 0
+    assert [clocked.known() for _ in range(2)] == [[None], [None]]
+    assert clocked.counters.group_time_waits_refused == 2
     clocked.clock.release()
     assert all(told == [None] for told in waiting)
 
