@@ -31,6 +31,8 @@ class Command(NamedTuple):
     about: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     fewer: tuple[str, ...] = ()
+    seconds: int = 40
+    """Then it is interrupted: some run until they are stopped."""
 
     @property
     def name(self) -> str:
@@ -114,8 +116,8 @@ COMMANDS: Final = (
     Command("consumerStatus -g {group}"),
     Command("consumerStatus -g {group} -i {client}", more=_RETRY_QUEUE, fewer=_RETRY_QUEUE),
     Command("producerConnection -g {producers} -t {topic}"),
-    Command("producer -b {address}", only=NEW, about=("(<producers>)",)),
-    Command("brokerConsumeStats -b {address}"),
+    Command("producer -b {address}", about=("(<producers>)",)),
+    Command("brokerConsumeStats -b {address}", about=("#Topic", "<group>", "Diff Total")),
     Command("statsAll -t {topic}", fewer=("<topic> <topic> 0 0 0 0 0",)),  # see _NAMESAKE
     Command("queryMsgById -i {offset_id} -t {topic}", only=NEW, fewer=_NAMESAKE),
     Command("queryMsgById -i {offset_id}", only=OLD, more=(_TRACK,), fewer=_NAMESAKE),
@@ -144,10 +146,10 @@ COMMANDS: Final = (
     Command("getNamesrvConfig", pairs=True),
     Command("updateNamesrvConfig -k orderMessageEnable -v true"),
     Command("cleanExpiredCQ -b {address}"),
-    Command("deleteExpiredCommitLog -b {address}", only=NEW),
+    Command("deleteExpiredCommitLog -b {address}"),
     Command("cleanUnusedTopic -b {address}"),
     Command("resetOffsetByTime -g {group} -t {topic} -s -1"),
-    Command("skipAccumulatedMessage -g {group} -t {topic}", only=NEW),
+    Command("skipAccumulatedMessage -g {group} -t {topic}"),
     Command(
         "cloneGroupOffset -s {group} -d {other_group} -t {topic} -o true",
         more=(f"{_CLONING_FAILED} consumer group <other_group> does not exist: create it first BROKER: <address>",),
@@ -161,6 +163,7 @@ COMMANDS: Final = (
     Command(
         "updateStaticTopic -t {static_topic} -qn 2 -c {cluster}", only=NEW, refused="a queue stays in the broker group"
     ),
+    Command("remappingStaticTopic -t {topic} -c {cluster}", only=NEW),
     Command("haStatus -b {address}", only=NEW, refused=_COPIES),
     Command("resetMasterFlushOffset -b {address} -o 0", only=NEW, refused=_COPIES),
     Command("addBroker -c {address} -b /etc/hosts", only=NEW, refused=_COPIES),
@@ -190,22 +193,19 @@ COMMANDS: Final = (
     Command("deleteUser -b {address} -u someone", only=NEW, refused=_ACCOUNTS),
     Command("updateAclConfig -b {address} -a someone12 -s secret12", only=OLD, refused=_ACCOUNTS),
     Command("deleteAclConfig -b {address} -a someone12", only=OLD, refused=_ACCOUNTS),
+    Command("clusterAclConfigVersion -b {address}", only=OLD, refused=_ACCOUNTS),
+    Command("updateGlobalWhiteAddr -b {address} -g 10.0.0.1", only=OLD, refused=_ACCOUNTS),
     Command("checkRocksdbCqWriteProgress -c {cluster} -t {topic}", only=NEW, refused=_ROCKSDB),
     Command("rocksDBConfigToJson -c {cluster} -t topics", only=NEW, refused=_ROCKSDB),
+    Command("exportMetadataInRocksDB -p {exports}/none -t topics", only=NEW),
+    Command("exportPopRecord -b {address} -d true", only=NEW),
+    Command("dumpCompactionLog -f {exports}/none", only=NEW),
+    Command("startMonitoring"),
+    Command("clusterRT -c {cluster} -a 2 -s 10 -i 1", seconds=5),
     Command("deleteSubGroup -c {cluster} -g {other_group}"),
     Command("deleteTopic -c {cluster} -t {topic}"),
 )
 """In the order in which they are tried: the last ones take away what the others look at."""
-
-NOT_TRIED: Final[Mapping[str, str]] = {
-    "startMonitoring": "runs until it is stopped",
-    "clusterRT": "runs until it is stopped",
-    "remappingStaticTopic": "works on static topics, which there are none of",
-    "producer": "of the older release, which was not recorded",
-    "dumpCompactionLog": "reads files of RocketMQ's",
-    "exportMetadataInRocksDB": "reads files of RocketMQ's",
-    "exportPopRecord": "asks brokers to write their RocksDB",
-}
 
 _PAIR: Final = re.compile(r"^\s*[^\s:=]+\s*([:=]) ?.*$")
 _PROPERTIES: Final = re.compile(r"(\b[Pp]roperties(?:: |=))\{([^}]*)\}")

@@ -1,4 +1,4 @@
-"""Apache's `mqadmin` 5.3.3, unmodified, on a group with TLS and access control; and which clients speak no TLS."""
+"""Apache's `mqadmin`, unmodified, on a group with TLS and access control; and which clients speak no TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import HERE, installed_jars
 from guarded_groups import GUARDED, ROOT_ACCOUNT
-from mqadmin import NEW
+from mqadmin import NEW, OLD
 from stock_clients import StockClient
 
 from dledger_chaos.toxiproxy.build import find_go
@@ -49,10 +49,10 @@ def secured(folder: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 def mqadmin(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[MakeTools]:
     """Starts it with TLS or without, with the account of `tools.yml` or without."""
-    jars = installed_jars(request, f"mqadmin-{NEW}", NEW, HERE / "java" / "tools.xml", "Tools")
     started: list[StockClient] = []
 
-    def start(*, tls: bool = True, account: bool = True) -> Callable[[str], str]:
+    def start(*, tls: bool = True, account: bool = True, version: str = NEW) -> Callable[[str], str]:
+        jars = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
         home = tmp_path / f"home-{len(started)}"
         (home / "conf").mkdir(parents=True)
         (home / "conf" / "logback_tools.xml").write_text(LOGBACK)
@@ -83,6 +83,16 @@ def test_mqadmin_makes_topics_and_accounts_over_tls(secured: LocalCluster, folde
         assert "Managed" in admin.topics()
     assert "tenant" in run(f"listUser {where}")
     assert "Topic:Managed" in run(f"getAcl {where} -s User:tenant")
+
+
+def test_mqadmin_of_the_4_line_makes_accounts_over_tls(secured: LocalCluster, mqadmin: MakeTools) -> None:
+    run, where = mqadmin(version=OLD), f"-n {secured.namesrv} -b {secured.client_address(secured.leader())}"
+    assert "success" in run(f"updateAclConfig {where} -a tenant49 -s secret-of-49 -t Managed49=PUB|SUB")
+    version = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+    assert version.search(shown := run(f"clusterAclConfigVersion {where}")), shown
+    assert "success" in run(f"updateGlobalWhiteAddr {where} -g 10.9.8.7")
+    assert "success" in run(f"deleteAclConfig {where} -a tenant49")
+    assert "tenant49" not in mqadmin()(f"listUser {where}")
 
 
 def test_mqadmin_changes_copies_and_takes_away_what_an_account_may(secured: LocalCluster, mqadmin: MakeTools) -> None:

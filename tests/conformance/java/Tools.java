@@ -53,6 +53,7 @@ public class Tools {
         command.join(seconds * 1000);
         if (command.isAlive()) {
             command.interrupt();
+            command.join(seconds * 1000); // what it says of that is its own, not the next one's
             captured.println("(still runs after " + seconds + " s)");
         }
         return written.toString("UTF-8");

@@ -27,6 +27,8 @@ from dledger_remoting.registration import DataVersion
 
 WHITE_LIST = " "
 """What changes of the addresses that need no account wait for each other by: the name of no account."""
+ALL_ACCOUNTS = "accounts"
+"""Stands for the files of RocketMQ 4, each of which has a version."""
 
 
 class PlainAccountRequests:
@@ -81,9 +83,15 @@ class PlainAccountRequests:
 
     def version(self, request: Request) -> None:
         """52: a number that grows with every change that this node has applied."""
-        version = msgspec.json.encode(DataVersion(counter=self._changes.table.changes)).decode()
+        version = DataVersion(counter=self._changes.table.changes)
         config = self._config
-        header = AclVersionHeader(version, version, config.broker_group, str(config.advertised), config.cluster)
+        header = AclVersionHeader(
+            msgspec.json.encode(version).decode(),
+            msgspec.json.encode({ALL_ACCOUNTS: version}).decode(),
+            config.broker_group,
+            str(config.advertised),
+            config.cluster,
+        )
         request.respond(ext=encode_ext(header))
 
     def all(self, request: Request) -> None:
