@@ -139,6 +139,10 @@ class Processors:
         self.watches.notify()
         return answer
 
+    async def close(self) -> None:
+        """Wait for the value that is being stored: nobody else may have the directory before. Store no more."""
+        await asyncio.to_thread(self._kv_thread.shutdown, cancel_futures=True)
+
     # Brokers
 
     def _register_broker(self, request: RemotingCommand, connection: int) -> RemotingCommand:
@@ -320,14 +324,23 @@ class Processors:
         return _success(request)
 
     async def _store(self, change: Callable[[], None]) -> None:
-        """Run a change on a thread, because it waits for the disk; all on one, for nobody may wait for one's end."""
+        """Run a change on a thread, because it waits for the disk; all on one, for nobody may wait for one's end.
+
+        Who asked for it may leave meanwhile, which ends this wait and not the thread: what that has stored takes its
+        effect from there.
+        """
+        loop = asyncio.get_running_loop()
+
+        def store() -> None:
+            change()
+            loop.call_soon_threadsafe(self._note_ordered)
+
         try:
-            await asyncio.get_running_loop().run_in_executor(self._kv_thread, change)
+            await loop.run_in_executor(self._kv_thread, store)
         except KVStoreError as error:
             if isinstance(error, KVFullError):
                 self.counters.limits["max_stored_bytes"] += 1
             raise ServerError(str(error)) from error
-        self._note_ordered()
 
     def _note_ordered(self) -> None:
         """Routes of topics that have become ordered, or are so no longer, are other ones now."""

@@ -194,6 +194,8 @@ class NameServer:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             await asyncio.to_thread(self._known.save, self._table.known_groups())
+        if self._processors is not None:
+            await self._processors.close()
         await self._release()
 
     def admit(self, connection: Connection) -> bool:

@@ -1,6 +1,9 @@
 """A name server in this process, and clients that speak to it."""
 
 import asyncio
+import os
+import stat
+import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -79,6 +82,34 @@ class Client:
             RegisterBrokerHeader(name, address, "C", f"{address}-ha", broker_id, **header),
             body=encode_registration(RegisterBrokerBody(wrapper)),
         )
+
+
+class SlowDisk:
+    """From `begin` on the first change of a file stops behind its rename, until `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.writing = asyncio.Event()
+        self.go_on = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._sync = os.fsync
+        self._is_slow = False
+
+    def begin(self) -> None:
+        self._is_slow = True
+
+    def fsync(self, descriptor: int) -> None:
+        self._sync(descriptor)
+        if self._is_slow and stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            self._is_slow = False
+            self._loop.call_soon_threadsafe(self.writing.set)
+            self.go_on.wait(PATIENCE_S)
+
+
+async def is_alone(server: NameServer) -> None:
+    """Return once the server has seen that all clients but one are gone."""
+    async with asyncio.timeout(PATIENCE_S):
+        while server.connection_count > 1:  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -1,10 +1,18 @@
 """What routes list of write aliases: names, permissions, whom they leave out, and what makes them go."""
 
-from served_names import Client, connected, serving
+import pytest
+from served_names import Client, SlowDisk, connected, is_alone, serving
 
 from dledger_namesrv.table import RouteTable
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.headers import BrokerNodeHeader, KVKeyHeader, PutKVHeader, RegisterBrokerHeader, RouteHeader
+from dledger_remoting.headers import (
+    BrokerNodeHeader,
+    KVKeyHeader,
+    PutKVHeader,
+    RegisterBrokerHeader,
+    RouteHeader,
+    RouteWatchHeader,
+)
 from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
@@ -192,20 +200,21 @@ def test_a_topic_that_is_ordered_by_an_operators_word_has_none_until_it_is_no_lo
         assert not names.table.changed_since(["PLAIN"], version)
 
 
+async def lists_aliases(client: Client) -> bool:
+    """Whether the route of T1 does, once two nodes have registered it."""
+    wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in TOPICS}, DataVersion(1, 0, 9))
+    for number in (0, 1):
+        header = RegisterBrokerHeader(
+            "b", address(number), "C", "", number, node_id=f"n{number}", alias_number=number,
+            alias_addr=alias_address(number),
+        )  # fmt: skip
+        body = encode_registration(RegisterBrokerBody(wrapper))
+        assert (await client.call(RequestCode.REGISTER_BROKER, header, body=body)).code == 0
+    return b"b@n1" in (await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))).body
+
+
 async def test_the_value_of_an_ordered_topic_takes_its_aliases_off_over_a_restart_too(tmp_path) -> None:
     """`updateTopic -o true` writes it; `updateTopicPerm` then registers the topic as one that is not ordered."""
-
-    async def lists_aliases(client: Client) -> bool:
-        wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in TOPICS}, DataVersion(1, 0, 9))
-        for number in (0, 1):
-            header = RegisterBrokerHeader(
-                "b", address(number), "C", "", number, node_id=f"n{number}", alias_number=number,
-                alias_addr=alias_address(number),
-            )  # fmt: skip
-            body = encode_registration(RegisterBrokerBody(wrapper))
-            assert (await client.call(RequestCode.REGISTER_BROKER, header, body=body)).code == 0
-        return b"b@n1" in (await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))).body
-
     async with serving(tmp_path) as server, connected(server) as client:
         assert await lists_aliases(client)
         value = PutKVHeader("ORDER_TOPIC_CONFIG", "T1", "b:4")
@@ -216,3 +225,27 @@ async def test_the_value_of_an_ordered_topic_takes_its_aliases_off_over_a_restar
         key = KVKeyHeader("ORDER_TOPIC_CONFIG", "T1")
         assert (await client.call(RequestCode.DELETE_KV_CONFIG, key)).code == 0
         assert await lists_aliases(client)
+
+
+@pytest.mark.parametrize("code", [RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG])
+async def test_a_value_of_an_ordered_topic_counts_though_who_changed_it_left_before_the_answer(
+    tmp_path, slow_disk: SlowDisk, code
+) -> None:
+    """A slow disk, and a client whose time is up: it is stored all the same, and 101 tells it."""
+    value, key = PutKVHeader("ORDER_TOPIC_CONFIG", "T1", "b:4"), KVKeyHeader("ORDER_TOPIC_CONFIG", "T1")
+    is_put = code == RequestCode.PUT_KV_CONFIG
+    async with serving(tmp_path) as server, connected(server) as client:
+        if not is_put:
+            assert (await client.call(RequestCode.PUT_KV_CONFIG, value)).code == 0
+        assert await lists_aliases(client) == is_put
+        slow_disk.begin()
+        version = server.table.version
+        async with connected(server) as leaver:
+            leaver.send(code, value if is_put else key)
+            await slow_disk.writing.wait()
+        await is_alone(server)
+        watch = client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", version, 60_000))
+        slow_disk.go_on.set()
+        assert (await client.receive()).opaque == watch
+        assert (await client.call(RequestCode.GET_KV_CONFIG, key)).code == (0 if is_put else 22)
+        assert await lists_aliases(client) != is_put

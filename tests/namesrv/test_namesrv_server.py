@@ -2,13 +2,10 @@
 
 import asyncio
 import logging
-import os
-import stat
-import threading
 from contextlib import AsyncExitStack
 
 import pytest
-from served_names import PATIENCE_S, A, B, connected, serving
+from served_names import PATIENCE_S, A, B, connected, is_alone, serving
 
 from dledger import loop_guard
 from dledger.loop_guard import DiskWorkOnLoopError
@@ -409,33 +406,42 @@ async def test_an_answer_that_no_frame_holds_is_an_error_and_the_connection_stay
     assert (await client.call(207)).code == 0
 
 
-async def test_a_client_that_leaves_takes_no_stored_value_of_another_with_it(tmp_path, monkeypatch):
+async def test_a_client_that_leaves_takes_no_stored_value_of_another_with_it(tmp_path, slow_disk):
     """Its own value is still being written when the other one's comes."""
-    writing, go_on = asyncio.Event(), threading.Event()
-    loop, sync = asyncio.get_running_loop(), os.fsync
-
-    def slow_sync(descriptor):
-        sync(descriptor)
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and not writing.is_set():
-            loop.call_soon_threadsafe(writing.set)
-            go_on.wait(PATIENCE_S)
-
-    monkeypatch.setattr(os, "fsync", slow_sync)
+    slow_disk.begin()
     async with serving(tmp_path) as server, connected(server) as other:
         async with connected(server) as leaver:
             leaver.send(100, PutKVHeader("n", "first", "1"))
-            await writing.wait()
-        async with asyncio.timeout(PATIENCE_S):
-            while server.connection_count > 1:  # noqa: ASYNC110 -- nothing tells of it
-                await asyncio.sleep(0.01)
+            await slow_disk.writing.wait()
+        await is_alone(server)
         opaque = other.send(100, PutKVHeader("n", "second", "2"))
         await asyncio.sleep(0.1)
-        go_on.set()
+        slow_disk.go_on.set()
         answer = await other.receive()
         assert (answer.opaque, answer.code) == (opaque, 0)
         assert (await other.call(100, PutKVHeader("n", "third", "3"))).code == 0
     async with serving(tmp_path) as server, connected(server) as client:
         assert (await client.call(101, KVKeyHeader("n", "second"))).ext["value"] == "2"
+
+
+async def test_no_other_server_has_the_directory_before_the_last_value_is_stored(tmp_path, slow_disk, monkeypatch):
+    """It would begin without the value, and write over it."""
+    monkeypatch.setattr("dledger_namesrv.server.STOP_GRACE_S", 0.01)
+    server = NameServer(NameServerConfig(port=0, data=tmp_path))
+    await server.start()
+    async with connected(server) as client:
+        slow_disk.begin()
+        client.send(100, PutKVHeader("n", "k", "v"))
+        await slow_disk.writing.wait()
+        stopping = asyncio.create_task(server.stop())
+        assert await client.is_closed()
+        await asyncio.wait((stopping,), timeout=0.2)
+        with pytest.raises(StartError, match="in use by process"):
+            await NameServer(NameServerConfig(port=0, data=tmp_path)).start()
+        slow_disk.go_on.set()
+        await stopping
+    async with serving(tmp_path) as after, connected(after) as client:
+        assert (await client.call(101, KVKeyHeader("n", "k"))).ext["value"] == "v"
 
 
 async def test_deleted_values_leave_nothing_behind(tmp_path, client):
