@@ -4,8 +4,8 @@ A node tells of its own when it registers. It is kept when the node goes, for as
 node among its members: a route that changed with every node that comes and goes would make producers look for the topic
 anew, and one that was read before a failure could name nobody who is alive after it.
 
-An alias takes a message into another queue than the client chose. A topic that is ordered by its `ORDER_TOPIC_CONFIG`
-value has none, whatever its broker registers: RocketMQ's tools send `order=false` with other changes of it.
+An alias takes a message into another queue than the client chose. A topic that is ordered has none, whatever its broker
+registers; so is one with a value in `ORDER_TOPIC_CONFIG`: RocketMQ's tools send `order=false` with other changes of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.route import MASTER_ID, BrokerData, QueueData, alias_name
-from dledger_remoting.topics import PERM_WRITE, WRITE_ALIASES_ATTRIBUTE, TopicConfig, is_writable
+from dledger_remoting.topics import PERM_WRITE, WRITE_ALIASES_ATTRIBUTE, TopicConfig, is_ordered, is_writable
 
 from .records import Alias, Group
 
@@ -24,8 +24,8 @@ MAX_ALIASES: Final = 64
 
 
 def has_aliases(config: TopicConfig) -> bool:
-    """Whether a topic is registered as one that has them."""
-    return config.attributes.get(WRITE_ALIASES_ATTRIBUTE) == "true"
+    """Whether a topic is registered as one that has them. A broker that is older than this rule may say so of any."""
+    return config.attributes.get(WRITE_ALIASES_ATTRIBUTE) == "true" and not is_ordered(config)
 
 
 def aliases_after(group: Group, header: RegisterBrokerHeader) -> dict[int, Alias]:

@@ -82,6 +82,11 @@ IDEMPOTENT_ATTRIBUTE: Final = "idempotent"
 WRITE_ALIASES_ATTRIBUTE: Final = "write.aliases"
 """Attribute of a topic, ours: whether its route also lists write aliases (`route.alias_name`), `true` or `false`."""
 
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+"""Attribute of a topic, RocketMQ 5's: what kind of messages it is for."""
+FIFO_MESSAGE_TYPE: Final = "FIFO"
+"""Those that have an order."""
+
 DEFAULT_TOPIC_QUEUES: Final = 8
 """Queues of a topic on each broker group unless somebody says otherwise, as of RocketMQ's `updateTopic` and brokers.
 
@@ -138,6 +143,14 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=Fa
     consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
     group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def is_ordered(topic: TopicConfig) -> bool:
+    """True for a topic in which the order of a queue's messages counts, so that a key must keep its queue.
+
+    `updateTopic -o true` sets the flag; `updateTopic -a +message.type=FIFO`, as RocketMQ 5 has it, leaves it false.
+    """
+    return topic.order or topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == FIFO_MESSAGE_TYPE
 
 
 def is_readable(perm: int) -> bool:

@@ -95,6 +95,20 @@ def test_a_topic_without_the_attribute_has_none() -> None:
     assert three().aliases("PLAIN") == {}
 
 
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        TopicConfig("T1", 4, 4, order=True, attributes=ALIASED),
+        TopicConfig("T1", 4, 4, attributes=ALIASED | {"message.type": "FIFO"}),
+    ],
+    ids=["order", "FIFO"],
+)
+def test_an_ordered_topic_has_none_whatever_its_broker_says(ordered: TopicConfig) -> None:
+    names = three()
+    names.register(0, leads=True, topics=(ordered, TOPICS[1]))
+    assert names.aliases() == {}
+
+
 def test_a_node_that_has_gone_is_listed_and_the_one_that_stands_in_for_a_leader_is_not() -> None:
     names = three()
     names.table.drop_connection(0)

@@ -18,6 +18,7 @@ from dledger_remoting.topics import (
     WRITE_ALIASES_ATTRIBUTE,
     TopicConfig,
     is_dead_letter_topic,
+    is_ordered,
     is_retry_topic,
     is_system_topic,
 )
@@ -47,7 +48,7 @@ class AliasedTopics:
             return False
         name = topic.topic_name
         return not (
-            topic.order
+            is_ordered(topic)
             or topic.write_queue_nums < 2
             or name in self._own_topics
             or is_system_topic(name)

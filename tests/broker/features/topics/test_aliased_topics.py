@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dledger_broker.config import BrokerConfig
@@ -46,6 +47,7 @@ def test_the_attribute_counts_and_without_one_the_configuration(
     "topic",
     [
         TopicConfig("T1", 4, 4, order=True),
+        TopicConfig("T1", 4, 4, attributes={"message.type": "FIFO"}),
         TopicConfig("T1", 4, 1),
         *(
             TopicConfig(name, 4, 4)
@@ -55,15 +57,15 @@ def test_the_attribute_counts_and_without_one_the_configuration(
             )
         ),
     ],
-    ids=lambda topic: topic.topic_name + (" ordered" if topic.order else ""),
+    ids=lambda topic: topic.topic_name + (" ordered" if topic.order else "") + topic.attributes.get("message.type", ""),
 )  # fmt: skip
 def test_some_topics_never_have_them(topic: TopicConfig) -> None:
     topics = aliased(by_default=True)
-    assert topics.has(TopicConfig("T1", 4, 4))
+    assert topics.has(TopicConfig("T1", 4, 4, attributes={"message.type": "NORMAL"}))
     assert not topics.has(topic)
-    with_attribute = TopicConfig(topic.topic_name, 4, topic.write_queue_nums, order=topic.order, attributes=ON)
+    with_attribute = msgspec.structs.replace(topic, attributes=topic.attributes | ON)
     assert not topics.has(with_attribute)
-    assert topics.told(with_attribute).attributes == OFF
+    assert topics.told(with_attribute).attributes == topic.attributes | OFF
 
 
 @pytest.mark.parametrize(("value", "code"), [("true", 0), ("false", 0), ("yes", ResponseCode.INVALID_PARAMETER)])
