@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,20 +18,18 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
 from dledger_remoting.frame import FrameBounds
+from dledger_serving.admission import Admission
 from dledger_serving.doorman import Door, DoorCounters
 from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 TURN_BYTES: Final = 256 << 10
 """What a turn of the event loop has received is handled at its end, or as soon as it is this much."""
 LISTEN_BACKLOG: Final = 1024
-COMPLAINT_INTERVAL_S: Final = 10.0
 IDLE_SCANS: Final = 8
 """How often per idle timeout connections are looked at: a silent one lives at most 1/8 longer than the timeout."""
 
 _KEYS: Final = ("port", "alias_port")
 """The configuration keys of the ports, in the order in which they are bound."""
-
-_logger = logging.getLogger(__name__)
 
 
 class Listener:
@@ -61,15 +57,19 @@ class Listener:
         self._answering = holds.part(ANSWERS)
         self.node_id = node_id
         self.limits = live.own
-        self._live = live
         self.counters = counters
         self._on_reads = on_reads
-        self._by_host: Counter[str] = Counter()
         self._reads: list[tuple[ClientConnection, bytes, list[FrameBounds]]] = []
         self._read_bytes = 0
         self._on_lost = on_lost
         self._connections = connections
         limits = live.own
+        self._admission = Admission(
+            connections,
+            counters,
+            max_connections=limits.max_connections,
+            max_per_host=lambda: live.config.max_connections_per_host,
+        )
         self.request_memory = RequestMemory(
             self._connections,
             self.loop,
@@ -83,7 +83,6 @@ class Listener:
         self._idle_timer: asyncio.TimerHandle | None = None
         self.is_deaf = False
         """No connection is read any more, as the node stops."""
-        self._complain_at = 0.0
 
     @property
     def port(self) -> int:
@@ -142,37 +141,11 @@ class Listener:
             connection.close()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new connection; False if there are too many already, in all or from its host, which is logged once in
-        a while.
-        """
-        if self.is_deaf:
+        """Take a new connection; False if there are too many already, in all or from its host."""
+        if self.is_deaf or not self._admission.admit(connection):
             return False
-        counters, host = self.counters, connection.address.ip
-        limit, limit_per_host = self.limits.max_connections, self._live.config.max_connections_per_host
-        if len(self._connections) >= limit:
-            counters.max_connections += 1
-            self._complain(connection, f"max_connections = {limit} are open", counters.max_connections)
-            return False
-        if self._by_host[host] >= limit_per_host:
-            counters.max_connections_per_host += 1
-            why = f"max_connections_per_host = {limit_per_host} of this one are open"
-            self._complain(connection, why, counters.max_connections_per_host)
-            return False
-        self._connections.add(connection)
-        self._by_host[host] += 1
-        counters.connections_accepted += 1
+        self.counters.connections_accepted += 1
         return True
-
-    def _complain(self, connection: ClientConnection, why: str, refused: int) -> None:
-        now = self.loop.time()
-        if now >= self._complain_at:
-            self._complain_at = now + COMPLAINT_INTERVAL_S
-            _logger.warning(
-                "event=connection_refused client=%s reason='%s' refused=%d remedy='close some, or set a higher limit'",
-                connection.address,
-                why,
-                refused,
-            )
 
     def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
         """Have the whole frames in `data` handled at the end of this turn."""
@@ -205,11 +178,7 @@ class Listener:
         try:
             self.handle_reads()
         finally:
-            if connection in self._connections:
-                self._connections.discard(connection)
-                self._by_host[connection.address.ip] -= 1
-                if not self._by_host[connection.address.ip]:
-                    del self._by_host[connection.address.ip]
+            if self._admission.lost(connection):
                 self._on_lost(connection)
 
     def schedule_flush(self, connection: ClientConnection) -> None:

@@ -191,6 +191,16 @@ class BrokerCounters:
         """A pull has waited for the disk so long."""
         self.longest_read_ms = max(self.longest_read_ms, seconds * 1000)
 
+    def count_full(self) -> int:
+        """See `RefusalCounters`."""
+        self.max_connections += 1
+        return self.max_connections
+
+    def count_full_host(self) -> int:
+        """See `RefusalCounters`."""
+        self.max_connections_per_host += 1
+        return self.max_connections_per_host
+
     def count_shortage(self) -> None:
         """Connections had to take turns in sending large requests, or be closed, for want of memory."""
         self.max_partial_bytes += 1
