@@ -75,10 +75,17 @@ class NameServerConfig(TlsPorts, LogLevels):
         "who signs with it alone; what is only read stays open",
     )
     max_connections: int = key(
-        4096,
+        10_000,
         "connections at a time",
         consequence="one more is closed at once; bounded by the limit of open files, as a broker's",
         bounds=(1, 1_000_000),
+    )
+    max_connections_per_host: int = key(
+        1_000_000,
+        "connections at a time from one address, which a proxy or a router may give to many",
+        consequence="one more is closed at once; those that are open stay when it is lowered",
+        bounds=(1, 1_000_000),
+        live=True,
     )
     max_frame_bytes: int = key(
         MAX_FRAME_BYTES,

@@ -11,6 +11,7 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
 from dledger_remoting.frame import FrameDecoder
+from dledger_remoting.hosts import HostAddress
 from dledger_remoting.speakers import ENOUGH_BYTES, TLS_ALERT, tls_refusal
 from dledger_serving.request_memory import RequestMemory
 from dledger_serving.secured_writes import is_secured, write_secured
@@ -45,7 +46,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: ConnectionOwner, number: int) -> None:
         self.number = number
-        self.peer = "?"
+        self.address = HostAddress("0.0.0.0", 0)
         self.last_active = 0.0
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -66,13 +67,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            self.peer = f"{peer[0]}:{peer[1]}"
+            self.address = HostAddress(str(peer[0]), int(peer[1]))
         self._is_secured = is_secured(transport)
         self.last_active = self._loop.time()
         if not self._owner.admit(self):
-            log.warning(
-                "event=connection_refused peer=%s max_connections=%d", self.peer, self._owner.config.max_connections
-            )
             self._is_over = True
             transport.abort()
             return
@@ -115,7 +113,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Close at once, and say why in the log."""
-        log.warning("event=connection_closed peer=%s reason=%r", self.peer, reason)
+        log.warning("event=connection_closed peer=%s reason=%r", self.address, reason)
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
@@ -218,7 +216,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, RemotingError):
             self._send(request, make_response(request, error.code, error.remark, error.ext))
             return
-        log.error("event=request_failed code=%d peer=%s", request.code, self.peer, exc_info=error)
+        log.error("event=request_failed code=%d peer=%s", request.code, self.address, exc_info=error)
         self._send(request, make_response(request, ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}"))
 
     def _send(self, request: RemotingCommand, answer: RemotingCommand) -> None:

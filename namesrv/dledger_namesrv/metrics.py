@@ -16,6 +16,7 @@ REMOVALS: Final = (SILENT, CONNECTION_LOST, UNREGISTERED)
 
 LIMITS: Final = (
     "max_connections",
+    "max_connections_per_host",
     "max_partial_bytes",
     "slow_sender_timeout_ms",
     "max_in_flight",
@@ -51,6 +52,16 @@ class NameServerCounters:
     def count_restart(self) -> None:
         """A task that must not end was started again after an unexpected exception."""
         self.task_restarts += 1
+
+    def count_full(self) -> int:
+        """See `RefusalCounters`."""
+        self.limits["max_connections"] += 1
+        return self.limits["max_connections"]
+
+    def count_full_host(self) -> int:
+        """See `RefusalCounters`."""
+        self.limits["max_connections_per_host"] += 1
+        return self.limits["max_connections_per_host"]
 
     def count_shortage(self) -> None:
         """Connections had to take turns in sending large requests, or be closed, for want of memory."""

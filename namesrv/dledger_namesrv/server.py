@@ -20,6 +20,7 @@ from dledger.net.tls import TlsContext
 from dledger.store.disk import FULL
 from dledger.supervision import supervise
 from dledger_remoting.command import RemotingCommand
+from dledger_serving.admission import Admission
 from dledger_serving.certificates import Renewal
 from dledger_serving.doorman import Door, DoorCounters
 from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
@@ -61,6 +62,12 @@ class NameServer:
         self._known = KnownGroupsFile(config.data)
         self._table = RouteTable()
         self._connections: set[Connection] = set()
+        self._admission = Admission(
+            self._connections,
+            self.counters,
+            max_connections=config.max_connections,
+            max_per_host=lambda: self._live_config.max_connections_per_host,
+        )
         self.request_memory: RequestMemory
         self._next_number = 0
         self._is_stopping = False
@@ -106,6 +113,11 @@ class NameServer:
     def watch_bytes(self) -> int:
         """What the requests of route watches take that wait."""
         return self._processors.watches.held_bytes if self._processors is not None else 0
+
+    @property
+    def _live_config(self) -> NameServerConfig:
+        """The configuration with what has been set since the start."""
+        return self.config if self._processors is None else self._processors.config
 
     @property
     def failure(self) -> str:
@@ -199,26 +211,19 @@ class NameServer:
         await self._release()
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection; False if there are too many, or if the server stops."""
-        if self._is_stopping:
-            return False
-        if len(self._connections) >= self.config.max_connections:
-            self.counters.limits["max_connections"] += 1
-            return False
-        self._connections.add(connection)
-        return True
+        """Count a new connection; False if there are too many, in all or from its host, or if the server stops."""
+        return not self._is_stopping and self._admission.admit(connection)
 
     def handle(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
         """Answer a request. Raises `RemotingError`."""
         assert self._processors is not None
-        return self._processors.handle(request, connection.number, connection.peer)
+        return self._processors.handle(request, connection.number, str(connection.address))
 
     def connection_lost(self, connection: Connection) -> None:
         """Forget a connection, and at once the nodes that registered over it."""
-        if connection in self._connections:
-            self._connections.remove(connection)
+        if self._admission.lost(connection):
             for key in self._table.drop_connection(connection.number):
                 self.counters.removals[CONNECTION_LOST] += 1
                 log.warning(

@@ -77,11 +77,13 @@ def logged():
                 await arrived.wait()
         return next(line for line in lines if text in line)
 
-    logger = logging.getLogger("dledger.namesrv")
+    loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_serving")]
     handler = Keep()
-    logger.addHandler(handler)
+    for logger in loggers:
+        logger.addHandler(handler)
     yield wait_for
-    logger.removeHandler(handler)
+    for logger in loggers:
+        logger.removeHandler(handler)
 
 
 # Routes
@@ -601,8 +603,28 @@ async def test_connections_beyond_the_limit_are_closed_at_once(tmp_path, logged)
         assert (await first.call(206)).code == 0
         async with connected(server) as second:
             assert await second.is_closed()
-        await logged("max_connections=1")
+        await logged("reason='max_connections = 1 are open' refused=1")
         assert (await first.call(206)).code == 0
+
+
+async def test_connections_of_one_host_have_a_limit_of_their_own_which_can_be_changed(server, client, logged):
+    async with connected(server) as second:
+        for one in (client, second):
+            assert (await one.call(206)).code == 0
+        assert (await client.call(318, body=b"max_connections_per_host=1")).code == 0
+        async with connected(server) as third:
+            assert await third.is_closed()
+        await logged("reason='max_connections_per_host = 1 of this one are open' refused=1")
+        assert (server.counters.limits["max_connections_per_host"], server.counters.limits["max_connections"]) == (1, 0)
+        assert (await second.call(206)).code == 0, "those that are open stay"
+    assert (await client.call(318, body=b"max_connections_per_host=2")).code == 0
+    await is_alone(server)
+    async with connected(server) as again:
+        assert (await again.call(206)).code == 0
+
+
+def test_as_many_clients_have_room_as_a_broker_takes():
+    assert NameServerConfig().max_connections == 10_000
 
 
 async def test_waiting_requests_beyond_the_limit_are_answered_with_2(tmp_path):
