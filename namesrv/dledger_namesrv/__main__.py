@@ -12,7 +12,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 from dledger.log_writer import LogWriter
@@ -23,6 +23,7 @@ from dledger_serving.open_files import room_for_connections, too_few_files
 from .config import ConfigError, NameServerConfig, build_config, load_config
 from .known import KnownGroupsError
 from .kv import KVStoreError
+from .places import within
 from .server import NameServer, StartError
 
 _log = logging.getLogger("dledger.namesrv")
@@ -62,10 +63,10 @@ def _open_log(config: NameServerConfig) -> None:
 
 
 async def _run(config: NameServerConfig) -> None:
-    room = room_for_connections(config.max_connections)
-    if room < config.max_connections:
-        _log.warning("event=few_open_files text=%r", too_few_files(config.max_connections, room))
-        config = replace(config, max_connections=room)
+    fitted = within(config, room_for_connections(config.max_connections + config.broker_places))
+    if fitted != config:
+        _log.warning("event=few_open_files text=%r", too_few_files(config.max_connections, fitted.max_connections))
+        config = fitted
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

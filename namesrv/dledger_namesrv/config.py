@@ -24,6 +24,9 @@ from .kv import DEFAULT_MAX_BYTES
 TABLE: Final = "namesrv"
 """The table of a file where the keys stand if they do not stand at its top."""
 
+MAX_BROKER_PLACES: Final = 1_024
+"""More connections than that are not taken beyond `max_connections`, however many nodes may register."""
+
 
 class ConfigError(ValueError):
     """A key or value that cannot be used; the text names key, value and what was expected."""
@@ -76,8 +79,9 @@ class NameServerConfig(TlsPorts, LogLevels):
     )
     max_connections: int = key(
         10_000,
-        "connections at a time",
-        consequence="one more is closed at once; bounded by the limit of open files, as a broker's",
+        "connections at a time, and for brokers as many again, at most `max_nodes` and at most 1,024",
+        consequence="one more is closed at its first request, unless that is a broker's; all are bounded by the limit "
+        "of open files, as a broker's",
         bounds=(1, 1_000_000),
     )
     max_connections_per_host: int = key(
@@ -186,6 +190,11 @@ class NameServerConfig(TlsPorts, LogLevels):
     )
     log_format: str = key("text", "as a [broker's](#logs)", choices=FORMATS, read=_some_text)
     log_file: str = key("", 'a path, or `"stdout"`; `""` is standard error', takes="a path")
+
+    @property
+    def broker_places(self) -> int:
+        """Places for connections beyond `max_connections`, which brokers alone keep."""
+        return min(self.max_connections, self.max_nodes, MAX_BROKER_PLACES)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range, and for keys that contradict each other."""

@@ -32,6 +32,9 @@ class ConnectionOwner(Protocol):
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
 
+    def may_ask(self, connection: Connection, code: int) -> bool:
+        """Whether a connection that sends a request of this code may stay."""
+
     def handle(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
@@ -71,8 +74,7 @@ class Connection(asyncio.Protocol):
         self._is_secured = is_secured(transport)
         self.last_active = self._loop.time()
         if not self._owner.admit(self):
-            self._is_over = True
-            transport.abort()
+            self.drop()
             return
         transport.set_write_buffer_limits(high=self._owner.config.max_write_buffer_bytes)
 
@@ -114,6 +116,10 @@ class Connection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close at once, and say why in the log."""
         log.warning("event=connection_closed peer=%s reason=%r", self.address, reason)
+        self.drop()
+
+    def drop(self) -> None:
+        """Close at once."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
@@ -184,8 +190,12 @@ class Connection(asyncio.Protocol):
                     self._transport.write(TLS_ALERT)
                 self.abort(str(refusal or error))
                 return
-            if not request.is_response:
-                self._handle(request)
+            if request.is_response:
+                continue
+            if not self._owner.may_ask(self, request.code):
+                self.drop()
+                return
+            self._handle(request)
 
     def _handle(self, request: RemotingCommand) -> None:
         try:

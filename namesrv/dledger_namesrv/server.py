@@ -19,8 +19,8 @@ from dledger.net.names import first_address
 from dledger.net.tls import TlsContext
 from dledger.store.disk import FULL
 from dledger.supervision import supervise
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
-from dledger_serving.admission import Admission
 from dledger_serving.certificates import Renewal
 from dledger_serving.doorman import Door, DoorCounters
 from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
@@ -31,6 +31,7 @@ from .connection import Connection
 from .known import KnownGroupsFile
 from .kv import KVStore
 from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
+from .places import Places
 from .processors import Processors
 from .records import TableLimits
 from .table import RouteTable
@@ -62,11 +63,8 @@ class NameServer:
         self._known = KnownGroupsFile(config.data)
         self._table = RouteTable()
         self._connections: set[Connection] = set()
-        self._admission = Admission(
-            self._connections,
-            self.counters,
-            max_connections=config.max_connections,
-            max_per_host=lambda: self._live_config.max_connections_per_host,
+        self._places = Places(
+            self._connections, config, self.counters, lambda: self._live_config.max_connections_per_host
         )
         self.request_memory: RequestMemory
         self._next_number = 0
@@ -212,18 +210,25 @@ class NameServer:
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many, in all or from its host, or if the server stops."""
-        return not self._is_stopping and self._admission.admit(connection)
+        return not self._is_stopping and self._places.admit(connection)
+
+    def may_ask(self, connection: Connection, code: int) -> bool:
+        """Whether a connection that sends a request of this code may stay."""
+        return self._places.may_ask(connection, code)
 
     def handle(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
         """Answer a request. Raises `RemotingError`."""
         assert self._processors is not None
-        return self._processors.handle(request, connection.number, str(connection.address))
+        answer = self._processors.handle(request, connection.number, str(connection.address))
+        if request.code == RequestCode.REGISTER_BROKER:
+            self._places.keep(connection)
+        return answer
 
     def connection_lost(self, connection: Connection) -> None:
         """Forget a connection, and at once the nodes that registered over it."""
-        if self._admission.lost(connection):
+        if self._places.lost(connection):
             for key in self._table.drop_connection(connection.number):
                 self.counters.removals[CONNECTION_LOST] += 1
                 log.warning(
@@ -265,7 +270,7 @@ class NameServer:
         return Door(
             tls,
             takes_plain=config.tls == "permissive",
-            max_connections=config.max_connections,
+            max_connections=config.max_connections + config.broker_places,
             open_connections=self._connections.__len__,
             idle_timeout_s=config.idle_timeout_ms / 1000,
         )

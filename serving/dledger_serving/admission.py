@@ -40,7 +40,9 @@ GuestT = TypeVar("GuestT", bound=Guest)
 class Admission(Generic[GuestT]):
     """Keeps `connections` within the limits; whoever else reads the set finds there those that are open.
 
-    `max_per_host` is asked for each connection, so that the limit can change: those that are open stay.
+    `max_per_host` is asked for each connection, so that the limit can change: those that are open stay. A server may
+    have places `beyond` its limit, and says who keeps one; `make_room` is called when they are taken, too, and may see
+    to it that one is not.
     """
 
     def __init__(
@@ -50,23 +52,29 @@ class Admission(Generic[GuestT]):
         *,
         max_connections: int,
         max_per_host: Callable[[], int],
+        beyond: int = 0,
+        make_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._connections = connections
         self._counters = counters
         self._max_connections = max_connections
         self._max_per_host = max_per_host
+        self._beyond = beyond
+        self._make_room = make_room
         self._by_host: Counter[str] = Counter()
         self._complain_at = 0.0
 
     def admit(self, connection: GuestT) -> bool:
         """Take a new connection; False if there are too many already, in all or from its host."""
         host, limit_per_host = connection.address.ip, self._max_per_host()
-        if len(self._connections) >= self._max_connections:
-            self._refuse(connection, f"max_connections = {self._max_connections} are open", self._counters.count_full())
-            return False
         if self._by_host[host] >= limit_per_host:
             why = f"max_connections_per_host = {limit_per_host} of this one are open"
-            self._refuse(connection, why, self._counters.count_full_host())
+            self._complain(connection, why, self._counters.count_full_host())
+            return False
+        if self._has_no_room():
+            self._make_room()
+        if self._has_no_room():
+            self.refuse_beyond(connection)
             return False
         self._connections.add(connection)
         self._by_host[host] += 1
@@ -83,7 +91,15 @@ class Admission(Generic[GuestT]):
             del self._by_host[host]
         return True
 
-    def _refuse(self, connection: GuestT, why: str, refused: int) -> None:
+    def refuse_beyond(self, connection: GuestT, why: str = "") -> None:
+        """Count and log that `max_connections` are open, and why this one has no place beyond them."""
+        reason = f"max_connections = {self._max_connections} are open" + (f", and {why}" if why else "")
+        self._complain(connection, reason, self._counters.count_full())
+
+    def _has_no_room(self) -> bool:
+        return len(self._connections) >= self._max_connections + self._beyond
+
+    def _complain(self, connection: GuestT, why: str, refused: int) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_INTERVAL_S

@@ -1,9 +1,11 @@
 """What several tests of a name server take."""
 
+import asyncio
+import logging
 import os
 
 import pytest
-from served_names import SlowDisk
+from served_names import PATIENCE_S, SlowDisk
 
 
 @pytest.fixture
@@ -11,3 +13,30 @@ async def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
     disk = SlowDisk()
     monkeypatch.setattr(os, "fsync", disk.fsync)
     return disk
+
+
+@pytest.fixture
+def logged():
+    """Wait for a line of the server's log."""
+    lines: list[str] = []
+    arrived = asyncio.Event()
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+            arrived.set()
+
+    async def wait_for(text: str) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(text in line for line in lines):
+                arrived.clear()
+                await arrived.wait()
+        return next(line for line in lines if text in line)
+
+    loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_serving")]
+    handler = Keep()
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield wait_for
+    for logger in loggers:
+        logger.removeHandler(handler)

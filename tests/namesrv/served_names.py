@@ -123,8 +123,9 @@ async def serving(data: Path, **options):
 
 
 @asynccontextmanager
-async def connected(server: NameServer, limit: int = 1 << 16):
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit)
+async def connected(server: NameServer, limit: int = 1 << 16, host: str = "127.0.0.1"):
+    """A client, on one of this machine's addresses."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit, local_addr=(host, 0))
     try:
         yield Client(reader, writer)
     finally:

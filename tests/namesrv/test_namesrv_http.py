@@ -115,6 +115,7 @@ async def test_metrics_count_the_limits_that_acted(tmp_path, http_port):
     async with serving(tmp_path, http_port=http_port, **limits) as server:
         assert {label for name, label in await metrics(http_port) if name == "limit_reached_total"} == set(LIMITS)
         async with connected(server) as client, connected(server) as one_more:
+            one_more.send(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
             assert await one_more.is_closed()
             for _ in range(2):
                 client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", server.table.version, 60_000))

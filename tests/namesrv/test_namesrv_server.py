@@ -1,7 +1,6 @@
 """A name server over a socket: what it answers, what it keeps, and every limit."""
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 
 import pytest
@@ -57,33 +56,6 @@ class AbsentRouteHeader(RouteHeader, frozen=True):
     """As the project's own client asks for routes."""
 
     include_absent: bool = True
-
-
-@pytest.fixture
-def logged():
-    """Wait for a line of the server's log."""
-    lines: list[str] = []
-    arrived = asyncio.Event()
-
-    class Keep(logging.Handler):
-        def emit(self, record):
-            lines.append(record.getMessage())
-            arrived.set()
-
-    async def wait_for(text: str) -> str:
-        async with asyncio.timeout(PATIENCE_S):
-            while not any(text in line for line in lines):
-                arrived.clear()
-                await arrived.wait()
-        return next(line for line in lines if text in line)
-
-    loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_serving")]
-    handler = Keep()
-    for logger in loggers:
-        logger.addHandler(handler)
-    yield wait_for
-    for logger in loggers:
-        logger.removeHandler(handler)
 
 
 # Routes
@@ -596,15 +568,6 @@ async def test_many_large_requests_at_a_time_are_all_answered(tmp_path):
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] == 0
         assert server.request_memory.held_bytes == 0
-
-
-async def test_connections_beyond_the_limit_are_closed_at_once(tmp_path, logged):
-    async with serving(tmp_path, max_connections=1) as server, connected(server) as first:
-        assert (await first.call(206)).code == 0
-        async with connected(server) as second:
-            assert await second.is_closed()
-        await logged("reason='max_connections = 1 are open' refused=1")
-        assert (await first.call(206)).code == 0
 
 
 async def test_connections_of_one_host_have_a_limit_of_their_own_which_can_be_changed(server, client, logged):

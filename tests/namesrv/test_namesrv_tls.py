@@ -109,3 +109,19 @@ async def test_a_name_server_that_stops_takes_nobody_in(tmp_path, files):
         pass
     assert not server.admit(Connection(server, 1))
     assert server.connection_count == 0
+
+
+async def test_a_broker_has_its_handshake_done_while_clients_fill_the_port(tmp_path, files):
+    """It has no less room before it is in than behind."""
+    async with serving(tmp_path / "data", tls="enforcing", max_connections=2, **files) as server:
+        clients = [await connect(server, tls=True) for _ in range(2)]
+        for client in clients:
+            assert await is_answered(client)
+        context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        stranger = await connect(server, tls=False)
+        await writer.start_tls(context, server_hostname="127.0.0.1")
+        broker = Client(reader, writer)
+        assert (await broker.register()).code == 0
+        for one in (*clients, stranger, broker):
+            one.writer.close()

@@ -138,6 +138,9 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
         def admit(self, _connection: NameServerConnection) -> bool:
             return True
 
+        def may_ask(self, _connection: NameServerConnection, _code: int) -> bool:
+            return True
+
         def handle(self, request: RemotingCommand, _connection: NameServerConnection) -> RemotingCommand:
             return make_response(request, 0, body=bytes(request.body))
 
