@@ -57,7 +57,9 @@ from .access import NameServerAccess
 from .config import KEYS, ConfigError, NameServerConfig
 from .kv import ORDER_TOPIC_NAMESPACE, KVFullError, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
+from .names import fault_of_header, fault_of_topics, shown
 from .properties import asked_values, told_configuration
+from .records import Registered
 from .table import RouteTable
 from .watch import RouteWatches
 
@@ -151,14 +153,19 @@ class Processors:
             raise ServerError(f"crc32 not match: header {header.body_crc32}, body {registration_crc(request.body)}")
         body = decode_registration(request.body, compressed=header.compressed)
         known = self._table.members(header.broker_name).get(header.broker_id)
-        result = self._table.register(header, body, now_ms=self._now_ms(), connection=connection)
+        too_long = fault_of_header(header) or fault_of_topics(body.topic_config_serialize_wrapper.topic_config_table)
+        result = (
+            Registered(too_long)
+            if too_long
+            else self._table.register(header, body, now_ms=self._now_ms(), connection=connection)
+        )
         if result.refusal:
             self.counters.registrations_refused += 1
             if result.limit:
                 self.counters.limits[result.limit] += 1
             log.warning(
                 "event=registration_refused group=%s id=%d address=%s reason=%r",
-                header.broker_name, header.broker_id, header.broker_addr, result.refusal,
+                shown(header.broker_name), header.broker_id, shown(header.broker_addr), result.refusal,
             )  # fmt: skip
             raise ServerError(f"registration refused: {result.refusal}")
         self.counters.registrations += 1
@@ -177,7 +184,10 @@ class Processors:
 
     def _change_topics(self, request: RemotingCommand) -> RemotingCommand:
         node = decode_ext(BrokerNodeHeader, request.ext)
-        if self._table.change_topics(node, decode_body(TopicChangesBody, request.body), now_ms=self._now_ms()):
+        changes = decode_body(TopicChangesBody, request.body)
+        if too_long := fault_of_topics(changes.topic_config_table):
+            raise ServerError(f"changes refused: {too_long}")
+        if self._table.change_topics(node, changes, now_ms=self._now_ms()):
             self.counters.registrations += 1
             return _success(request)
         remark = f"{node.broker_addr} of group {node.broker_name} did not register what the changes begin with"

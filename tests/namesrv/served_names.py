@@ -73,13 +73,22 @@ class Client:
         return True
 
     async def register(
-        self, broker_id=0, address=A, *, term=1, topics=("T1", "TBW102"), name="broker-0", **header
+        self,
+        broker_id=0,
+        address=A,
+        *,
+        term=1,
+        topics=("T1", "TBW102"),
+        name="broker-0",
+        cluster="C",
+        ha="",
+        **header,
     ) -> RemotingCommand:
         configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
         wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, len(topics)))
         return await self.call(
             RequestCode.REGISTER_BROKER,
-            RegisterBrokerHeader(name, address, "C", f"{address}-ha", broker_id, **header),
+            RegisterBrokerHeader(name, address, cluster, ha or f"{address}-ha", broker_id, **header),
             body=encode_registration(RegisterBrokerBody(wrapper)),
         )
 

@@ -14,6 +14,7 @@ from dledger_namesrv.kv import DEFAULT_MAX_BYTES, KVStore, KVStoreError
 from dledger_namesrv.properties import told_configuration
 from dledger_namesrv.records import KnownGroup
 from dledger_namesrv.server import NameServer, StartError
+from dledger_remoting.bodies import encode_body
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_remoting.headers import (
     BrokerHeartbeatHeader,
@@ -31,7 +32,9 @@ from dledger_remoting.headers import (
     TopicInClusterHeader,
 )
 from dledger_remoting.registration import (
+    DataVersion,
     RegisterBrokerBody,
+    TopicChangesBody,
     TopicConfigSerializeWrapper,
     encode_registration,
     registration_crc,
@@ -352,6 +355,51 @@ async def test_registrations_beyond_a_limit_are_refused_and_counted(tmp_path, li
         assert (refused.code, f"more than {limit} = {allowed}" in refused.remark) == (1, True)
         assert server.counters.limits[limit] == 1
         assert (await client.register(topics=("T1", "T2"))).code == 0
+
+
+LONGEST, LONGEST_ADDRESS = "n" * 255, f"{'h' * 253}:10911"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"name": LONGEST}, "broker name"),
+        ({"cluster": LONGEST}, "cluster name"),
+        ({"node_id": LONGEST}, "node id"),
+        ({"address": LONGEST_ADDRESS, "ha": "h"}, "broker address"),
+        ({"ha": LONGEST_ADDRESS}, "HA address"),
+        ({"alias_addr": LONGEST_ADDRESS}, "alias address"),
+        ({"topics": ("T1", LONGEST)}, "topic name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_names_are_as_long_as_brokers_have_them_and_no_longer(server, client, logged, changes, what):
+    """A header holds 16 MiB, and so would each of as many nodes as there may be."""
+    assert (await client.register(**changes)).code == 0
+    groups = server.table.known_groups()
+    longer = {
+        key: f"{value}1" if isinstance(value, str) else (*value[:-1], f"{value[-1]}1") for key, value in changes.items()
+    }
+    refused = await client.register(term=2, **longer)
+    length = 260 if "address" in what else 256
+    assert refused.code == 1
+    assert f"refused: the {what}" in refused.remark
+    assert f"has {length} characters, the limit is {length - 1}" in refused.remark
+    assert len(await logged("event=registration_refused")) < 700
+    assert (server.table.known_groups(), server.counters.registrations_refused) == (groups, 1)
+
+
+async def test_names_in_changes_of_topics_are_no_longer_either(server, client):
+    async def change(name: str) -> RemotingCommand:
+        configs = {"T1": TopicConfig(name, 4, 4)}
+        body = TopicChangesBody(DataVersion(1, 0, 2), DataVersion(1, 0, 3), configs)
+        return await client.call(20005, BrokerNodeHeader("broker-0", A, "C", 0), body=encode_body(body))
+
+    await client.register()
+    refused = await change(f"{LONGEST}1")
+    assert (refused.code, "the topic name nnn" in refused.remark) == (1, True)
+    assert (await change(LONGEST)).code == 0
+    assert LONGEST in server.table.topics()
 
 
 async def test_watches_that_wait_have_a_limit_in_sum(tmp_path):
