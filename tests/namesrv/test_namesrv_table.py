@@ -405,6 +405,19 @@ def test_topics_beyond_the_limit_are_refused_and_those_that_are_there_stay():
     assert not registry.register(0, A, topics=("T1", "T2", "T3", "T4", "T5"), topics_complete=True).refusal
 
 
+def test_a_leader_with_a_topic_too_many_stands_in_for_itself_until_there_is_room():
+    registry = Registry(limits=TableLimits(max_routes=2))
+    registry.register(0, A, topics=("T1", "T2"), connection=1)
+    registry.register(2, B, topics=("T1", "T2"), connection=2)
+    registry.table.drop_connection(1)
+    more = {"term": 2, "topics": ("T1", "T2", "T3"), "connection": 2}
+    assert registry.register(0, B, **more).limit == "max_routes"
+    assert (registry.members(), registry.addresses()) == ({2: B}, {"broker-0": {0: B, 2: B}})
+    registry.table.delete_topic("T2")
+    assert not registry.register(0, B, **(more | {"topics": ("T1", "T3")})).refusal
+    assert registry.members() == {0: B}
+
+
 def test_write_permission_can_be_taken_and_given_back(registry):
     registry.register(0, A)
     assert registry.table.set_write_permission("broker-0", writable=False) == 2

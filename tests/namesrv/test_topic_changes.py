@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_names import A, B, connected, serving
 
+from dledger_namesrv.records import TableLimits
 from dledger_namesrv.table import RouteTable
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -33,8 +34,8 @@ def configs(*names: str, queues: int = 4) -> dict[str, TopicConfig]:
 class Registry:
     """A table in which one node has registered two topics as of version 10."""
 
-    def __init__(self, broker_id: int = 0) -> None:
-        self.table = RouteTable()
+    def __init__(self, broker_id: int = 0, limits: TableLimits | None = None) -> None:
+        self.table = RouteTable(limits=limits)
         self.register(broker_id, A, 10, configs("T1", "T2"))
 
     def register(self, broker_id: int, address: str, counter: int, topics: dict[str, TopicConfig], term: int = TERM):
@@ -124,6 +125,17 @@ def test_what_an_operator_changed_here_holds_until_all_topics_are_registered(reg
     assert registry.table.topics() == ["T1", "T2", "T3"]
     assert registry.table.route("T1").queue_datas[0].perm == 6
     assert registry.change(configs("T4"), base=version(11), to=version(12))
+
+
+def test_a_topic_for_which_there_is_no_room_holds_up_what_is_changed_behind_it() -> None:
+    """A node tells all that was changed since the last version that was taken."""
+    registry = Registry(limits=TableLimits(max_routes=2))
+    assert registry.change(configs("T1", queues=6))
+    behind = configs("T3") | configs("T1", queues=8)
+    assert not registry.change(behind, base=version(11), to=version(13))
+    assert registry.table.route("T1").queue_datas[0].read_queue_nums == 6
+    assert registry.change(behind, "T2", base=version(11), to=version(14))
+    assert registry.table.route("T1").queue_datas[0].read_queue_nums == 8
 
 
 names = st.sampled_from(["T1", "T2", "T3", "T4", "T5"])

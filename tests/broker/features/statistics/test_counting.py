@@ -268,8 +268,9 @@ def test_messages_are_counted_where_they_are_stored_and_where_they_are_got(broke
     assert decode_topic_stats(client.call_from_disk(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"}).body)[1] == 1.0
     progress = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
     assert b'{"consumeTps":1.0,' in progress.body
-    missing = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "A", "statsKey": "B"})
-    assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, "The stats <A> <B> not exist")
+    for name, key in (("A", "B"), ("GROUP_GET_LATENCY", "T1@CG"), ("GROUP_GET_FROM_DISK_NUMS", "T1@CG")):
+        missing = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+        assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     statistics.stop()
 
 
