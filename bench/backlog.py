@@ -3,7 +3,9 @@
 The page cache is told to give back everything that the nodes have written before (`posix_fadvise`), so that the
 consumer's first pulls, and the nodes' read-ahead, need the disk. Sends run alone first and then beside the consumer, on
 a topic of their own. Memory is RssAnon, sampled twice a second while the backlog is consumed. It ends with exit code 1
-if a message is missing, if anything was answered with an error, or if a node's memory grew by more than `GROWTH_MB`.
+if a message is missing, if anything was answered with an error, if a node's memory grew by more than `GROWTH_MB`, or if
+sends were slower beside the consumer than alone by more than `SLOWER`, 15 %: the median rate of the runs beside it, the
+last of which may outlast it, against the median of three alone. Other work on the machine counts as a slow node does.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -38,6 +41,19 @@ LIMIT_S: Final = 3_600.0
 SAMPLE_S: Final = 0.5
 GROWTH_MB: Final = 64
 """What a node may take more while a backlog of any length is consumed: buffers of its connections."""
+SLOWER: Final = 0.15
+"""The share of their rate that sends may lose to a consumer that reads old messages from disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a backlog of so many `messages` came to: its consumer, sends without and beside it, nodes' memory."""
+
+    messages: int
+    consumed: LoadResult
+    alone: Sequence[LoadResult]
+    beside: Sequence[LoadResult]
+    grown_mb: Mapping[str, float]
 
 
 @click.command()
@@ -50,15 +66,15 @@ def main(messages: int, seconds: float, work_dir: Path | None) -> None:
     directory = Path(mkdtemp(prefix="dledger-bench-", dir=work_dir))
     try:
         with running_cluster(directory / "cluster", "sync") as cluster:
-            wrong = measure(cluster, messages, seconds)
+            measured = measure(cluster, messages, seconds)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if wrong:
+    if wrong := [*what_is_wrong(measured), *what_is_slow(measured)]:
         raise click.ClickException("; ".join(wrong))
 
 
-def measure(cluster: BenchCluster, messages: int, seconds: float) -> list[str]:
-    """Print what filling, sending alone, and consuming beside sends come to; returns what must not be."""
+def measure(cluster: BenchCluster, messages: int, seconds: float) -> Measured:
+    """Print what filling, sending alone, and consuming beside sends come to, and return it."""
     program = build_generator()
     cluster.create_topic(BACKLOG, QUEUES)
     cluster.create_topic(BESIDE, QUEUES)
@@ -86,7 +102,7 @@ def measure(cluster: BenchCluster, messages: int, seconds: float) -> list[str]:
     print(f"consumed {consumed.acknowledged_total} in {took:.1f} s: {consumed.acknowledged_total / took:,.0f}/s")
     print(f"pulls that waited for the disk: {_cold_reads(cluster.nodes) - cold:.0f}, errors: {consumed.errors}")
     for name, runs in (("alone", alone), ("beside the consumer", beside)):
-        rate = median(run.messages_per_s for run in runs)
+        rate = _rate(runs)
         p99 = median(run.p99_us for run in runs) / 1000
         print(f"sends {name}: {rate:,.0f}/s, p99 {p99:.1f} ms, {len(runs)} runs, errors {[r.errors for r in runs]}")
     grown: dict[str, float] = {}
@@ -94,18 +110,30 @@ def measure(cluster: BenchCluster, messages: int, seconds: float) -> list[str]:
         low, high = min(memory.seen[node.node_id]), max(memory.seen[node.node_id])
         print(f"{node.node_id}: {before[node.node_id]:.0f} MB before, {low:.0f} to {high:.0f} MB meanwhile")
         grown[node.node_id] = high - before[node.node_id]
-    return what_is_wrong(messages, consumed, [*alone, *beside], grown)
+    return Measured(messages, consumed, alone, beside, grown)
 
 
-def what_is_wrong(
-    messages: int, consumed: LoadResult, sends: Sequence[LoadResult], grown_mb: Mapping[str, float]
-) -> list[str]:
-    """What must not be, a text each: of a backlog of so many messages, of sends, of the nodes' memory."""
-    wrong = [f"errors: {run.errors}" for run in (consumed, *sends) if run.errors]
-    if consumed.acknowledged_total < messages:  # a last pull may bring more than is left
-        wrong.append(f"{consumed.acknowledged_total} messages were consumed, {messages} were stored")
-    wrong += [f"{node} took {mb:.0f} MB more meanwhile" for node, mb in grown_mb.items() if mb > GROWTH_MB]
+def what_is_wrong(measured: Measured) -> list[str]:
+    """What must not be on any machine, a text each: errors, missing messages, memory that grew."""
+    consumed = measured.consumed
+    wrong = [f"errors: {run.errors}" for run in (consumed, *measured.alone, *measured.beside) if run.errors]
+    if consumed.acknowledged_total < measured.messages:  # a last pull may bring more than is left
+        wrong.append(f"{consumed.acknowledged_total} messages were consumed, {measured.messages} were stored")
+    wrong += [f"{node} took {mb:.0f} MB more meanwhile" for node, mb in measured.grown_mb.items() if mb > GROWTH_MB]
     return wrong
+
+
+def what_is_slow(measured: Measured) -> list[str]:
+    """What must not be on a machine that does nothing else: sends that lost more than `SLOWER` to the consumer."""
+    alone, beside = _rate(measured.alone), _rate(measured.beside)
+    if beside >= alone * (1 - SLOWER):
+        return []
+    lost = 1 - beside / alone
+    return [f"sends were {lost:.0%} slower beside the consumer, {beside:,.0f}/s instead of {alone:,.0f}/s"]
+
+
+def _rate(runs: Sequence[LoadResult]) -> float:
+    return median(run.messages_per_s for run in runs)
 
 
 def forget_page_cache(directory: Path) -> int:
