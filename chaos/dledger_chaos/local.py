@@ -1,6 +1,6 @@
 """Our own cluster as a target: started, stopped and configured through the public `dledger` command.
 
-Every link of every node leads through a proxy: peers are dialled, the name server is dialled and clients are told the
+Every link of every node leads through a proxy: peers are dialled, name servers are dialled and clients are told the
 proxies' addresses (`[nodes.<id>]` of the file given to `dledger up --config`).  The HTTP port is not proxied, so that
 observation goes on while a node is cut off.
 """
@@ -8,6 +8,7 @@ observation goes on while a node is cut off.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -26,9 +27,10 @@ from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget
 from .errors import TargetError
 from .processes import pid_in
+from .second_name_server import SecondNameServer
 from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
-from .toxiproxy.mesh import CLIENTS, NAMESRV, Link, Mesh
+from .toxiproxy.mesh import CLIENTS, NAMESRV, SECOND_NAMESRV, Link, Mesh
 from .toxiproxy.proxies import Proxies
 
 HOST: Final = "127.0.0.1"
@@ -53,8 +55,9 @@ _WORDS: Final = 600
 
 
 class LocalTarget(SignalledNodes):
-    """A name server and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
+    """One or two name servers and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
 
+    All nodes know both name servers; the second one starts when they run, so that for a while one of two is down.
     `environment` is added to what the nodes inherit, `config` is TOML for every node, `engine` names its engine.
     `with_shim` puts the disk shim under every node; without it the cluster takes no disk, power and clock faults.  Use
     it as an async context.
@@ -67,6 +70,7 @@ class LocalTarget(SignalledNodes):
         directory: Path,
         *,
         groups: int = 1,
+        name_servers: int = 1,
         nodes: int = 3,
         seed: int = 0,
         config: str = CONFIG,
@@ -83,6 +87,8 @@ class LocalTarget(SignalledNodes):
         self._engine = engine
         self._proxies = Proxies(self.directory, seed)
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
+        self._name_servers = (NAMESRV, SECOND_NAMESRV)[:name_servers]
+        self._second: SecondNameServer | None = None
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
         self._stopping: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -92,8 +98,8 @@ class LocalTarget(SignalledNodes):
 
     @property
     def namesrv(self) -> str:
-        """See `Target.namesrv`; clients reach it directly."""
-        return f"{HOST}:{self._base + ports.NAMESRV}"
+        """See `Target.namesrv`; clients reach them directly."""
+        return ";".join(map(self._name_server_address, self._name_servers))
 
     @property
     def nodes(self) -> Sequence[NodeFacts]:
@@ -114,12 +120,12 @@ class LocalTarget(SignalledNodes):
     @property
     def others(self) -> Sequence[str]:
         """See `Target.others`."""
-        return (NAMESRV,)
+        return self._name_servers
 
     @property
     def other_logs(self) -> Sequence[Path]:
         """See `Target.other_logs`."""
-        return sorted((self.data_dir / NAMESRV / "log").glob("*.log*"))
+        return sorted(file for name in self._name_servers for file in (self.data_dir / name / "log").glob("*.log*"))
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -132,7 +138,7 @@ class LocalTarget(SignalledNodes):
         return self._proxies.mesh
 
     async def start(self) -> None:
-        """Start the proxy, the name server and all nodes, and wait until every group takes messages.
+        """Start the proxy, the name servers and all nodes, and wait until every group takes messages.
 
         Raises `ChaosError`; nothing runs then.
         """
@@ -164,7 +170,7 @@ class LocalTarget(SignalledNodes):
                 await self._dledger("down", "--data", str(self.data_dir), timeout_s=STOP_S)
             except TargetError:
                 pass  # whatever did not stop is killed here
-        await self.kill([*self._all(), NAMESRV])
+        await self.kill([*self._all(), *self._name_servers])
         await self._proxies.stop()
         if self._http is not None:
             await self._http.close()
@@ -233,7 +239,11 @@ class LocalTarget(SignalledNodes):
 
     async def _launch(self, node_id: str) -> None:
         async with self._stopping[node_id]:
-            if self.pid(node_id) is None:
+            if self.pid(node_id) is not None:
+                return
+            if node_id == SECOND_NAMESRV and self._second is not None:
+                await self._second.start()
+            else:
                 arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
                 await self._dledger(*arguments, timeout_s=START_S)
 
@@ -265,6 +275,12 @@ class LocalTarget(SignalledNodes):
         )
         for disk in self._disks.values():
             disk.require_shim()
+        if SECOND_NAMESRV in self._name_servers:
+            self._second = SecondNameServer(self.data_dir / SECOND_NAMESRV, self._base + ports.SECOND_NAMESRV)
+            await self.start_node(SECOND_NAMESRV)
+
+    def _name_server_address(self, name: str) -> str:
+        return f"{HOST}:{self._base + (ports.NAMESRV if name == NAMESRV else ports.SECOND_NAMESRV)}"
 
     def _links(self) -> list[Link]:
         links = []
@@ -274,7 +290,9 @@ class LocalTarget(SignalledNodes):
                 client = self._port(node)
                 links += [Link(other, node, next(listen), f"{HOST}:{client + 1}") for other in members if other != node]
                 links.append(Link(CLIENTS, node, next(listen), f"{HOST}:{client}"))
-                links.append(Link(node, NAMESRV, next(listen), self.namesrv))
+                links += [
+                    Link(node, name, next(listen), self._name_server_address(name)) for name in self._name_servers
+                ]
         return links
 
     def _addresses(self) -> str:
@@ -284,7 +302,8 @@ class LocalTarget(SignalledNodes):
             for node in members:
                 advertised = self.mesh.links[f"{CLIENTS}-to-{node}"].listen
                 lines.append(f"\n[nodes.{node}]\nadvertised_port = {advertised}")
-                lines.append(f'namesrv = ["{self.mesh.address(node, NAMESRV)}"]')
+                name_servers = [self.mesh.address(node, name) for name in self._name_servers]
+                lines.append(f"namesrv = {json.dumps(name_servers)}")
                 lines += [
                     f'[nodes.{node}.peers.{other}]\naddress = "{self.mesh.address(node, other)}"'
                     for other in members

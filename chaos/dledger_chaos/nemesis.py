@@ -126,8 +126,12 @@ class Nemesis:
                 self._target.disk(node.node_id).release_all()
             self._target.resume(node.node_id)
         names = [node.node_id for node in self._target.nodes]
-        names += [NAMESRV] if NAMESRV in self._target.capabilities else []
+        names += self._name_servers if "namesrv" in self._target.capabilities else ()
         await asyncio.gather(*map(self._target.start_node, names))
+
+    @property
+    def _name_servers(self) -> tuple[str, ...]:
+        return tuple(self._target.others) or (NAMESRV,)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._active.discard(task)
@@ -159,7 +163,10 @@ class Nemesis:
         rng = random.Random(step.seed)
         members = rng.choice(list(members_of(self._target).values()))
         leader = await leader_of(self._target, members)
-        fault = step.kind.draw(Surroundings(rng, members, leader.node_id if leader is not None else None))
+        struck = frozenset(name for value in self._values for name in value.nodes)
+        fault = step.kind.draw(
+            Surroundings(rng, members, leader.node_id if leader is not None else None, self._name_servers, struck)
+        )
         if fault in self._values:
             return  # the same is in force already, and would be healed together with it
         self._serial += 1

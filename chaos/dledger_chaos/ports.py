@@ -4,7 +4,7 @@
 |---|---|
 | 10 k … 10 k + 5 | node k; of ours: clients, peers, HTTP, alias |
 | 50 … 89 | the group's proxies |
-| 95, 96 (first block only) | the name server, toxiproxy's API |
+| 95, 96, 97 (first block only) | the name server, toxiproxy's API, a second name server |
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "NODE_PORTS",
     "NODE_STEP",
     "PROXIES",
+    "SECOND_NAMESRV",
     "find_base_port",
     "proxy_ports",
 ]
@@ -31,6 +32,7 @@ NODE_PORTS: Final = 6
 PROXIES: Final = range(50, 90)
 NAMESRV: Final = 95
 API: Final = 96
+SECOND_NAMESRV: Final = 97
 
 
 def find_base_port(groups: int, nodes: int) -> int:
@@ -53,3 +55,4 @@ def _offsets(groups: int, nodes: int) -> Iterator[int]:
         yield from proxy_ports(0, group)
     yield NAMESRV
     yield API
+    yield SECOND_NAMESRV

@@ -25,7 +25,7 @@ class TargetEntry:
 
 TARGETS: Final = {
     "local": TargetEntry("three nodes of this project, started by `dledger up`", CAPABILITIES),
-    "two-groups": TargetEntry("two broker groups of three such nodes", CAPABILITIES),
+    "two-groups": TargetEntry("two broker groups of three such nodes, with two name servers", CAPABILITIES),
     "register": TargetEntry("registers and logs on this project's replicated log", REGISTER_CAPABILITIES),
     "pysyncobj": TargetEntry("the same on stock PySyncObj", PYSYNCOBJ_CAPABILITIES),
     "rocketmq": TargetEntry("a DLedger group of a real RocketMQ", ROCKETMQ_CAPABILITIES),
@@ -76,7 +76,13 @@ def make_target(
         return SubjectTarget("pysyncobj_node", directory, seed=seed)
     if name == "register":
         return SubjectTarget("register_node", directory, seed=seed, environment=environment)
-    groups = 2 if name == "two-groups" else 1
+    of_each = 2 if name == "two-groups" else 1
     return LocalTarget(
-        directory, groups=groups, seed=seed, config=CONFIG + config, engine=engine, environment=environment
+        directory,
+        groups=of_each,
+        name_servers=of_each,
+        seed=seed,
+        config=CONFIG + config,
+        engine=engine,
+        environment=environment,
     )

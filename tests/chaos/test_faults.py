@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from dledger_chaos.errors import ChaosError
 from dledger_chaos.faults import KINDS, Surroundings, as_json, kinds_named
 from dledger_chaos.nemesis import schedule
 from dledger_chaos.pace import Pace
-from dledger_chaos.toxiproxy.mesh import NAMESRV
+from dledger_chaos.toxiproxy.mesh import NAMESRV, SECOND_NAMESRV
 
 SEEDS = range(6)
 
@@ -73,6 +74,15 @@ def test_what_damages_a_disk_damages_one_node(name):
 def test_faults_are_drawn_while_nobody_leads():
     for kind in KINDS.values():
         kind.draw(Surroundings(random.Random(1), MEMBERS, None))
+
+
+def test_one_of_two_name_servers_is_killed_at_a_time():
+    kill, both = KINDS["kill-namesrv"], (NAMESRV, SECOND_NAMESRV)
+    surroundings = [Surroundings(random.Random(seed), MEMBERS, None, both) for seed in SEEDS]
+    assert {kill.draw(one).nodes for one in surroundings} == {(NAMESRV,), (SECOND_NAMESRV,)}
+    for struck in both:
+        while_struck = [replace(one, struck=frozenset({struck})) for one in surroundings]
+        assert {kill.draw(one).nodes for one in while_struck} == {(struck,)}
 
 
 def test_a_schedule_depends_on_its_seed_alone_and_has_every_kind_in_every_round():

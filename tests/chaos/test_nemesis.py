@@ -14,6 +14,7 @@ from dledger_chaos.faults import FaultKind, kinds_named
 from dledger_chaos.history import Event, Recorder, read_events
 from dledger_chaos.nemesis import Nemesis, Step
 from dledger_chaos.pace import MAX_OVERLAP
+from dledger_chaos.toxiproxy.mesh import NAMESRV, SECOND_NAMESRV
 
 ROUND_S = 0.2
 
@@ -69,6 +70,26 @@ async def test_faults_overlap_up_to_a_bound_and_each_is_healed(tmp_path):
     assert max(map(len, overlaps(events))) == MAX_OVERLAP
     assert target.state() == FakeTarget(tmp_path / "fresh").state()
     assert not [event for event in events if event.kind == "note"]
+
+
+async def test_of_two_name_servers_one_lives_while_the_other_one_is_killed_and_both_do_in_the_end(
+    tmp_path, monkeypatch
+):
+    both = {NAMESRV, SECOND_NAMESRV}
+    monkeypatch.setattr(FakeTarget, "others", tuple(sorted(both)))
+    monkeypatch.setattr(FakeTarget, "capabilities", FakeTarget.capabilities | {"namesrv"})
+    target, events = await rampage(tmp_path, kinds_named(["kill-namesrv"], FakeTarget.capabilities))
+    held: dict[object, str] = {}
+    killed = set()
+    for event in (event for event in events if event.name == "kill-namesrv"):
+        if event.kind == "fault-begin":
+            (held[event.fields["id"]],) = event.fields["nodes"]
+            killed |= set(held.values())
+            assert len(set(held.values())) == 1
+        else:
+            del held[event.fields["id"]]
+    assert killed == both
+    assert both <= target.running
 
 
 async def test_a_damaging_fault_has_the_cluster_to_itself(tmp_path):

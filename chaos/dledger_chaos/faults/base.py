@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..target import FaultClass, Target
+from ..toxiproxy.mesh import NAMESRV
 
 
 class Fault(Protocol):
@@ -32,11 +33,16 @@ class Fault(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a fault is drawn from: one group as it is at that moment, and the randomness of this one draw."""
+    """What a fault is drawn from: one group as it is at that moment, and the randomness of this one draw.
+
+    `struck` are all that faults hit which are in force.
+    """
 
     rng: random.Random
     members: tuple[str, ...]
     leader: str | None
+    name_servers: tuple[str, ...] = (NAMESRV,)
+    struck: frozenset[str] = frozenset()
 
     def one(self) -> str:
         """Any node."""
@@ -53,6 +59,10 @@ class Surroundings:
     def others(self, node: str) -> tuple[str, ...]:
         """Everyone but `node`."""
         return tuple(member for member in self.members if member != node)
+
+    def a_name_server(self) -> str:
+        """Any name server; while one is struck that one, so that another one lives where there are two."""
+        return self.rng.choice([one for one in self.name_servers if one in self.struck] or self.name_servers)
 
     def majority(self) -> tuple[str, ...]:
         """The smallest number of nodes without which nothing is acknowledged."""

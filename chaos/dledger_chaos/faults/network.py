@@ -8,7 +8,7 @@ from itertools import pairwise, permutations, product
 from typing import Final, Literal
 
 from ..target import Target
-from ..toxiproxy.mesh import CLIENTS, HOLD, NAMESRV, Direction, Toxic
+from ..toxiproxy.mesh import CLIENTS, HOLD, NAME_SERVERS, Direction, Toxic
 from .base import FaultKind, Surroundings
 
 CutStyle = Literal["swallow", "hold", "refuse"]
@@ -69,7 +69,9 @@ class HalfOpen:
 
     async def inject(self, target: Target) -> None:
         """See `Fault.inject`."""
-        links = [link for link in target.mesh.links.values() if link.source in self.nodes and link.target != NAMESRV]
+        links = [
+            link for link in target.mesh.links.values() if link.source in self.nodes and link.target not in NAME_SERVERS
+        ]
         await target.mesh.spoil_links(self, links, "downstream", _CUTS["swallow"])
 
     async def heal(self, target: Target) -> None:
@@ -92,9 +94,9 @@ def among(nodes: Iterable[str]) -> Directions:
 
 
 def _isolated(s: Surroundings, node: str) -> Cut:
-    """One node away from the others, and in half of the cases from clients and name server too."""
+    """One node away from the others, and in half of the cases from clients and name servers too."""
     others = s.others(node)
-    outside = (CLIENTS, NAMESRV) if s.rng.random() < 0.5 else ()
+    outside = (CLIENTS, *s.name_servers) if s.rng.random() < 0.5 else ()
     return Cut(between((node,), (*others, *outside)), s.rng.choice(STYLES), (node,))
 
 
@@ -135,7 +137,7 @@ def _clients(s: Surroundings) -> Cut:
 
 
 def _namesrv(s: Surroundings) -> Cut:
-    return Cut(between(s.members, (NAMESRV,)), s.rng.choice(STYLES), s.members)
+    return Cut(between(s.members, (s.rng.choice(s.name_servers),)), s.rng.choice(STYLES), s.members)
 
 
 def _everywhere(s: Surroundings) -> Directions:
@@ -183,7 +185,7 @@ KINDS: Final = (
     FaultKind("partition-bridge", "network", "two nodes hear only the third", _bridge, (2.0, 15.0)),
     FaultKind("partition-one-way", "network", "one direction from or to the leader cut", _one_direction, (2.0, 15.0)),
     FaultKind("partition-clients", "network", "the leader cut off from all clients", _clients, (2.0, 15.0)),
-    FaultKind("partition-namesrv", "network", "all nodes cut off from the name server", _namesrv, (2.0, 20.0)),
+    FaultKind("partition-namesrv", "network", "all nodes cut off from a name server", _namesrv, (2.0, 20.0)),
     FaultKind("latency", "network", "20 to 400 ms of latency with jitter on every link", _latency, (2.0, 15.0)),
     FaultKind("bandwidth", "network", "10 to 1,000 KB/s to and from one node", _bandwidth, (2.0, 15.0)),
     FaultKind("slicing", "network", "bytes to and from one node arrive in small pieces", _slicing, (2.0, 10.0)),

@@ -8,7 +8,6 @@ from typing import Final
 
 from ..convergence import wait_caught_up
 from ..target import Target
-from ..toxiproxy.mesh import NAMESRV
 from .base import FaultKind
 
 LONGEST_PAUSE_S: Final = 60.0
@@ -87,8 +86,8 @@ KINDS: Final = (
     FaultKind(
         "kill-namesrv",
         "process",
-        "SIGKILL the name server",
-        lambda _: Kill((NAMESRV,)),
+        "SIGKILL a name server",
+        lambda s: Kill((s.a_name_server(),)),
         (0.0, 10.0),
         needs=frozenset({"namesrv"}),
     ),

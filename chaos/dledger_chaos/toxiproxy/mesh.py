@@ -31,6 +31,11 @@ CLIENTS: Final = "clients"
 NAMESRV: Final = "namesrv"
 """The end of a link at which the name server is."""
 
+SECOND_NAMESRV: Final = "namesrv-2"
+"""The same of another one, in a cluster that has two."""
+
+NAME_SERVERS: Final = frozenset({NAMESRV, SECOND_NAMESRV})
+
 REMOVE_S: Final = 5.0
 """The server removes a toxic at once, once what it holds was taken, or never."""
 
