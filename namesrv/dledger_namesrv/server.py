@@ -63,9 +63,7 @@ class NameServer:
         self._known = KnownGroupsFile(config.data)
         self._table = RouteTable()
         self._connections: set[Connection] = set()
-        self._places = Places(
-            self._connections, config, self.counters, lambda: self._live_config.max_connections_per_host
-        )
+        self._places = Places(self._connections, config, self.counters, self._max_per_host)
         self.request_memory: RequestMemory
         self._next_number = 0
         self._is_stopping = False
@@ -112,10 +110,10 @@ class NameServer:
         """What the requests of route watches take that wait."""
         return self._processors.watches.held_bytes if self._processors is not None else 0
 
-    @property
-    def _live_config(self) -> NameServerConfig:
-        """The configuration with what has been set since the start."""
-        return self.config if self._processors is None else self._processors.config
+    def _max_per_host(self) -> int:
+        """The limit that was set last: it may be set while the server runs."""
+        config = self.config if self._processors is None else self._processors.config
+        return config.max_connections_per_host
 
     @property
     def failure(self) -> str:

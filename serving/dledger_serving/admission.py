@@ -53,7 +53,7 @@ class Admission(Generic[GuestT]):
         max_connections: int,
         max_per_host: Callable[[], int],
         beyond: int = 0,
-        make_room: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] | None = None,
     ) -> None:
         self._connections = connections
         self._counters = counters
@@ -71,7 +71,7 @@ class Admission(Generic[GuestT]):
             why = f"max_connections_per_host = {limit_per_host} of this one are open"
             self._complain(connection, why, self._counters.count_full_host())
             return False
-        if self._has_no_room():
+        if self._has_no_room() and self._make_room is not None:
             self._make_room()
         if self._has_no_room():
             self.refuse_beyond(connection)

@@ -63,12 +63,13 @@ class Listener:
         self._read_bytes = 0
         self._on_lost = on_lost
         self._connections = connections
+        self._live = live
         limits = live.own
         self._admission = Admission(
             connections,
             counters,
             max_connections=limits.max_connections,
-            max_per_host=lambda: live.config.max_connections_per_host,
+            max_per_host=self._max_per_host,
         )
         self.request_memory = RequestMemory(
             self._connections,
@@ -193,6 +194,9 @@ class Listener:
         with self._answering:
             for connection in connections:
                 connection.flush()
+
+    def _max_per_host(self) -> int:
+        return self._live.config.max_connections_per_host
 
     def _make_door(self, tls: TlsContext) -> Door:
         limits = self.limits
