@@ -28,6 +28,11 @@ def seen(history, *values, at=DUE + 1, first=0, queue=QUEUE):
     return there(history, *values, first=first, queue=queue)
 
 
+def recalled(history, outcome, value="a"):
+    """Its producer asks for a message back."""
+    return history.add("recall", "T", value, outcome, begin=SENT + SECOND, end=SENT + 2 * SECOND)
+
+
 def there(history, *values, first=0, queue=QUEUE):
     """What is there at the end of a run."""
     history.add("bounds", queue, [first, first + len(values)])
@@ -57,6 +62,10 @@ VALID = {
     ),
     "never, and two clocks were ahead when it was sent": seen(clocks(delayed(), *NODES[:2], begin=SENT), "x"),
     "never, but a trim took what nobody had seen": there(delayed(), "x", first=5),
+    "taken back, and not there": seen(recalled(delayed(), "ok"), "x"),
+    "perhaps taken back, and not there": seen(recalled(delayed(), "info"), "x"),
+    "perhaps taken back, and there": seen(recalled(delayed(), "info"), "a"),
+    "too late to be taken back, and there": seen(recalled(delayed(), "fail"), "a"),
     "seen once, and trimmed": there(delayed().pull(["a"], begin=DUE, end=DUE), "x", first=1),
 }
 
@@ -75,6 +84,10 @@ INVALID = {
     "twice, though clocks were wrong": seen(clocks(delayed(), *NODES), "a", "a"),
     "once, and once more in another queue": seen(seen(delayed(), "a"), "a", queue="T/broker-a/1"),
     "once, trimmed, and once more": there(delayed().pull(["a"], begin=DUE, end=DUE), "a", first=1),
+    "taken back, and there": seen(recalled(delayed(), "ok"), "a"),
+    "taken back, and there, though clocks were wrong": seen(clocks(recalled(delayed(), "ok"), *NODES), "a"),
+    "perhaps taken back, and there twice": seen(recalled(delayed(), "info"), "a", "a"),
+    "too late to be taken back, and never there": seen(recalled(delayed(), "fail"), "x"),
     "never": seen(delayed(), "x"),
     "never, though readers saw all that was trimmed": there(delayed().pull(["x"], begin=DUE, end=DUE), "y", first=1),
 }

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dledger_chaos.history import Operation
+from dledger_chaos.history import Operation, Outcome
 from dledger_chaos.workloads import delays, retries
 from dledger_chaos.workloads.records import Delayed, extras, seen
 
@@ -42,6 +42,8 @@ class _Asked:
     unknown: int = 0
     delay_s: float = math.inf
     """The shortest that was asked for; a dead letter has none, nor has a request whose end nobody saw."""
+    recalled: Outcome = "fail"
+    """Whether its producer has taken it back: not (`fail`), perhaps (`info`), or it was told so (`ok`)."""
 
     def add(self, operation: Operation) -> None:
         self.topics.add(operation.key)
@@ -55,6 +57,7 @@ class _Asked:
 
 def due(run: RunData) -> Judgement:
     """A delayed message is there once if it was acknowledged, at most once if nobody knows, and not before it is due.
+    What was taken back is never there, and what was not for certain all the same.
 
     Of what waited while wrong clocks may have misled the group it is judged only that it is not there twice. How late
     messages are is told, not judged.
@@ -62,9 +65,12 @@ def due(run: RunData) -> Judgement:
     findings = Findings()
     shown, clocks = Shown.to_readers_of(run, delays.NAME), WrongClocks(run)
     asked = _asked(run, delays.NAME, "send-delayed")
+    for operation in run.of(delays.NAME, "recall"):
+        asked[str(operation.value)].recalled = operation.outcome
     figures = _judge_times(run, asked, shown, clocks, findings)
     _count_copies(run, asked, shown, clocks, findings)
-    return findings.judged(len(asked), "delayed messages", **figures)
+    taken_back = sum(one.recalled == "ok" for one in asked.values())
+    return findings.judged(len(asked), "delayed messages", taken_back=taken_back, **figures)
 
 
 def punctual(run: RunData) -> Judgement:
@@ -180,12 +186,15 @@ def _count_copies(
     lost = None
     for one in asked.values():
         places = sorted(shown.places.get(one.value, ()))
-        if len(places) > one.stored + one.unknown:
-            where = ", ".join(f"{key}@{offset}" for key, offset in places)
+        where = ", ".join(f"{key}@{offset}" for key, offset in places)
+        if one.recalled == "ok":
+            if places:
+                findings.violation(f"{one.value} was taken back, and is there: {where}")
+        elif len(places) > one.stored + one.unknown:
             findings.violation(
                 f"{one.value} was stored for {one.stored} acknowledgements and {one.unknown} unknown outcomes: {where}"
             )
-        elif len(places) < one.stored and not clocks.may_mislead(one.begin_ns, one.end_ns):
+        elif len(places) < one.stored and one.recalled == "fail" and not clocks.may_mislead(one.begin_ns, one.end_ns):
             if not all(shown.are_whole(run, topic) for topic in one.topics):
                 continue
             lost = given_up(run, findings) if lost is None else lost

@@ -95,7 +95,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "due",
-        "a delayed message is delivered once, and not before it is due",
+        "a delayed message is delivered once, not before it is due, and never once it was answered as taken back",
         later.due,
         frozenset({"delays"}),
         _OURS,

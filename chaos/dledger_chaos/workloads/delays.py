@@ -1,7 +1,8 @@
 """Messages that are to be delivered later: by delay levels, in so many seconds or milliseconds, and at a time.
 
-Others go to the same queues at once. Readers follow the queues, so that it is known when each message was there; at
-the end they wait for all that was acknowledged, and every queue is read from every node.
+Some are taken back, at once or a moment later. Others go to the same queues at once. Readers follow the queues, so that
+it is known when each message was there; at the end they wait for all that was acknowledged and not taken back, and
+every queue is read from every node.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dledger_chaos.history import Recorder
-from dledger_client import Admin, Message, Producer, ReceivedMessage
+from dledger_client import Admin, ClientError, Message, Producer, ReceivedMessage, RefusedError
 from dledger_client.core import ClientCore
 from dledger_client.outgoing import OutgoingEncoder
 from dledger_client.sender import Sender
+from dledger_remoting.codes import ResponseCode
 from dledger_remoting.properties import (
     DELAY,
     NAME_END,
@@ -44,6 +46,9 @@ LONGEST_MS: Final = 12_000
 
 _AT_ONCE: Final = 0.2
 """The share of messages without a delay."""
+_TAKEN_BACK: Final = 0.1
+"""The share of the others that their producer recalls."""
+_SECOND_THOUGHT_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.04
 _DEADLINE_SECONDS: Final = 10.0
 _ATTEMPT_SECONDS: Final = 3.0
@@ -102,7 +107,7 @@ class DelaysWorkload:
             for number in range(SENDERS):
                 process = f"sender-{number}"
                 at_once = RecordedSends(ctx.recorder, NAME, f"{process}-at-once", self._producer, TOPIC)
-                later = _DelayedSends(ctx.recorder, process, self._core)
+                later = _DelayedSends(ctx.recorder, process, self._core, self._producer)
                 tasks.create_task(self._send(ctx, at_once, later, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
@@ -127,25 +132,40 @@ class DelaysWorkload:
             if rng.random() < _AT_ONCE:
                 await at_once.send(size_bytes)
             else:
-                value = await later.send(draw_wish(rng, time.time_ns() // 1_000_000), size_bytes)
-                if value is not None:
-                    self._arrivals.expect(value)
+                sent = await later.send(draw_wish(rng, time.time_ns() // 1_000_000), size_bytes)
+                if sent is not None and not await self._thinks_better_of(later, sent, rng):
+                    self._arrivals.expect(sent.value)
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _thinks_better_of(self, later: _DelayedSends, sent: _Waiting, rng: random.Random) -> bool:
+        """Take a message back, or leave it; False if it is sure to come."""
+        if rng.random() >= _TAKEN_BACK:
+            return False
+        await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, _SECOND_THOUGHT_SECONDS))))
+        return await later.recall(sent)
+
+
+class _Waiting(NamedTuple):
+    """An acknowledged message, and by what it can be taken back."""
+
+    value: str
+    handle: str
 
 
 class _DelayedSends:
-    """The delayed sends of one process of the history; each makes one attempt of unknown outcome at most."""
+    """The delayed sends of one process of the history, each of one attempt of unknown outcome at most, and recalls."""
 
-    def __init__(self, recorder: Recorder, process: str, core: ClientCore) -> None:
+    def __init__(self, recorder: Recorder, process: str, core: ClientCore, producer: Producer) -> None:
         self._recorder = recorder
         self._process = process
         self._core = core
+        self._producer = producer
         self._encoder = OutgoingEncoder()
         self._sender = Sender(core, "chaos-delays", attempt_timeout=_ATTEMPT_SECONDS, retry_unknown=False)
         self._count = 0
 
-    async def send(self, wish: Wish, size_bytes: int) -> str | None:
-        """Send one message; its value once it is acknowledged, None if it is not."""
+    async def send(self, wish: Wish, size_bytes: int) -> _Waiting | None:
+        """Send one message; None if it is not acknowledged."""
         self._count += 1
         value = f"{NAME}.{self._process}:{self._count}"
         plain = self._encoder.encode(TOPIC, Message(encode_payload(value, size_bytes), key=value))
@@ -155,10 +175,30 @@ class _DelayedSends:
         invocation = self._recorder.invoke(NAME, self._process, "send-delayed", TOPIC, value)
         deadline = self._core.loop.time() + _DEADLINE_SECONDS
         call = self._sender.deliver(outgoing, self._sender.next_queue, deadline)
-        if await attempt(invocation, call, **delayed) is None:
+        stored = await attempt(invocation, call, **delayed)
+        if stored is None:
             return None
         invocation.ok(**delayed)
-        return value
+        _, placement, _ = stored
+        return _Waiting(value, placement.recall_handle or "")
+
+    async def recall(self, sent: _Waiting) -> bool:
+        """Take a message back; False if it is delivered all the same: only a broker that says so knows that."""
+        if not sent.handle:  # its time had come when it was stored
+            return False
+        invocation = self._recorder.invoke(NAME, self._process, "recall", TOPIC, sent.value)
+        try:
+            await self._producer.recall(TOPIC, sent.handle, timeout=_DEADLINE_SECONDS)
+        except RefusedError as error:
+            if error.code == ResponseCode.ILLEGAL_OPERATION:
+                invocation.fail(str(error), error.code)
+                return False
+            invocation.info(str(error), error.code)
+        except ClientError as error:
+            invocation.info(str(error))
+        else:
+            invocation.ok()
+        return True
 
 
 ENTRY: Final = WorkloadEntry(

@@ -10,6 +10,7 @@
 | `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
 | `send-oneway` | topic | value; always `info` | |
 | `send-delayed` | topic | the same, to be delivered later | `Delayed`, of any outcome |
+| `recall` | topic | value of a delayed message, taken back; `fail`: it is delivered all the same | |
 | `send-back` | the topic it goes to | its value there; each may store a copy | `Delayed` of any outcome, if it waits |
 | `came-again` | value of its body | [the topic, and the byte of the log, that it was sent to at first] | |
 | `send-half` | topic | the same, as the half of a transaction | |
