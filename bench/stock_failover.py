@@ -228,9 +228,9 @@ def main() -> None:
         default=0,
         help="for Java's driver: setSendMsgMaxTimeoutPerRequest of the 5.x line",
     )
-    fault = parser.add_mutually_exclusive_group()
-    fault.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
-    fault.add_argument("--vanish", action="store_true", help="the host is lost instead; in a network namespace only")
+    faults = parser.add_mutually_exclusive_group()
+    faults.add_argument("--pause", action="store_true", help="SIGSTOP instead of SIGKILL")
+    faults.add_argument("--vanish", action="store_true", help="the host is lost instead; in a network namespace only")
     parser.add_argument("--no-aliases", action="store_true")
     options = parser.parse_args()
     if (options.asynchronous or options.keyed or options.per_request_ms) and "java" not in options.program:
