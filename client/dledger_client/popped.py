@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.errors import BodyError, InvalidParameter
 from dledger_remoting.headers import decode_ext
 from dledger_remoting.headers_pop import PopResponseHeader
 from dledger_remoting.pop import (
@@ -23,6 +25,8 @@ from .errors import InvalidArgumentError
 from .messages import MessageQueue, ReceivedMessage, received_message
 from .namespaces import NO_NAMESPACE, Namespace
 
+logger = logging.getLogger(__name__)
+
 
 def popped_messages(
     response: RemotingCommand, group: str, topic: str, broker_group: str, namespace: Namespace = NO_NAMESPACE
@@ -30,8 +34,9 @@ def popped_messages(
     """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK; these two
     names are full, those of the messages within a namespace.
 
-    Their queue is that which they were read from: that of a retry topic for those that come again. Raises
-    `RemotingError` if the answer cannot be read.
+    Their queue is that which they were read from: that of a retry topic for those that come again. One whose body cannot
+    be read is left out, and comes again until it is a dead letter: raised for the whole answer, it would make dead
+    letters of the others, too. Raises `RemotingError` if the answer cannot be read.
     """
     header = decode_ext(PopResponseHeader, response.ext)
     found: list[ReceivedMessage] = []
@@ -40,7 +45,11 @@ def popped_messages(
         point = _point_in(header, record, broker_group) if text is None else parse_check_point(text)
         read_from = pop_retry_topic(group, topic, point.retry)
         queue = MessageQueue(read_from, broker_group, point.queue_id)
-        message = received_message(record, queue, namespace=namespace)
+        try:
+            message = received_message(record, queue, namespace=namespace)
+        except BodyError as error:
+            logger.warning("the message at offset %d of %s comes again: %s", record.queue_offset, queue, error.remark)
+            continue
         properties = {**message.properties, POP_CHECK_POINT: point.text}
         found.append(msgspec.structs.replace(message, properties=properties))
     return found

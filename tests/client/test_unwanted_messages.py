@@ -1,9 +1,10 @@
-"""Messages that brokers hand out for the code of their tag, and that the group does not want: acknowledged unseen."""
+"""Messages that brokers hand out and the group does not want, or cannot read: they are nobody else's trouble."""
 
 from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from client_fakes import FakeCluster, fake_cluster
 
 from dledger_client import SimpleConsumer
@@ -12,7 +13,7 @@ from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.filters.tags import tag_code
 from dledger_remoting.headers import encode_ext
 from dledger_remoting.headers_pop import PopResponseHeader
-from dledger_remoting.record import MessageRecord, encode_record
+from dledger_remoting.record import SYS_COMPRESSED, MessageRecord, encode_record
 
 WANTED, SAME_CODE = "Aa", "BB"
 
@@ -108,3 +109,14 @@ async def test_an_acknowledgement_that_nobody_answers_holds_up_no_other_message(
         cluster.group.nodes[0].on[RequestCode.ACK_MESSAGE] = lambda _: None
         async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
             assert await received(consumer, 4.0) == [b"Aa"]
+
+
+async def test_a_message_that_cannot_be_read_keeps_nobody_from_the_others(caplog) -> None:
+    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
+        records = [store(cluster, WANTED) for _ in range(3)]
+        give_out(cluster, [records[0], msgspec.structs.replace(records[1], sys_flag=SYS_COMPRESSED), records[2]])
+        acked = take_acks(cluster)
+        async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
+            assert await received(consumer, 4.0) == [b"Aa", b"Aa"]
+        assert acked == [], "it comes again, for whoever can read it"
+    assert "the message at offset 1 of T/" in caplog.text
