@@ -34,9 +34,9 @@ def popped_messages(
     """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK; these two
     names are full, those of the messages within a namespace.
 
-    Their queue is that which they were read from: that of a retry topic for those that come again. One whose body cannot
-    be read is left out, and comes again until it is a dead letter: raised for the whole answer, it would make dead
-    letters of the others, too. Raises `RemotingError` if the answer cannot be read.
+    Their queue is that which they were read from: that of a retry topic for those that come again. One whose body
+    cannot be read is left out, and comes again until it is a dead letter: raised for the whole answer, it would make
+    dead letters of the others, too. Raises `RemotingError` if the answer cannot be read.
     """
     header = decode_ext(PopResponseHeader, response.ext)
     found: list[ReceivedMessage] = []

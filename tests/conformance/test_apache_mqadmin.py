@@ -32,6 +32,7 @@ MESSAGES: Final = 3
 LOGBACK: Final = '<configuration><root level="OFF"/></configuration>\n'
 
 admin_group = local_cluster_fixture(scope="module", config='region_id = "DefaultRegion"\n')
+aliased_group = local_cluster_fixture(scope="module", config="write_aliases = true\n")
 Run = Callable[..., str]
 
 
@@ -173,3 +174,40 @@ async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_
             result = await asyncio.to_thread(run, told if version == OLD else f"{told} -t {topic}")
             assert "CR_SUCCESS" in result, shown(result)
             assert (await seen.get()).body == b"ours"
+
+
+async def test_what_tools_add_up_over_a_route_counts_no_write_alias(
+    run: Run, version: str, aliased_group: LocalCluster
+) -> None:
+    topic, namesrv = f"Aliased{version.replace('.', '')}", aliased_group.namesrv
+    members, seen = f"{topic}-readers", asyncio.Queue[ReceivedMessage]()
+
+    def tool(words: str) -> str:
+        return run(f"{words} -n {namesrv}")
+
+    async with asyncio.timeout(4 * SECONDS), Admin(namesrv) as admin:
+        await admin.create_topic(topic, queues=4)
+        async with PushConsumer(namesrv, members, topic, seen.put), Producer(namesrv) as producer:
+            for number in range(8):
+                await producer.send(topic, b"aliased", key=f"{topic}-{number}")
+            for _ in range(8):
+                await seen.get()
+            await asyncio.to_thread(wait_until_committed, run, namesrv, members)
+            assert len(await asyncio.to_thread(brokers_of, tool(f"topicRoute -t {topic}"))) == 3, "with two aliases"
+            status = tool(f"topicStatus -t {topic}")
+            assert len(re.findall(r"^broker-a +\d", status, re.MULTILINE)) == 4, shown(status)
+            progress = tool(f"consumerProgress -g {members}")
+            assert len(re.findall(rf"^{topic} +broker-a +\d", progress, re.MULTILINE)) == 4, shown(progress)
+            statistics = tool(f"statsAll -t {topic}")  # of an hour ago: what the counts are, others test
+            assert len(re.findall(rf"^{topic} +{members} ", statistics, re.MULTILINE)) == 1, shown(statistics)
+            found = tool(f"queryMsgByKey -t {topic} -k {topic}-3")
+            assert len(re.findall(r"^[0-9A-F]{32} ", found, re.MULTILINE)) == 1, shown(found)
+            printed = tool(f"printMsg -t {topic}")
+            assert len(re.findall(r"^MSGID: ", printed, re.MULTILINE)) == 8, shown(printed)
+        reset = tool(f"resetOffsetByTime -g {members} -t {topic} -s 0")
+        assert len(re.findall(r"^broker-a +\d", reset, re.MULTILINE)) == 4, shown(reset)
+
+
+def brokers_of(route: str) -> set[str]:
+    """The names of brokers in what `topicRoute` prints."""
+    return set(re.findall(r'"brokerName":"([^"]+)"', route))
