@@ -10,7 +10,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import count
+from typing import NamedTuple
 
+import pytest
 from cluster_checks import bodies_of, create_topic, stored_messages
 
 from dledger_client.testing import LocalCluster
@@ -27,16 +29,36 @@ PRODUCERS = "raw-producers"
 _NUMBERS = count()
 
 
+class Way(NamedTuple):
+    """How a row runs: in which serializer, and whether the leader is killed in its middle."""
+
+    serialize_type: SerializeType
+    kills: bool = False
+
+
+IN_JSON = pytest.param(Way(SerializeType.JSON), id="json")
+IN_BINARY = pytest.param(Way(SerializeType.ROCKETMQ), id="binary")
+KILLED = pytest.param(Way(SerializeType.JSON, kills=True), id="leader killed")
+BINARY_KILLED = pytest.param(Way(SerializeType.ROCKETMQ, kills=True), id="binary, leader killed")
+UNDISTURBED = [IN_JSON, IN_BINARY]
+"""Ways of a row that no leader has a part in."""
+ALL_WAYS = [*UNDISTURBED, KILLED]
+"""Ways of other rows."""
+TWO_WAYS = [IN_JSON, BINARY_KILLED]
+"""Ways of a row that takes many seconds each time."""
+JSON_WAYS = [IN_JSON, KILLED]
+"""Ways of a row whose codes have no room in a binary header."""
+
+
 class Wire:
     """A connection to a follower, a topic with one queue, and a consumer group."""
 
-    def __init__(self, cluster: LocalCluster, serialize_type: SerializeType, *, kills: bool) -> None:
-        self.cluster, self.kills = cluster, kills
+    def __init__(self, cluster: LocalCluster, way: Way) -> None:
+        self.cluster, self.serialize_type, self.kills = cluster, *way
         self.topic = f"Raw{next(_NUMBERS)}"
         self.group = f"{self.topic}-group"
         self.pushed: deque[RemotingCommand] = deque()
         self.killed: str | None = None
-        self._type = serialize_type
         create_topic(cluster, self.topic, queues=1)
         leader = cluster.leader()
         follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
@@ -48,6 +70,22 @@ class Wire:
             self.killed = self.cluster.kill_leader()
             self.cluster.leader()
 
+    def post(self, code: int, ext: Mapping[str, str], body: bytes = b"", *, flag: int = 0) -> int:
+        """Send a request, and return its opaque."""
+        return self.client.post(code, ext, body, flag=flag, kind=self.serialize_type)
+
+    def answer(self, opaque: int) -> RemotingCommand:
+        """The answer to a request, in its serializer; what else comes meanwhile is kept in `pushed`."""
+        for one in self.pushed:
+            if one.is_response and one.opaque == opaque:
+                self.pushed.remove(one)
+                break
+        else:
+            while (one := self.client.read()).opaque != opaque or not one.is_response:
+                self.pushed.append(one)
+        assert one.serialize_type == self.serialize_type
+        return one
+
     def ask(
         self,
         code: int,
@@ -58,14 +96,11 @@ class Wire:
         text: str = "",
     ) -> RemotingCommand:
         """Send a request and return its answer; fails if that is not the expected one."""
-        opaque = self.client.post(code, ext, body, kind=self._type)
-        while (answer := self.client.read()).opaque != opaque or not answer.is_response:
-            self.pushed.append(answer)
+        answer = self.answer(self.post(code, ext, body))
         assert (answer.code, text in (answer.remark or "")) == (expected, True), (
             f"{code} {request_code_name(code)} {json.dumps(dict(ext))} {body[:80]!r} was answered {answer.code} "
             f"{answer.remark or ''}, expected: {expected:d} {text}"
         )
-        assert answer.serialize_type == self._type
         return answer
 
     def pushes(self, code: int) -> RemotingCommand:
@@ -113,9 +148,7 @@ class Wire:
         numbers = {"maxMsgNums": "1", "sysFlag": "6" if wait else "4", "commitOffset": "0", "subVersion": "0"}
         ext = {**names, **numbers, "suspendTimeoutMillis": str(POLL_MS), "subscription": "*", "expressionType": "TAG"}
         while True:
-            opaque = self.client.post(RequestCode.PULL_MESSAGE, ext, kind=self._type)
-            while (answer := self.client.read()).opaque != opaque or not answer.is_response:
-                self.pushed.append(answer)
+            answer = self.answer(self.post(RequestCode.PULL_MESSAGE, ext))
             if answer.code == ResponseCode.SUCCESS:
                 return next(iter_records(answer.body))
             if not wait:
@@ -146,9 +179,9 @@ class Wire:
         return bodies_of(stored_messages(self.cluster, topic or self.topic))
 
 
-def killed_in_the_middle(cluster: LocalCluster, *, kills: bool) -> Iterator[Wire]:
-    """A wire for a row, as a fixture makes it; the killed node is back behind it."""
-    made = Wire(cluster, SerializeType.JSON, kills=kills)
+def wire_for(cluster: LocalCluster, way: Way) -> Iterator[Wire]:
+    """A wire for a row, as a fixture makes it; a node that the row kills is back behind it."""
+    made = Wire(cluster, way)
     with made.client:
         try:
             yield made

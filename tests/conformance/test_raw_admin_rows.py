@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 from admin_answers import asked, prepare, read
-from raw_wire import Wire, killed_in_the_middle
+from raw_wire import ALL_WAYS, Wire, wire_for
 
 from dledger_client.testing import LocalCluster
 from dledger_remoting.codes import RequestCode
@@ -69,9 +69,9 @@ OLD_VERSION, NEW_VERSION = 275, 479
 KEYED: Final = frozenset({("brokerName", "broker-a"), ("queueId", 0)})
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=ALL_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(quick_group, kills=request.param)
+    yield from wire_for(quick_group, request.param)
 
 
 def fields(row: Wire) -> dict[str, str]:

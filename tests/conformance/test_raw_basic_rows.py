@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from raw_wire import PRODUCERS, Wire, killed_in_the_middle, now_ms
+from raw_wire import ALL_WAYS, PRODUCERS, UNDISTURBED, Wire, now_ms, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.frame import SerializeType
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import iter_records
@@ -23,16 +22,14 @@ FOUR_MIB = 4 << 20
 LONG_POLL_MS = 2_000
 
 
-@pytest.fixture(params=[SerializeType.JSON, SerializeType.ROCKETMQ], ids=["json", "binary"])
+@pytest.fixture(params=UNDISTURBED)
 def wire(quick_group, request) -> Iterator[Wire]:
-    made = Wire(quick_group, request.param, kills=False)
-    with made.client:
-        yield made
+    yield from wire_for(quick_group, request.param)
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=ALL_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(quick_group, kills=request.param)
+    yield from wire_for(quick_group, request.param)
 
 
 def batch(*bodies: bytes) -> bytes:
@@ -107,8 +104,7 @@ def test_a_new_groups_offset_is_none_and_one_below_zero_is_not_committed(row):
     row.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "1"})
     row.kill()
     assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
-    opaque = row.client.post(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "-1"})
-    assert row.client.read().opaque == opaque
+    row.answer(row.post(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "-1"}))
     assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
 
 
@@ -119,10 +115,7 @@ def test_a_long_poll_ends_with_a_message_or_when_its_time_is_over_and_holds_up_n
     )
     assert time.monotonic() - beginning >= LONG_POLL_MS / 1000 - 0.1
     assert {"nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"} <= answer.ext.keys()
-    polls = [
-        wire.client.post(RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=30_000), kind=wire._type)
-        for _ in range(8)
-    ]
+    polls = [wire.post(RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=30_000)) for _ in range(8)]
     sent = wire.send("awaited")
     answers = [wire.pushed.popleft() if wire.pushed else wire.client.read() for _ in polls]
     assert {one.opaque for one in answers} == {*polls}

@@ -1,4 +1,7 @@
-"""Bytes on the wire come through rows on POP: taken, acknowledged, hidden anew, come again, in order; assigned."""
+"""Bytes on the wire come through rows on POP: taken, acknowledged, hidden anew, come again, in order; assigned.
+
+In JSON: a binary header has 16 bits for a code, and those of POP are above 200000. Codes that ask for queues are not.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from raw_wire import WAIT_SECONDS, Wire, killed_in_the_middle
+from raw_wire import ALL_WAYS, JSON_WAYS, UNDISTURBED, WAIT_SECONDS, Wire, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.frame import SerializeType
 from dledger_remoting.pop import CheckPoint, parse_check_point, pop_retry_topic
 from dledger_remoting.pop_bodies import BatchAck, encode_batch_ack
 from dledger_remoting.properties import parse_properties
@@ -32,16 +34,14 @@ class Popped(NamedTuple):
         return self.record.body.decode()
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=JSON_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(quick_group, kills=request.param)
+    yield from wire_for(quick_group, request.param)
 
 
-@pytest.fixture(params=[SerializeType.JSON, SerializeType.ROCKETMQ], ids=["json", "binary"])
+@pytest.fixture(params=UNDISTURBED)
 def wire(quick_group, request) -> Iterator[Wire]:
-    made = Wire(quick_group, request.param, kills=False)
-    with made.client:
-        yield made
+    yield from wire_for(quick_group, request.param)
 
 
 def asked(row: Wire, **fields: object) -> dict[str, str]:
@@ -54,9 +54,7 @@ def pop(row: Wire, *, wait: bool = True, **fields: object) -> list[Popped]:
     """Messages, once there are some; none at once if they are not to be waited for."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        opaque = row.client.post(RequestCode.POP_MESSAGE, asked(row, pollTime=1000 if wait else 0, **fields))
-        while (answer := row.client.read()).opaque != opaque or not answer.is_response:
-            row.pushed.append(answer)
+        answer = row.answer(row.post(RequestCode.POP_MESSAGE, asked(row, pollTime=1000 if wait else 0, **fields)))
         if answer.code == ResponseCode.SUCCESS:
             return messages(answer)
         assert answer.code == ResponseCode.POLLING_TIMEOUT, (answer.code, answer.remark)
@@ -180,6 +178,7 @@ def test_a_consumer_is_told_whether_there_is_something(row):
     row.ask(RequestCode.POP_ROLLBACK, {})
 
 
+@pytest.mark.parametrize("row", ALL_WAYS, indirect=True)
 def test_a_member_has_queues_assigned_in_the_mode_that_was_set(row):
     row.heartbeat()
     question = {"topic": row.topic, "consumerGroup": row.group, "clientId": "raw@1", "strategyName": "AVG"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from raw_wire import PRODUCERS, Wire, killed_in_the_middle, now_ms
+from raw_wire import ALL_WAYS, PRODUCERS, Wire, now_ms, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
@@ -15,9 +15,9 @@ from tests.integration.bare_client import BareClient
 REQUESTER = "raw@1"
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=ALL_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(quick_group, kills=request.param)
+    yield from wire_for(quick_group, request.param)
 
 
 def reply(row: Wire, requester: str, correlation_id: str) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Bytes on the wire come through rows on retries, dead letters, locks, delay, transactions, and what is refused."""
+"""Bytes on the wire come through rows on retries, dead letters, locks, delay, transactions, and what is refused.
+
+Every row runs in both serializers; those that wait for many seconds have binary headers where the leader is killed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,11 @@ from collections.abc import Collection, Iterator
 
 import pytest
 from cluster_checks import wait_until
-from raw_wire import PRODUCERS, WAIT_SECONDS, Wire, killed_in_the_middle, now_ms
+from raw_wire import ALL_WAYS, PRODUCERS, TWO_WAYS, UNDISTURBED, WAIT_SECONDS, Wire, now_ms, wire_for
 
 from dledger_client.testing import local_cluster_fixture
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.frame import SerializeType
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
@@ -29,16 +31,14 @@ UNSUPPORTED = [
 ]
 
 
-@pytest.fixture(params=[SerializeType.JSON, SerializeType.ROCKETMQ], ids=["json", "binary"])
+@pytest.fixture(params=UNDISTURBED)
 def wire(quick_group, request) -> Iterator[Wire]:
-    made = Wire(quick_group, request.param, kills=False)
-    with made.client:
-        yield made
+    yield from wire_for(quick_group, request.param)
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=ALL_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(quick_group, kills=request.param)
+    yield from wire_for(quick_group, request.param)
 
 
 eager_group = local_cluster_fixture(
@@ -47,9 +47,14 @@ eager_group = local_cluster_fixture(
 )
 
 
-@pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+@pytest.fixture(params=TWO_WAYS)
+def long_row(quick_group, request) -> Iterator[Wire]:
+    yield from wire_for(quick_group, request.param)
+
+
+@pytest.fixture(params=TWO_WAYS)
 def eager_row(eager_group, request) -> Iterator[Wire]:
-    yield from killed_in_the_middle(eager_group, kills=request.param)
+    yield from wire_for(eager_group, request.param)
 
 
 def send_back(row: Wire, record: MessageRecord, *, level: int = 0, expected: int = 0, **more: str) -> None:
@@ -145,7 +150,8 @@ def recall(
     return row.ask(RequestCode.RECALL_MESSAGE, ext, expected=expected, text=text)
 
 
-def test_a_delayed_message_is_taken_back_before_it_is_due_and_not_afterwards(row):
+def test_a_delayed_message_is_taken_back_before_it_is_due_and_not_afterwards(long_row):
+    row = long_row
     taken_back, kept = (row.send(body, {"UNIQ_KEY": key, "TIMER_DELAY_MS": "8000"}) for body, key in KEYED.items())
     early = row.send("early", {"UNIQ_KEY": f"{3:032X}", "TIMER_DELAY_MS": "500"})
     assert recall(row, taken_back).ext["msgId"] == KEYED["taken back"]
