@@ -14,7 +14,6 @@ from raw_wire import ALL_WAYS, Wire, wire_for
 
 from dledger_client.testing import LocalCluster
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.fastjson import encode_fastjson
 from dledger_remoting.topics import MessageQueue
 from tests.integration.bare_client import BareClient
@@ -124,9 +123,7 @@ def test_bodies_with_queues_as_keys_are_what_java_reads(row):
 @pytest.mark.parametrize(("version", "kind"), [(OLD_VERSION, int), (NEW_VERSION, str)], ids=["4.3", "5.3"])
 def test_broker_ids_are_numbers_to_old_clients_and_texts_to_new_ones(quick_group, version, kind):
     with BareClient(quick_group.namesrv) as names:
-        asked = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1, version=version)
-        names.write(encode_command(asked))
-        table = read(names.read().body.decode())
+        table = read(names.ask(RequestCode.GET_BROKER_CLUSTER_INFO, version=version).body.decode())
     keys = table["brokerAddrTable"]["broker-a"]["brokerAddrs"].keys()
     assert {type(key) for key in keys} == {kind}
 

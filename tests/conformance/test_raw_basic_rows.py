@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from admin_answers import read
 from raw_wire import ALL_WAYS, PRODUCERS, UNDISTURBED, Wire, now_ms, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -53,15 +54,42 @@ def pull_of(wire: Wire, offset: int, *, suspend_ms: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("version", [61, 317, 493])
-def test_a_route_is_found_and_that_of_a_topic_that_does_not_exist_is_not(quick_group, wire, version):
+@pytest.mark.parametrize(
+    ("version", "more", "expected"),
+    [
+        (61, {}, int),
+        (317, {}, int),
+        (400, {}, int),
+        (401, {}, str),
+        (493, {}, str),
+        (61, {"acceptStandardJsonOnly": "true"}, str),
+    ],
+)
+def test_broker_ids_of_a_route_are_numbers_to_old_clients_and_texts_to_new_ones(
+    quick_group, wire, version, more, expected
+):
+    leader = quick_group.client_address(quick_group.leader())
+    nodes = {quick_group.client_address(node_id) for node_id in quick_group.node_ids}
+    kind, first = wire.serialize_type, f'0:"{leader}"' if expected is int else f'"0":"{leader}"'
     with BareClient(quick_group.namesrv) as names:
         for topic in (wire.topic, "TBW102"):
-            answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-            assert answer.code == ResponseCode.SUCCESS
-            assert b'"brokerName":"broker-a"' in answer.body
-        missing = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{wire.topic}-none-{version}"})
-        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+            asked = {"topic": topic, **more}
+            answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, kind=kind, version=version)
+            assert (answer.code, answer.serialize_type) == (ResponseCode.SUCCESS, kind)
+            body = answer.body.decode()
+            assert f'"brokerAddrs":{{{first}' in body
+            [group] = read(body)["brokerDatas"]
+            assert {type(broker_id) for broker_id in group["brokerAddrs"]} == {expected}
+            assert (group["brokerName"], {*group["brokerAddrs"].values()} <= nodes) == ("broker-a", True)
+
+
+@pytest.mark.parametrize("version", [61, 493])
+def test_a_topic_that_does_not_exist_has_no_route(quick_group, wire, version):
+    with BareClient(quick_group.namesrv) as names:
+        asked = {"topic": f"{wire.topic}-none"}
+        answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, kind=wire.serialize_type, version=version)
+    assert (answer.code, answer.body) == (ResponseCode.TOPIC_NOT_EXIST, b"")
+    assert answer.remark == f"No topic route info in name server for the topic: {wire.topic}-none"
 
 
 def test_what_is_sent_is_pulled_back_with_its_body_properties_and_offset(row):

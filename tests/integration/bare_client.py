@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger_client.testing import LocalCluster
-from dledger_remoting.codes import RequestCode
+from dledger_remoting.codes import PROTOCOL_VERSION, RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import PullMessageHeader, SendMessageHeader, encode_ext
@@ -51,11 +51,20 @@ class BareClient:
             pass
 
     def post(
-        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, flag: int = 0, kind: int = 0
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        flag: int = 0,
+        kind: int = 0,
+        version: int = PROTOCOL_VERSION,
     ) -> int:
         """Send a request, its header serialized by `kind` 0 (JSON) or 1 (binary), and return its opaque."""
         opaque = next(self._opaques)
-        command = RemotingCommand(code, opaque=opaque, flag=flag, ext=dict(ext or {}), body=body, serialize_type=kind)
+        command = RemotingCommand(
+            code, opaque=opaque, flag=flag, version=version, ext=dict(ext or {}), body=body, serialize_type=kind
+        )
         self.write(encode_command(command))
         return opaque
 
@@ -69,10 +78,16 @@ class BareClient:
         return decode_command(frame)
 
     def ask(
-        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, kind: int = 0
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        kind: int = 0,
+        version: int = PROTOCOL_VERSION,
     ) -> RemotingCommand:
         """Send a request and return its answer."""
-        opaque = self.post(code, ext, body, kind=kind)
+        opaque = self.post(code, ext, body, kind=kind, version=version)
         answer = self.read()
         assert answer.opaque == opaque
         return answer
