@@ -11,16 +11,21 @@ from collections.abc import Iterator
 
 import pytest
 from admin_answers import read
-from raw_wire import ALL_WAYS, PRODUCERS, UNDISTURBED, Wire, now_ms, wire_for
+from raw_wire import ALL_WAYS, KILLED, PRODUCERS, UNDISTURBED, Wire, now_ms, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import parse_properties
-from dledger_remoting.record import iter_records
+from dledger_remoting.record import MessageRecord, iter_records
 from tests.integration.bare_client import BareClient
 
 FOUR_MIB = 4 << 20
-LONG_POLL_MS = 2_000
+SHORT_POLL_MS, LONG_POLL_MS = 1_000, 15_000
+WOKEN_SECONDS = 10.0
+"""The bound for a poll that a message wakes: long before its own end, and long for a machine that is busy."""
+HUNG_SECONDS = 20.0
+"""How late an empty poll is answered by a server that hangs."""
 
 
 @pytest.fixture(params=UNDISTURBED)
@@ -52,6 +57,12 @@ def pull_of(wire: Wire, offset: int, *, suspend_ms: int) -> dict[str, str]:
         "subscription": "*",
         "expressionType": "TAG",
     }
+
+
+def found(answer: RemotingCommand) -> list[MessageRecord]:
+    """The messages of a pull's answer."""
+    assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
+    return list(iter_records(answer.body))
 
 
 @pytest.mark.parametrize(
@@ -136,21 +147,50 @@ def test_a_new_groups_offset_is_none_and_one_below_zero_is_not_committed(row):
     assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
 
 
-def test_a_long_poll_ends_with_a_message_or_when_its_time_is_over_and_holds_up_no_send(wire):
+def test_an_empty_long_poll_is_answered_when_its_time_is_over(wire):
     beginning = time.monotonic()
     answer = wire.ask(
-        RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=LONG_POLL_MS), expected=ResponseCode.PULL_NOT_FOUND
+        RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=SHORT_POLL_MS), expected=ResponseCode.PULL_NOT_FOUND
     )
-    assert time.monotonic() - beginning >= LONG_POLL_MS / 1000 - 0.1
+    late = time.monotonic() - beginning - SHORT_POLL_MS / 1000
+    assert -0.1 <= late < HUNG_SECONDS
     assert {"nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"} <= answer.ext.keys()
-    polls = [wire.post(RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=30_000)) for _ in range(8)]
+
+
+def test_a_message_wakes_long_polls_and_they_hold_up_no_send(wire):
+    polls = [wire.post(RequestCode.PULL_MESSAGE, pull_of(wire, 0, suspend_ms=LONG_POLL_MS)) for _ in range(8)]
+    wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": wire.topic, "queueId": "0"})
+    assert not wire.pushed, "they wait, though a request behind them is answered"
+    beginning = time.monotonic()
     sent = wire.send("awaited")
-    answers = [wire.pushed.popleft() if wire.pushed else wire.client.read() for _ in polls]
-    assert {one.opaque for one in answers} == {*polls}
-    assert {one.code for one in answers} == {ResponseCode.SUCCESS}
-    for one in answers:
-        [record] = iter_records(one.body)
+    for poll in polls:
+        [record] = found(wire.answer(poll))
         assert (record.body, str(record.queue_offset)) == (b"awaited", sent.ext["queueOffset"])
+    assert time.monotonic() - beginning < WOKEN_SECONDS
+
+
+@pytest.mark.parametrize("row", [KILLED], indirect=True)
+def test_long_polls_that_lose_their_leader_are_repeated_and_wait_at_the_next_one(row):
+    """One with the leader itself, whose connection breaks; one through a follower, which says to pull again."""
+    poll = pull_of(row, 0, suspend_ms=LONG_POLL_MS)
+    with BareClient(row.cluster.client_address(row.cluster.leader())) as reader:
+        reader.post(RequestCode.PULL_MESSAGE, poll)
+        passed_on = row.post(RequestCode.PULL_MESSAGE, poll)
+        row.ask(RequestCode.GET_MAX_OFFSET, {"topic": row.topic, "queueId": "0"})
+        assert not row.pushed, "it waits"
+        row.kill()
+        with pytest.raises(ConnectionError):
+            reader.read()
+    told = row.answer(passed_on)
+    assert told.code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND), told.remark
+    assert told.ext["nextBeginOffset"] == "0"
+    with BareClient(row.cluster.client_address(row.cluster.leader())) as reader:
+        reader.post(RequestCode.PULL_MESSAGE, poll)
+        beginning = time.monotonic()
+        row.send("awaited")
+        [record] = found(reader.read())
+        assert time.monotonic() - beginning < WOKEN_SECONDS
+    assert record.body == row.pull(row.topic, 0).body == b"awaited"
 
 
 @pytest.mark.parametrize(
