@@ -212,17 +212,15 @@ def test_a_mode_is_set_in_both_serializers_and_not_for_a_retry_topic(wire):
     )
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
+def test_pops_that_mean_nothing_are_refused(row):
+    refused = [
         ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
         ({"queueId": 99}, ResponseCode.INVALID_PARAMETER),
         ({"topic": "ABSENT"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
         ({"expType": "SQL92", "exp": "a >"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
         ({"expType": "XPATH", "exp": "a"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-    ],
-)
-def test_pops_that_mean_nothing_are_refused(row, fields, code):
+    ]
     row.kill()
-    row.ask(RequestCode.POP_MESSAGE, asked(row, **fields), expected=code)
+    for fields, code in refused:
+        row.ask(RequestCode.POP_MESSAGE, asked(row, **fields), expected=code)
