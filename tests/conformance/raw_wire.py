@@ -135,11 +135,17 @@ class Wire:
         **letters: str,
     ) -> RemotingCommand:
         """Store a message in queue 0."""
+        ext = self.letters(properties, topic=topic, **letters)
+        return self.ask(RequestCode.SEND_MESSAGE_V2, ext, body.encode(), expected=expected, text=text)
+
+    def letters(
+        self, properties: Mapping[str, str] | None = None, *, topic: str = "", **letters: str
+    ) -> dict[str, str]:
+        """The ext fields of a send (310, 320) to queue 0."""
         encoded = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
         names = {"a": PRODUCERS, "b": topic or self.topic, "c": "TBW102", "d": "4"}
         numbers = {"e": "0", "f": "0", "g": str(now_ms()), "h": "0"}
-        ext = {**names, **numbers, "i": encoded, **letters}
-        return self.ask(RequestCode.SEND_MESSAGE_V2, ext, body.encode(), expected=expected, text=text)
+        return {**names, **numbers, "i": encoded, **letters}
 
     def pull(self, topic: str, offset: int, *, wait: bool = True) -> MessageRecord | None:
         """The message at an offset of queue 0, once it is there; None at once if it is not to be waited for."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from admin_answers import read
-from raw_wire import ALL_WAYS, KILLED, PRODUCERS, UNDISTURBED, Wire, now_ms, wire_for
+from raw_wire import ALL_WAYS, KILLED, UNDISTURBED, Wire, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.command import RemotingCommand
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
@@ -47,14 +47,14 @@ def batch(*bodies: bytes) -> bytes:
     return b"".join(parts)
 
 
-def pull_of(wire: Wire, offset: int, *, suspend_ms: int) -> dict[str, str]:
+def pull_of(wire: Wire, offset: int, *, suspend_ms: int = 0, tags: str = "*") -> dict[str, str]:
     names = {"consumerGroup": wire.group, "topic": wire.topic, "queueId": "0", "queueOffset": str(offset)}
     numbers = {"maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "subVersion": "0"}
     return {
         **names,
         **numbers,
         "suspendTimeoutMillis": str(suspend_ms),
-        "subscription": "*",
+        "subscription": tags,
         "expressionType": "TAG",
     }
 
@@ -125,13 +125,41 @@ def test_a_body_of_4_mib_is_stored_and_one_that_is_longer_is_refused(wire):
 
 
 def test_a_batch_becomes_messages_with_consecutive_offsets(row):
-    names = {"a": PRODUCERS, "b": row.topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(now_ms()), "h": "0"}
-    for code, more in ((RequestCode.SEND_BATCH_MESSAGE, {"m": "true"}), (RequestCode.SEND_MESSAGE_V2, {"m": "true"})):
-        answer = row.ask(code, {**names, "i": "", **more}, batch(b"one", b"two"))
+    for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        answer = row.ask(code, row.letters(m="true"), batch(b"one", b"two"))
         assert len(answer.ext["msgId"].split(",")) == 2
         if row.killed is None:
             row.kill()
     assert [row.pull(row.topic, offset).body for offset in range(4)] == [b"one", b"two"] * 2
+
+
+def test_what_is_sent_one_way_is_stored_and_never_answered(row):
+    row.post(RequestCode.SEND_MESSAGE_V2, row.letters(), b"alone", flag=FLAG_ONEWAY)
+    row.post(RequestCode.SEND_BATCH_MESSAGE, row.letters(m="true"), batch(b"of", b"two"), flag=FLAG_ONEWAY)
+    row.post(RequestCode.SEND_MESSAGE_V2, row.letters({"DELAY": "soon"}), b"refused", flag=FLAG_ONEWAY)
+    stored = [row.pull(row.topic, offset).body for offset in range(3)]
+    assert sorted(stored) == [b"alone", b"of", b"two"]
+    row.kill()
+    row.send("answered")
+    assert [row.pull(row.topic, offset).body for offset in range(4)] == [*stored, b"answered"]
+    assert not row.pushed
+
+
+def test_a_pull_by_tags_gets_what_has_the_hash_of_one_of_them(row):
+    """The hash alone: "Aa" and "BB" have the same by Java's `String.hashCode`, and consumers look at the tags again."""
+    for tag in ("Aa", "red", "BB", "green", "blue"):
+        row.send(tag, {"TAGS": tag})
+    row.send("without a tag")
+    row.kill()
+    assert row.pull(row.topic, 5).body == b"without a tag"
+    for tags, expected in (("red || green", [b"red", b"green"]), ("Aa", [b"Aa", b"BB"]), (" BB ", [b"Aa", b"BB"])):
+        pulled = found(row.ask(RequestCode.PULL_MESSAGE, pull_of(row, 0, tags=tags)))
+        assert [record.body for record in pulled] == expected
+    waiting = row.post(RequestCode.PULL_MESSAGE, pull_of(row, 6, tags="red", suspend_ms=LONG_POLL_MS))
+    row.send("wakes nobody", {"TAGS": "blue"})
+    row.send("awaited", {"TAGS": "red"})
+    [record] = found(row.answer(waiting))
+    assert (record.body, record.queue_offset) == (b"awaited", 7)
 
 
 def test_a_new_groups_offset_is_none_and_one_below_zero_is_not_committed(row):
