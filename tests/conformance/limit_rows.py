@@ -15,9 +15,10 @@ from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_remoting.codes import ResponseCode
 
-TRIMMED = """
+KEPT_BYTES = 3 << 20
+TRIMMED = f"""
 segment_bytes = 1048576
-retention_bytes = 3145728
+retention_bytes = {KEPT_BYTES}
 snapshot_interval_s = 1
 """
 """Configuration of a cluster that keeps 3 MiB of messages."""

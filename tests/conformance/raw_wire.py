@@ -112,13 +112,13 @@ class Wire:
                     return one
             self.pushed.append(self.client.read())
 
-    def heartbeat(self) -> None:
+    def heartbeat(self, begins: str = "CONSUME_FROM_FIRST_OFFSET") -> None:
         """Make the group and its retry topic, and be one of the producers."""
         consumer = {
             "groupName": self.group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "consumeFromWhere": begins,
             "subscriptionDataSet": [{"topic": self.topic, "subString": "*", "subVersion": 1}],
         }
         body = {"clientID": "raw@1", "producerDataSet": [{"groupName": PRODUCERS}], "consumerDataSet": [consumer]}

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 from admin_answers import read
+from cluster_checks import wait_until
+from limit_rows import KEPT_BYTES, OLD_BYTES, OLD_PAUSE_SECONDS
 from raw_wire import ALL_WAYS, KILLED, UNDISTURBED, Wire, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.frame import SerializeType
 from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
@@ -36,6 +39,11 @@ def wire(quick_group, request) -> Iterator[Wire]:
 @pytest.fixture(params=ALL_WAYS)
 def row(quick_group, request) -> Iterator[Wire]:
     yield from wire_for(quick_group, request.param)
+
+
+@pytest.fixture(params=[KILLED])
+def trimmed_row(trimmed_group, request) -> Iterator[Wire]:
+    yield from wire_for(trimmed_group, request.param)
 
 
 def batch(*bodies: bytes) -> bytes:
@@ -173,6 +181,47 @@ def test_a_new_groups_offset_is_none_and_one_below_zero_is_not_committed(row):
     assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
     row.answer(row.post(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "-1"}))
     assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "1"
+
+
+def messages_until_it_is_trimmed(row: Wire) -> int:
+    """Send to the row's queue until it has lost its beginning, and return how many messages that took.
+
+    First more than is kept, then slowly on: a log begins at a snapshot, of which there is one in a second, and a leader
+    looks every ten seconds what it lets go.
+    """
+    queue = {"topic": row.topic, "queueId": "0"}
+
+    def is_trimmed() -> bool:
+        return int(row.ask(RequestCode.GET_MIN_OFFSET, queue).ext["offset"]) > 0
+
+    for sent in range(1, 101):
+        row.send("x" * OLD_BYTES)
+        if sent * OLD_BYTES > KEPT_BYTES + (1 << 20) and wait_until(is_trimmed, OLD_PAUSE_SECONDS):
+            return sent
+    raise AssertionError("the queue still has its first message")
+
+
+def test_a_new_group_begins_at_the_end_of_a_queue_that_is_trimmed(trimmed_row):
+    """It has no offset there (22), so that its client asks where the end is; 0 is the start of young queues only.
+
+    In JSON, and binary once the leader is killed.
+    """
+    row, queue = trimmed_row, {"topic": trimmed_row.topic, "queueId": "0"}
+    old = messages_until_it_is_trimmed(row)
+    row.heartbeat(begins="CONSUME_FROM_LAST_OFFSET")
+    offset = {**queue, "consumerGroup": row.group}
+    for number, serialize_type in enumerate((SerializeType.JSON, SerializeType.ROCKETMQ)):
+        if number:
+            row.kill()
+        row.serialize_type = serialize_type
+        row.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset, expected=ResponseCode.QUERY_NOT_FOUND)
+        assert row.ask(RequestCode.GET_MAX_OFFSET, queue).ext["offset"] == str(old + number)
+        moved = row.ask(RequestCode.PULL_MESSAGE, pull_of(row, 0), expected=ResponseCode.PULL_OFFSET_MOVED)
+        assert 0 < int(moved.ext["nextBeginOffset"]) <= old
+        row.send("after it began")
+        assert row.pull(row.topic, old + number).body == b"after it began"
+    row.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**offset, "commitOffset": str(old + 2)})
+    assert row.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset).ext["offset"] == str(old + 2)
 
 
 def test_an_empty_long_poll_is_answered_when_its_time_is_over(wire):
