@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 import rows
-from cluster_checks import bodies_of, create_topic, stored_messages
+from cluster_checks import bodies_of, create_topic
 from rows import Row
 from wiretap import Wiretap
 
@@ -50,12 +50,22 @@ def test_delayed_messages_come_when_they_are_due(row):
     rows.delayed_messages_come_when_they_are_due(row, WAYS)
 
 
-def test_messages_of_one_shard_lie_in_one_queue_in_order(quick_group, ali_ons):
-    """In one broker group: of several it takes one after the other, and of queue 0 it thinks that none is chosen."""
-    create_topic(quick_group, "AliSharded")
-    client = ali_ons(quick_group.namesrv)
-    for number in range(10):
-        client.call("send", topic="AliSharded", body=str(number), shard=SHARD_OF_ANOTHER_QUEUE)
-    messages = stored_messages(quick_group, "AliSharded")
-    assert bodies_of(messages) == [str(number) for number in range(10)]
-    assert len({message.queue for message in messages}) == 1
+@WITH_AND_WITHOUT_A_KILL
+def test_messages_of_one_shard_lie_in_queues_of_one_number_in_order(row):
+    """It takes one broker group after the other, and of queue 0 it thinks that none is chosen."""
+    create_topic(row.cluster, row.topic)
+    with row.told():
+        client = row.client()
+        bodies = [str(number) for number in range(10)]
+        for position, body in enumerate(bodies):
+            if position == len(bodies) // 2:
+                row.kill()
+            rows.send(client, topic=row.topic, body=body, shard=SHARD_OF_ANOTHER_QUEUE)
+        rows.assert_stored_as_often_as_sent(row)
+        stored = row.stored()
+        assert {*bodies_of(stored)} == {*bodies}
+        queues = {message.queue for message in stored}
+        assert len({queue.queue_id for queue in queues}) == 1
+        for queue in queues:
+            copies = bodies_of(message for message in stored if message.queue == queue)
+            assert [*dict.fromkeys(copies)] == sorted({*copies}, key=int), f"first copies in {queue}"
