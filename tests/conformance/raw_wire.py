@@ -41,7 +41,7 @@ IN_BINARY = pytest.param(Way(SerializeType.ROCKETMQ), id="binary")
 KILLED = pytest.param(Way(SerializeType.JSON, kills=True), id="leader killed")
 BINARY_KILLED = pytest.param(Way(SerializeType.ROCKETMQ, kills=True), id="binary, leader killed")
 UNDISTURBED = [IN_JSON, IN_BINARY]
-"""Ways of a row that no leader has a part in."""
+"""Ways of a row that needs no kill."""
 ALL_WAYS = [*UNDISTURBED, KILLED]
 """Ways of other rows."""
 TWO_WAYS = [IN_JSON, BINARY_KILLED]

@@ -1,6 +1,7 @@
 """Bytes on the wire come through rows on routes, sends, pulls, offsets, long polls, malformed frames and namespaces.
 
-Every row runs in both serializers; those that a dead leader can touch run with a kill of it in their middle, too.
+Every row that is not about JSON runs in both serializers; those that a dead leader can touch run with a kill of it in
+their middle, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from admin_answers import read
 from cluster_checks import wait_until
 from limit_rows import KEPT_BYTES, OLD_BYTES, OLD_PAUSE_SECONDS
-from raw_wire import ALL_WAYS, KILLED, UNDISTURBED, Wire, wire_for
+from raw_wire import ALL_WAYS, IN_JSON, KILLED, UNDISTURBED, Wire, wire_for
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -248,10 +249,10 @@ def test_a_message_wakes_long_polls_and_they_hold_up_no_send(wire):
 
 @pytest.mark.parametrize("row", [KILLED], indirect=True)
 def test_long_polls_that_lose_their_leader_are_repeated_and_wait_at_the_next_one(row):
-    """One with the leader itself, whose connection breaks; one through a follower, which says to pull again."""
-    poll = pull_of(row, 0, suspend_ms=LONG_POLL_MS)
+    """One, binary, at the leader itself, whose connection breaks; one through a follower, which says to pull again."""
+    poll, binary = pull_of(row, 0, suspend_ms=LONG_POLL_MS), SerializeType.ROCKETMQ
     with BareClient(row.cluster.client_address(row.cluster.leader())) as reader:
-        reader.post(RequestCode.PULL_MESSAGE, poll)
+        reader.post(RequestCode.PULL_MESSAGE, poll, kind=binary)
         passed_on = row.post(RequestCode.PULL_MESSAGE, poll)
         row.ask(RequestCode.GET_MAX_OFFSET, {"topic": row.topic, "queueId": "0"})
         assert not row.pushed, "it waits"
@@ -262,10 +263,12 @@ def test_long_polls_that_lose_their_leader_are_repeated_and_wait_at_the_next_one
     assert told.code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND), told.remark
     assert told.ext["nextBeginOffset"] == "0"
     with BareClient(row.cluster.client_address(row.cluster.leader())) as reader:
-        reader.post(RequestCode.PULL_MESSAGE, poll)
+        reader.post(RequestCode.PULL_MESSAGE, poll, kind=binary)
         beginning = time.monotonic()
         row.send("awaited")
-        [record] = found(reader.read())
+        answer = reader.read()
+        [record] = found(answer)
+        assert answer.serialize_type == binary
         assert time.monotonic() - beginning < WOKEN_SECONDS
     assert record.body == row.pull(row.topic, 0).body == b"awaited"
 
@@ -289,6 +292,7 @@ def test_a_malformed_frame_closes_its_own_connection_and_no_other(quick_group, w
     assert wire.pull(wire.topic, 0).body == b"still here"
 
 
+@pytest.mark.parametrize("wire", [IN_JSON], indirect=True)
 def test_fields_of_json_may_be_numbers_flags_and_null(wire):
     ext = {"topic": wire.topic, "queueId": 0, "more": None, "flag": True, "ratio": 1.5}
     header = {"code": int(RequestCode.GET_MAX_OFFSET), "opaque": 77, "flag": 0, "language": "CPP", "version": 63}

@@ -1,6 +1,6 @@
 """Bytes on the wire come through rows on POP: taken, acknowledged, hidden anew, come again, in order; assigned.
 
-In JSON: a binary header has 16 bits for a code, and those of POP are above 200000. Codes that ask for queues are not.
+In JSON: a binary header has 16 bits for a code, and those of POP are above 200000. What assigns queues is in both.
 """
 
 from __future__ import annotations
