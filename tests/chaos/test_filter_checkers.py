@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from histories import History, verdict
 
-from dledger_chaos.workloads.filtered import TAKERS, TOPIC, TRACE_TOPIC
+from dledger_broker.filter_process import FilteredMessage
+from dledger_chaos.class_filter import is_light
+from dledger_chaos.workloads.filtered import TAKERS, TOPIC, TRACE_TOPIC, tag_of, weight_of
 from dledger_chaos.workloads.records import Seen, Traced
 
 QUEUE = f"{TOPIC}/broker-a/0"
@@ -25,7 +27,7 @@ def sent(workload: str) -> History:
 
 
 def taken(*, without: str = "", too: tuple[str, str] = ("", "")) -> History:
-    """Both groups are given what they want, but for one message, and one gets another `too`."""
+    """All groups are given what they want, but for one message, and one gets another `too`."""
     history = sent("filtered")
     for number, value in enumerate(VALUES):
         for name, taker in TAKERS.items():
@@ -36,7 +38,7 @@ def taken(*, without: str = "", too: tuple[str, str] = ("", "")) -> History:
 
 def test_filters_take_some_of_the_messages_and_differ():
     wanted = {name: {value for value in VALUES if taker.wants(value)} for name, taker in TAKERS.items()}
-    assert {name: len(values) for name, values in wanted.items()} == {"sql": 8, "tags": 20}
+    assert {name: len(values) for name, values in wanted.items()} == {"sql": 8, "tags": 20, "class": 18}
     assert wanted["sql"] - wanted["tags"]
 
 
@@ -113,3 +115,11 @@ def traced(traces, read="ok"):
     for value, trace in traces:
         history.add("traced", value, msgspec.to_builtins(trace))
     return history.add("read-traces", TRACE_TOPIC, None, read)
+
+
+def test_what_the_class_filter_takes_is_what_is_expected_of_it():
+    for value in VALUES:
+        weight = weight_of(value)
+        properties = {} if weight is None else {"weight": str(weight)}
+        message = FilteredMessage(TOPIC, b"", properties, tag_of(value), value, 0, 0, 0, 0, 0)
+        assert is_light(message) == TAKERS["class"].wants(value)

@@ -167,7 +167,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "filtered",
-        "a group that filters, by SQL92 or tags, is given every message that its filter takes, and no other",
+        "a group that filters, by SQL92, tags or class, is given every message that its filter takes, and no other",
         consuming.filtered,
         frozenset({"filtered"}),
     ),

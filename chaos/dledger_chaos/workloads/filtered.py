@@ -1,4 +1,4 @@
-"""Consumer groups that want some of a topic's messages: by a filter in SQL92, and by tags.
+"""Consumer groups that want some of a topic's messages: by a filter in SQL92, by tags, and by code of the brokers.
 
 The members of each group come and go while messages are sent whose properties follow from their numbers. The producer
 writes traces. At the end one more member of each group stays until everything that its filter takes and that was
@@ -16,6 +16,7 @@ from typing import Final
 
 from dledger_client import (
     Admin,
+    ClassFilter,
     ClientError,
     Message,
     Producer,
@@ -41,6 +42,8 @@ TOPIC: Final = "chaos-filtered"
 TRACE_TOPIC: Final = "chaos-filtered-traces"
 QUEUES: Final = 4
 MEMBERS: Final = 2
+LIGHT: Final = "chaos.Light"
+"""The name of `class_filter.is_light` at the brokers."""
 
 _TAGS: Final = ("red", "green", "blue")
 _SEND_PAUSE_SECONDS: Final = 0.01
@@ -76,6 +79,7 @@ TAKERS: Final = {
         lambda value: (weight_of(value) or 0) > 4 and tag_of(value) != "blue",
     ),
     "tags": Taker("chaos-filtered-tags", "red || blue", lambda value: tag_of(value) != "green"),
+    "class": Taker("chaos-filtered-class", ClassFilter(LIGHT), lambda value: (weight_of(value) or 0) < 5),
 }
 """By the beginning of their members' names."""
 
@@ -174,9 +178,10 @@ def _number(value: str) -> int:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "consumer groups that filter by SQL92 and by tags, and a producer that writes traces",
+    "consumer groups that filter by SQL92, by tags and by class, and a producer that writes traces",
     "broker",
     FilteredWorkload,
     needs=frozenset({SQL_FILTERS}),
+    config=f'class_filters."{LIGHT}" = "dledger_chaos.class_filter:is_light"\n',
 )
 """The line of the registry."""
