@@ -63,6 +63,8 @@ class Retention(Part):
         self._waiting = waiting
         self._counters = counters
         self._parts = parts
+        self._overridden: tuple[int, int] | None = None
+        """The pin and the position of the last trim that a full disk had take what the pin keeps."""
         self._ages = SegmentAges(log, lambda: machine.applied_position)
 
     @property
@@ -107,7 +109,8 @@ class Retention(Part):
         wanted = choose(policy.ahead()) if position is None else position
         self._waiting.want(wanted or 0, disk_full=disk_ratio > policy.disk_max_used_ratio)
         if position is not None and self._waiting.is_free_below(position):
-            if pinned is not None and position > pinned:
+            if pinned is not None and position > pinned and self._overridden != (pinned, position):
+                self._overridden = pinned, position  # what the log refuses is tried again, and is one trim
                 self._counters.pins_overridden += 1
                 _logger.warning(
                     "event=pin_overridden position=%d pinned=%d reason='the disk is too full'", position, pinned

@@ -261,6 +261,21 @@ def test_a_full_disk_overrides_a_pin_and_is_counted():
     assert retention.counters.pins_overridden == 1
 
 
+def test_a_pin_that_a_refused_trim_is_to_override_counts_once(monkeypatch):
+    broker, retention = trimmed_broker(RetentionPolicy())
+    pin(broker, "job", 0, lease_ms=3_600_000)
+    broker.node.disk_used = 900
+    monkeypatch.setattr(retention.job.trimming, "trim", lambda *_: None)
+    for _ in range(3):
+        retention.check()
+        broker.env.advance(1.0)
+    monkeypatch.undo()
+    retention.check()
+    broker.env.advance(1.0)
+    assert broker.log.first_position == max(broker.log.snapshots)
+    assert retention.counters.pins_overridden == 1
+
+
 class Needing(Part):
     """A part that needs the log from a position on."""
 
