@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from served_names import PATIENCE_S, A, B, Client, connected, serving
+from served_names import PATIENCE_S, A, B, Client, connected, is_alone, serving
 
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.places import within
@@ -103,9 +103,7 @@ async def test_a_client_stays_if_somebody_has_left_before_it_asks(tmp_path):
         (first,) = await filled(server, stack, 1)
         second = await silent(server, stack)
         first.writer.close()
-        async with asyncio.timeout(PATIENCE_S):
-            while server.connection_count > 1:  # noqa: ASYNC110 -- nothing tells of it
-                await asyncio.sleep(0.001)
+        await is_alone(server)
         for _ in range(2):
             assert (await second.call(TOPICS)).code == 0
         async with connected(server) as third:
