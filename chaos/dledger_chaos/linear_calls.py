@@ -8,14 +8,17 @@ from typing import Final
 from .history import Operation
 from .linear import UNKNOWN, Call
 
+_CALLS: Final = frozenset({"read", "write", "cas", "append", "create", "delete"})
 _ANSWERS: Final = {"cas": "swapped", "append": "place"}
 """Where an operation's answer stands in its extras."""
 
 
 def call_of(operation: Operation) -> Call | None:
-    """An operation as the linearizability checker takes it; None if it certainly had no effect, or nobody saw what it
-    read.
+    """An operation as the linearizability checker takes it; None if it is of another kind, certainly had no effect, or
+    nobody saw what it read.
     """
+    if operation.f not in _CALLS:
+        return None
     if operation.outcome == "fail" or (operation.outcome == "info" and operation.f == "read"):
         return None
     f = "write" if operation.f in {"create", "delete"} else operation.f

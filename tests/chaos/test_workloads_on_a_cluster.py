@@ -31,6 +31,7 @@ from dledger_remoting.record import RecordRef, scan_records
 NAMES = (
     "append", "ordered", "orderly", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "retries",
     "transactions", "locks", "pops", "replies", "resets", "filtered", "broadcast",
+    "assignments",
 )  # fmt: skip
 CAPABILITIES = frozenset({FOLLOWER_READS, SQL_FILTERS})
 ENOUGH = 800
@@ -114,7 +115,7 @@ async def progress(recorder: Recorder) -> None:
         "delivery-order", "catalogue", "orphaned", "errors", "due",
         "half", "unasked",
         "dead-letter", "lock", "in-turn", "popped", "popped-in-turn", "replied", "reset",
-        "filtered", "broadcast", "traced",
+        "filtered", "broadcast", "traced", "assigned", "request-mode",
     ],
 )  # fmt: skip
 def test_a_killed_leader_breaks_no_promise(run, name):

@@ -28,6 +28,11 @@ def catalogue(run: RunData) -> Judgement:
     return _search(run, "catalogue", lambda _: EXISTENCE)
 
 
+def request_modes(run: RunData) -> Judgement:
+    """How a group consumes a topic, one broker group at a time, is a register."""
+    return _search(run, "assignments", lambda _: REGISTER)
+
+
 def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -> Judgement:
     findings, checked, steps = Findings(), 0, 0
     histories: dict[str, list[Call]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import (
+    assignments,
     committed,
     consuming,
     later,
@@ -172,6 +173,20 @@ CHECKS: Final[tuple[Check, ...]] = (
         frozenset({"filtered"}),
     ),
     Check("broadcast", "a member that broadcasts is given everything", consuming.broadcast, frozenset({"broadcast"})),
+    Check(
+        "assigned",
+        "members of a consumer group share its queues as the brokers assign them",
+        assignments.assigned,
+        frozenset({"assignments"}),
+        _OURS,
+    ),
+    Check(
+        "request-mode",
+        "how a consumer group is told to consume is what was set last, whoever leads",
+        linearizability.request_modes,
+        frozenset({"assignments"}),
+        _OURS,
+    ),
     Check("traced", "a trace tells of a send what its producer was told", traces.traced, frozenset({"filtered"})),
     Check(
         "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})

@@ -39,6 +39,9 @@
 | `group-offsets` | group | list of [queue, committed offset], null where there is none | |
 | `create`, `delete` | `topic:NAME` or `group:NAME` | true, false | |
 | `read` | the same | whether it exists | |
+| `write`, `read` | group@broker group | [`PULL` or `POP`, number]: how it consumes, null if nothing was set | |
+| `assign` | group@broker group | list of [`PULL` or `POP`, queue]: what a member is to consume, null: what it has | |
+| `settle-PULL`, `settle-POP` | the same | as `assign`, once this mode was set and everything has healed | |
 
 A queue's key is `topic/broker group/queue id`. A message that a consumer has sent back has a value of its own each time
 that it comes again: see `value_of`.

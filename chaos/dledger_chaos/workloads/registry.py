@@ -6,6 +6,7 @@ from typing import Final
 
 from . import (
     append,
+    assignments,
     broadcast,
     catalogue,
     consumers,
@@ -49,6 +50,7 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         resets,
         filtered,
         broadcast,
+        assignments,
         cpp,
         registers,
     )

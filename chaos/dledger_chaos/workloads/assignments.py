@@ -1,0 +1,261 @@
+"""A consumer group whose members ask the brokers for their queues, and administrators who say how groups consume.
+
+| process | does |
+|---|---|
+| `member-<n>` | asks any node which queues it is to consume (400), for a few seconds, then leaves and comes back |
+| `setter-<n>` | says through the leader or any node how a group consumes (401), and asks how it was told to (402) |
+| `final` | reads each mode once more when everything is healed, then sets the mode of the group that has members |
+| `last-<n>` | members who stay: they ask until they share the queues in the mode that `final` has set |
+
+What was set is a register, one for each group of consumers and each broker group: see `modes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import Final
+
+from dledger_client import Admin, ClientError
+from dledger_client.core import ClientCore, check_response
+from dledger_client.membership import heartbeat_of
+from dledger_client.subscriptions import subscription
+from dledger_remoting.assignments import (
+    AssignmentsBody,
+    QueryAssignmentBody,
+    QueueAssignment,
+    RequestMode,
+)
+from dledger_remoting.bodies import decode_body, encode_body
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
+from dledger_remoting.topics import MessageQueue as QueueName
+from dledger_remoting.topics import SubscriptionGroupConfig
+
+from .base import NodeAddresses, WorkloadContext, WorkloadEntry
+from .members import come_and_go
+from .modes import ModeNames, RecordedModes
+
+NAME: Final = "assignments"
+TOPIC: Final = "chaos-assignments"
+GROUP: Final = "chaos-assignments"
+QUEUES: Final = 6
+"""Of each broker group."""
+MEMBERS: Final = 3
+SETTERS: Final = 3
+FINAL: Final = "final"
+LAST: Final = "last"
+"""How the members begin who are there at the end."""
+ALL_QUEUES: Final = -1
+"""The queue id of an assignment that stands for all queues of its broker group."""
+
+_DEADLINE_SECONDS: Final = 5.0
+_ASSIGNED_SECONDS: Final = 4.0
+"""Longer than the 2.5 s after which a broker tells a member to go on with what it has."""
+_PAUSE_SECONDS: Final = 0.1
+_LIFE_SECONDS: Final = (3.0, 12.0)
+_FINAL_READ_SECONDS: Final = 30.0
+_FINAL_SECONDS: Final = 150.0
+"""Longer than a broker takes a member for alive whose connection was cut without a word."""
+_POLL_SECONDS: Final = 0.2
+
+
+class AssignmentsWorkload:
+    """See the module."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._core: ClientCore | None = None
+        self._modes: RecordedModes | None = None
+        self._names: dict[str, ModeNames] = {}
+        self._numbers = count(1)
+        self._members = count()
+
+    async def setup(self, ctx: WorkloadContext) -> None:
+        """Make topic and group, and start the setters' client."""
+        async with Admin(ctx.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+            await admin.create_group(SubscriptionGroupConfig(GROUP))
+        self._core = ClientCore(ctx.namesrv)
+        self._core.start()
+        await self._core.routes.get(TOPIC, self._core.loop.time() + _DEADLINE_SECONDS)
+        self._modes = RecordedModes(ctx, NAME, self._core, TOPIC)
+        self._names = {group: ModeNames(GROUP) for group in sorted({node.group for node in ctx.nodes})}
+
+    async def run(self, ctx: WorkloadContext) -> None:
+        """Ask and set until the end."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(SETTERS):
+                tasks.create_task(self._set_on(ctx, f"setter-{number}", random.Random(ctx.rng.random())))
+            for number in range(MEMBERS):
+                rng = random.Random(ctx.rng.random())
+                member = partial(self._member_of, ctx, f"member-{number}", rng)
+                tasks.create_task(come_and_go(ctx, rng, _LIFE_SECONDS, member))
+
+    async def finish(self, ctx: WorkloadContext) -> None:
+        """Read every mode once more; have members share the queues in one mode, then in the other one."""
+        if self._core is None or self._modes is None:
+            return
+        for broker_group, names in self._names.items():
+            for name in names.used:
+                await self._modes.read(FINAL, broker_group, name, None, seconds=_FINAL_READ_SECONDS)
+        with suppress(TimeoutError):  # what is missing then is for the checker to judge
+            async with asyncio.timeout(_FINAL_SECONDS):
+                await self._share_finally(ctx, random.Random(ctx.rng.random()))
+        await self._core.close()
+
+    # ---------------------------------------------------------------- modes
+
+    async def _set_on(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
+        assert self._modes is not None
+        while not ctx.stopping.is_set():
+            broker_group = rng.choice(sorted(self._names))
+            node = rng.choice([None, *(node for node in ctx.nodes if node.group == broker_group)])
+            names = self._names[broker_group]
+            name = names.pick()
+            if rng.random() < 0.5:
+                await self._modes.read(process, broker_group, name, node)
+            else:
+                mode = rng.choice((RequestMode.PULL, RequestMode.POP))
+                if not await self._modes.write(process, broker_group, name, node, mode, next(self._numbers)):
+                    names.unknown(name)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    # ---------------------------------------------------------------- members
+
+    @asynccontextmanager
+    async def _member_of(self, ctx: WorkloadContext, process: str, rng: random.Random) -> AsyncIterator[None]:
+        """A member that asks for its queues as long as it lives."""
+        async with self._member(ctx, process) as member:
+            asking = asyncio.create_task(_ask_on(ctx, member, rng))
+            try:
+                yield
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _member(self, ctx: WorkloadContext, process: str) -> AsyncIterator[_Member]:
+        member = _Member(ctx, process, f"{process}-{next(self._members)}")
+        try:
+            await member.start()
+            yield member
+        finally:
+            await member.close()
+
+    # ---------------------------------------------------------------- the end
+
+    async def _share_finally(self, ctx: WorkloadContext, rng: random.Random) -> None:
+        assert self._modes is not None
+        async with AsyncExitStack() as stack:
+            members = [
+                await stack.enter_async_context(self._member(ctx, f"{LAST}-{number}")) for number in range(MEMBERS)
+            ]
+            for mode in (RequestMode.POP, RequestMode.PULL):
+                for broker_group in self._names:
+                    await self._insist(broker_group, mode)
+                for broker_group in self._names:
+                    nodes = [node for node in ctx.nodes if node.group == broker_group]
+                    await _settle(members, nodes, sorted(self._names), mode, rng)
+                    await self._modes.read(FINAL, broker_group, GROUP, None, seconds=_FINAL_READ_SECONDS)
+
+    async def _insist(self, broker_group: str, mode: RequestMode) -> None:
+        """Set the mode of the group that has members, until that is answered."""
+        assert self._modes is not None
+        while True:
+            if await self._modes.write(FINAL, broker_group, GROUP, None, mode, 0):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _Member:
+    """A member of the group: one that says so to every node, and asks for its queues."""
+
+    def __init__(self, ctx: WorkloadContext, process: str, client_id: str) -> None:
+        self._ctx = ctx
+        self._process = process
+        subscriptions = {TOPIC: subscription(TOPIC, SUBSCRIBE_ALL, 1)}
+        self._core = ClientCore(
+            ctx.namesrv,
+            client_id=client_id,
+            heartbeat=lambda: heartbeat_of(client_id, GROUP, subscriptions, broadcast=False, from_first=True),
+        )
+
+    async def start(self) -> None:
+        """Tell every node of it."""
+        self._core.start()
+        await self._core.beat_now([node.client for node in self._ctx.nodes])
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._core.close()
+
+    async def ask(self, node: NodeAddresses, f: str = "assign") -> Sequence[QueueAssignment] | None:
+        """400: the queues it is to consume. None if it was told to go on with what it has, or nothing."""
+        invocation = self._ctx.recorder.invoke(NAME, self._process, f, f"{GROUP}@{node.group}")
+        body = encode_body(QueryAssignmentBody(TOPIC, GROUP, self._core.client_id, "AVG"))
+        deadline = self._core.loop.time() + _ASSIGNED_SECONDS
+        try:
+            answer = check_response(
+                await self._core.call(node.client, RequestCode.QUERY_ASSIGNMENT, {}, body, deadline=deadline)
+            )
+        except ClientError as error:
+            invocation.fail(str(error))
+            return None
+        rows = decode_body(AssignmentsBody, bytes(answer.body)).message_queue_assignments
+        invocation.ok(None if rows is None else [[row.mode, name_of(row.message_queue)] for row in rows])
+        return rows
+
+
+async def _ask_on(ctx: WorkloadContext, member: _Member, rng: random.Random) -> None:
+    while True:
+        await member.ask(rng.choice(ctx.nodes))
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _settle(
+    members: Sequence[_Member],
+    nodes: Sequence[NodeAddresses],
+    broker_groups: Sequence[str],
+    mode: RequestMode,
+    rng: random.Random,
+) -> None:
+    """Have all members ask any node, until they share the queues as the mode says."""
+    while True:
+        shares = [await member.ask(rng.choice(nodes), f"settle-{mode}") for member in members]
+        found = [[[row.mode, name_of(row.message_queue)] for row in share or ()] for share in shares]
+        if shared(found, broker_groups, mode):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def name_of(queue: QueueName) -> str:
+    """A queue as histories have it."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def queues_of(broker_groups: Iterable[str], mode: str) -> frozenset[str]:
+    """The topic's queues as assignments name them."""
+    ids = (ALL_QUEUES,) if mode == RequestMode.POP else range(QUEUES)
+    return frozenset(f"{TOPIC}/{group}/{queue_id}" for group in broker_groups for queue_id in ids)
+
+
+def shared(shares: Sequence[Sequence[Sequence[str]]], broker_groups: Iterable[str], mode: str) -> bool:
+    """Whether members share the topic: each pops all queues, or has its own part of them to pull."""
+    if any(how != mode for share in shares for how, _ in share):
+        return False
+    queues = sorted(queues_of(broker_groups, mode))
+    if mode == RequestMode.POP:
+        return all(sorted(queue for _, queue in share) == queues for share in shares)
+    return all(shares) and sorted(queue for share in shares for _, queue in share) == queues
+
+
+ENTRY: Final = WorkloadEntry(
+    NAME, "a consumer group whose queues the brokers assign, and modes of consumption", "broker", AssignmentsWorkload
+)
+"""The line of the registry."""
