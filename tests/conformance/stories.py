@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cluster_checks import (
     assert_offsets_unique_and_dense,
@@ -35,17 +35,25 @@ def leader_killed_for_good(cluster: LocalCluster, client: StockClient, topic: st
     stop_and_compare_logs(cluster)
 
 
-def rolling_restart(cluster: LocalCluster, client: StockClient, topic: str) -> None:
-    """All nodes restarted one after the other fail no send."""
+def rolling_restart(
+    cluster: LocalCluster, client: StockClient, topic: str, is_own_fault: Callable[[str], bool] = lambda _: False
+) -> None:
+    """All nodes restarted one after the other fail no send, but by a fault of the client's own at each restart."""
     _begin(cluster, client, topic)
     for node_id in cluster.node_ids:
         dledger("node", "stop", "--data", str(cluster.data_dir), node_id)
         cluster.restart(node_id)
         cluster.wait_ready()
         _progress(client, 100)
-    assert client.failed == []
+    assert [one for one in client.failed if not is_own_fault(str(one["error"]))] == []
+    assert len(client.failed) <= len(cluster.node_ids)
     finish(cluster, client, topic)
     stop_and_compare_logs(cluster)
+
+
+def has_waited(error: str) -> bool:
+    """Whether one of Java's clients failed a send that waited on a connection which broke (docs/compatibility.md)."""
+    return "timeout" in error
 
 
 def two_members(members: list[StockClient], group: str, topic: str, patience_s: float, *, kills: bool = False) -> None:

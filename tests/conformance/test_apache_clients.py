@@ -263,5 +263,11 @@ def test_it_goes_on_after_a_kill_of_the_leader_that_stays_away(cluster, apache):
     stories.leader_killed_for_good(cluster, apache(cluster.namesrv), "ApacheKill")
 
 
+@pytest.mark.parametrize("program", [JAVA_CLIENTS[0], GO_CLIENT], indirect=True)
 def test_a_rolling_restart_of_all_nodes_fails_none_of_its_sends(cluster, apache):
     stories.rolling_restart(cluster, apache(cluster.namesrv), "ApacheRolling")
+
+
+@pytest.mark.parametrize("program", [JAVA_CLIENTS[1]], indirect=True)
+def test_a_rolling_restart_fails_only_sends_that_wait_on_a_broken_connection(cluster, apache):
+    stories.rolling_restart(cluster, apache(cluster.namesrv), "ApacheRolling", stories.has_waited)

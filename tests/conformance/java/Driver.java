@@ -96,6 +96,11 @@ public class Driver {
                 return shown((wanted.getBooleanValue("trace") ? traced() : ready()).send(message(wanted)));
             case "view_trace":
                 return traces(wanted.getString("message_id"));
+            case "bound_tries": // of the 5.x line: a send may take longer than one try of it
+                ready().setSendMsgTimeout(wanted.getIntValue("send_ms"));
+                ready().getClass().getMethod("setSendMsgMaxTimeoutPerRequest", int.class)
+                    .invoke(ready(), wanted.getIntValue("try_ms"));
+                return null;
             case "send_within":
                 DefaultMQProducer within = new DefaultMQProducer("java-producers");
                 within.setNamesrvAddr(nameServer);
