@@ -10,6 +10,7 @@ from node_group import Group, until
 import dledger.reopening
 from dledger.config import ReplicaConfig
 from dledger.replica.boot import PATH as BOOT_PATH
+from dledger.replica.boot import BootRecord, note_boot, record_boot
 from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
 from dledger.testing.disk import SimDisk
@@ -93,3 +94,13 @@ def test_a_start_that_found_no_space_for_its_record_makes_it_once_there_is_some(
     assert node.replica is not None
     assert node.replica.engine.may_vote
     assert f"boot-{node.boots}".encode() in node.disk.open(BOOT_PATH).pread(1000, 0)
+
+
+def test_whichever_bit_of_the_record_rots_a_node_whose_host_went_down_does_not_vote():
+    disk = SimDisk(Random(1))
+    disk.mkdir("raft")
+    record_boot(disk, BootRecord("monday", "async"))
+    for bit in range(disk.durable_size(BOOT_PATH) * 8):
+        disk.flip_bit(BOOT_PATH, bit)
+        assert not note_boot(disk, BootRecord("tuesday", "async"), clean=False).may_vote
+        disk.flip_bit(BOOT_PATH, bit)

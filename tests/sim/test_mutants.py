@@ -43,6 +43,7 @@ KNOWN_SEEDS = {
     "hard-state-not-rewritten": 2,
     "held-reads-forgotten-at-step-down": 13,
     "host-loss-ignored": 4,
+    "identity-not-checked": 47,
     "in-doubt-votes": 2,
     "index-read-without-lock": 3,
     "install-keeps-membership": 2,

@@ -6,7 +6,7 @@ host that goes down may.  `raft/boot` keeps which run of the operating system wr
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ class BootRecord(msgspec.Struct, frozen=True):
     """`boot_id` is opaque; empty where the platform tells none, which counts as always the same."""
 
     boot_id: str
-    flush: str
+    flush: Literal["sync", "async"]
 
 
 class Start(NamedTuple):

@@ -43,23 +43,31 @@ class Identity(msgspec.Struct, frozen=True):
     engine: str = NATIVE_ENGINE
 
 
+class _DoubtfulFormatError(IdentityError):
+    """A format that is newer than this version's, in a file whose checksum is wrong."""
+
+
 def read_identity(disk: Disk, directory: str = "the data directory") -> Identity | None:
     """The identity of a directory, or None if it has none.
 
     Raises `UnreadableIdentityError` if neither file can be read as one, `IdentityError` if the format is newer than
-    this version's.
+    this version's. A file that a newer version wrote is not passed over; one whose number of the format has rotted is.
     """
-    first_error: UnreadableIdentityError | None = None
+    doubtful: IdentityError | None = None
+    unreadable: UnreadableIdentityError | None = None
     for path in (PATH, COPY_PATH):
         try:
             found = _read(disk, path, directory)
-        except UnreadableIdentityError as error:  # one that a newer version wrote is not passed over
-            first_error = first_error or error
+        except _DoubtfulFormatError as error:
+            doubtful = doubtful or error
+        except UnreadableIdentityError as error:
+            unreadable = unreadable or error
         else:
             if found is not None:
                 return found
-    if first_error is not None:
-        raise first_error
+    worst = doubtful or unreadable
+    if worst is not None:
+        raise worst
     return None
 
 
@@ -109,24 +117,22 @@ def _read(disk: Disk, path: str, directory: str) -> Identity | None:
         return None
     try:
         version = msgspec.json.decode(raw, type=_Version).format
+        content = msgspec.json.decode(raw, type=dict[str, object])
+        told = content.pop("checksum", None)
+        whole = told is None or told == _checksum(content)
         if version in (FORMAT, ENGINE_FORMAT):
-            return _decode(raw)
+            if not whole:
+                raise msgspec.ValidationError(f"its checksum is {told}, its content's {_checksum(content)}")
+            return msgspec.convert(content, Identity)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableIdentityError(
             f"{directory}: {path} is not readable as an identity ({error}); restore it"
         ) from error
-    raise IdentityError(
+    kind = IdentityError if whole else _DoubtfulFormatError
+    raise kind(
         f"{directory}: {path} has format {version}, this version reads formats up to {ENGINE_FORMAT}; start it with "
         "the version that wrote it, or a newer one"
     )
-
-
-def _decode(raw: bytes) -> Identity:
-    content = msgspec.json.decode(raw, type=dict[str, object])
-    told = content.pop("checksum", None)
-    if told is not None and told != _checksum(content):
-        raise msgspec.ValidationError(f"its checksum is {told}, its content's {_checksum(content)}")
-    return msgspec.convert(content, Identity)
 
 
 class _Version(msgspec.Struct):

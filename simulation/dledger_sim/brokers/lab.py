@@ -32,6 +32,7 @@ _BROKERS: Final = (
     BrokerScenario(
         "broker-modes", modes=True, swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True
     ),
+    BrokerScenario("broker-rot", modes=True, rot=True, swarm=True, halves=True, delays=True, locks=True, pops=True),
 )
 SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
 

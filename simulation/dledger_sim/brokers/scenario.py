@@ -12,7 +12,7 @@ from dledger_sim.brokers.service import BrokerSettings
 from dledger_sim.brokers.trial import BrokerTrial
 from dledger_sim.brokers.workload import ClientSettings
 from dledger_sim.log.cases import Limits
-from dledger_sim.log.modes import draw_lossless_plan
+from dledger_sim.log.modes import draw_lossless_plan, with_rot
 from dledger_sim.log.plan import Plan, draw_plan
 
 SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
@@ -64,7 +64,7 @@ class BrokerScenario:
     send, and consumers that read, more than administrators let them, with `accounts` producers that sign for accounts
     whose rights come and go, with `aliases` producers that send through write aliases, and consumers that read where
     they are told. With `swarm` each seed has some of all other kinds of clients besides, and some obstacles. With
-    `modes` the groups are of those kinds that `draw_lossless_plan` has.
+    `modes` the groups are of those kinds that `draw_lossless_plan` has, with `rot` their small files rot.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class BrokerScenario:
         accounts: bool = False,
         aliases: bool = False,
         modes: bool = False,
+        rot: bool = False,
     ) -> None:
         self.name = name
         self._repeats = repeats
@@ -107,10 +108,12 @@ class BrokerScenario:
         self._accounts = accounts
         self._aliases = aliases
         self._modes = modes
+        self._rot = rot
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
         """See `Scenario.plan`."""
-        return draw_lossless_plan(random, kinds) if self._modes else draw_plan(random, kinds)
+        plan = draw_lossless_plan(random, kinds) if self._modes else draw_plan(random, kinds)
+        return with_rot(plan) if self._rot else plan
 
     def draw(self, random: Random, limits: Limits) -> BrokerTrial:
         """See `Scenario.draw`."""

@@ -207,7 +207,7 @@ class SimGroup:
             excused_to=lambda: self.witness.forgotten_to(name) if node.rotten else 0,
         )
         node.disk.entered, node.disk.written = platter.entered, platter.written
-        before = node.identity
+        before, has_flipped_record = node.identity, node.has_flipped_record
         opened: Opened | None = None
         try:
             opened = open_directory(
@@ -221,7 +221,7 @@ class SimGroup:
                 return False
             node.disk.kill()
             if isinstance(error, LostDirectoryError):
-                return self._come_back(node, error)
+                return self._come_back(node, error, excused=has_flipped_record)
             failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
             if failing or (isinstance(error, LogError) and node.rotten and opened is None):
                 self.say(f"{name} cannot start: {error}")
@@ -230,7 +230,7 @@ class SimGroup:
         node.failing_disk = False
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
-        self._judge_start(node, opened, before)
+        self._judge_start(node, opened, before, has_flipped_record=has_flipped_record)
         if node.loss_accepted:
             node.loss_accepted = False
             self.witness.loss_accepted(life, opened.recovery.last_index)
@@ -245,10 +245,10 @@ class SimGroup:
         self.nodes[name].loss_accepted = True
         self.start(name)
 
-    def _come_back(self, node: SimNode, lost: LostDirectoryError) -> bool:
+    def _come_back(self, node: SimNode, lost: LostDirectoryError, *, excused: bool) -> bool:
         """A node that lost what it promised waits for a leader that lists it; False if there is none now."""
         require(
-            node.rotten or node.lost_files,
+            excused or node.rotten or node.lost_files,
             "a node loses nothing that no fault took from it",
             node=node.name,
             lost=str(lost),
@@ -262,13 +262,16 @@ class SimGroup:
         leaves = partial(identity_to_leave, node.disk, node.config, self._mint, self._engine.name)
         if not self._set_aside(node, leaves):
             return False
+        if excused:
+            self.witness.amnesia(node.name)
         node.rotten = False
         return self.start(node.name)
 
-    def _judge_start(self, node: SimNode, opened: Opened, before: Identity | None) -> None:
+    def _judge_start(self, node: SimNode, opened: Opened, before: Identity | None, *, has_flipped_record: bool) -> None:
         """What no fault has damaged is whole, and remembers who it is."""
         if not node.rotten:
-            damage = [*opened.recovery.corrupt_ranges, *opened.snapshots.report.invalid]
+            snapshots = [] if has_flipped_record else opened.snapshots.report.invalid
+            damage = [*opened.recovery.corrupt_ranges, *snapshots]
             require(not damage, "what starts without injected rot is whole", node=node.name, damage=damage)
         require(
             node.rotten or node.lost_files or before is None or opened.identity == before,
@@ -482,6 +485,11 @@ class SimGroup:
     def rotten(self) -> bool:
         """Bits of some disk were flipped: what it serves may be wrong until its scrub has found out."""
         return any(node.rotten for node in self.nodes.values())
+
+    @property
+    def was_flipped(self) -> bool:
+        """A bit of some small file was flipped at some time: nodes say so when they find that."""
+        return any(node.flipped is not None for node in self.nodes.values())
 
     @property
     def paused_until(self) -> float:

@@ -19,6 +19,7 @@ from dledger_sim.log.faults import (
     DiskError,
     Drain,
     Fault,
+    FlipRecord,
     FullDisk,
     Kill,
     LongPause,
@@ -44,8 +45,21 @@ from dledger_sim.log.group import KEEPS, SimGroup
 
 TRIM = "trim"
 LONGEST_PAUSE_S = 60.0
+SCRUBBED_S = 3.0
+"""After which a node has looked through its small files, or has not."""
 SPARE_BYTES = (0, 8 << 10, 100 << 10, 300 << 10)
 """What is left on a disk that is full."""
+RECORDS = (
+    "identity.json",
+    "identity.copy.json",
+    "raft/boot",
+    "raft/commit",
+    "raft/hardstate",
+    "raft/mark",
+    "snapshots",
+    "views",
+)
+"""Small files, and directories of such; a log alone has no views."""
 VIEWS = ("consumequeue", "views", "keyindex")
 """Directories of services: errors there end nobody."""
 
@@ -251,7 +265,17 @@ MODE_KINDS: Mapping[str, Draw] = {
 }
 """Kinds that only the modes' seeds draw from: those of older scenarios keep their meaning."""
 
-DRAWS: Mapping[str, Draw] = {**KINDS, **MODE_KINDS}
+
+def _flip_record(random: Random, group: SimGroup) -> Fault:
+    running = random.random() < 0.5
+    seconds = random.uniform(0.1, SCRUBBED_S if running else 1.0)
+    return FlipRecord(_one(random, group), random.random(), random.choice(RECORDS), seconds, running)
+
+
+ROT_KINDS: Mapping[str, Draw] = {"flip-record": _flip_record}
+"""Kinds that only the seeds of rot draw from."""
+
+DRAWS: Mapping[str, Draw] = {**KINDS, **MODE_KINDS, **ROT_KINDS}
 
 
 CLASSES: Mapping[str, str] = {
@@ -289,6 +313,7 @@ CLASSES: Mapping[str, str] = {
             "torn-write",
             "accept-loss",
             "usurped",
+            *ROT_KINDS,
         ),
         "disk",
     ),

@@ -44,6 +44,8 @@ class SimNode:
     """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
     rotten_below: int = 0
     """A bit of its log was flipped under its eyes, below this position: see `may_lose_power`."""
+    flipped: tuple[str, int, int] | None = None
+    """A small file of which a bit was flipped last: where, and what that byte has been since."""
     losing_power: bool = False
     """Every disk operation fails from now on; the crash follows at the end of the event."""
     lost_files: bool = False
@@ -66,6 +68,17 @@ class SimNode:
     def damaged(self) -> bool:
         """It is down because of bit rot, or knows that it lacks entries because of it."""
         return self.rotten and (self.life is None or bool(self.life.replica.store.corrupt_ranges))
+
+    @property
+    def has_flipped_record(self) -> bool:
+        """A bit of a small file was flipped, and nothing has been written there yet: what stands twice, or can be had
+        again.
+        """
+        if self.flipped is None:
+            return False
+        path, byte, value = self.flipped
+        content = self.disk.image().files.get(path, b"")
+        return byte < len(content) and content[byte] == value
 
     @property
     def may_lose_power(self) -> bool:

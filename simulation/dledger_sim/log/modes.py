@@ -11,13 +11,17 @@ from random import Random
 from typing import NamedTuple
 
 from dledger_sim.log.group import GroupSettings
-from dledger_sim.log.kinds import CLASSES, DRAWS, MODE_KINDS, RARE
+from dledger_sim.log.kinds import CLASSES, DRAWS, KINDS, MODE_KINDS, RARE, ROT_KINDS
 from dledger_sim.log.plan import Plan, draw_plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
 """Kinds that strike two nodes at least."""
 LATE = ("usurped",)
 """Kinds that were added later: drawn last, so that seeds keep the rest of their plan."""
+ROTTING = frozenset(("bit-flip", "bit-flip-running", "lose-segment", "old-copy"))
+"""Kinds that a node is excused for as long as it is the same member."""
+FLIPS = 15.0
+"""Weight of flips of records, so that there are several in a seed."""
 LOSING = ("crash", "crash-all", "stop")
 """Kinds that show what is lost where acknowledgements do not wait for the disk."""
 
@@ -64,7 +68,11 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
         call_cost_s=random.choice((0.0, 0.0, 0.0, 0.0005)),
         clock_drift=random.choice((0.0, 0.01, 0.05)),
     )
-    usual = [kind for kind in sorted(DRAWS if kinds is None else kinds) if shape.nodes > 1 or kind not in MANY]
+    usual = [
+        kind
+        for kind in sorted({**KINDS, **MODE_KINDS} if kinds is None else kinds)
+        if shape.nodes > 1 or kind not in MANY
+    ]
     usual = [kind for kind in usual if kind not in LATE]
     chosen = random.sample(usual, min(len(usual), random.randint(2, 8)))
     if kinds is None:
@@ -100,6 +108,17 @@ def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> 
     left = {kind: weight for kind, weight in plan.kinds.items() if kind not in losing}
     group = replace(plan.group, switch_share=random.choice((0.0, 0.0, 0.1, 0.4)))
     return replace(plan, group=group, kinds=left or {"kill": 1.0})
+
+
+def with_rot(plan: Plan) -> Plan:
+    """The plan with small files that rot again and again, and nothing else that does."""
+    left = {kind: weight for kind, weight in plan.kinds.items() if kind not in ROTTING}
+    return replace(plan, kinds=left | dict.fromkeys(ROT_KINDS, FLIPS))
+
+
+def draw_rot_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """The usual group or a mode, with rot: see `with_rot`."""
+    return with_rot((draw_plan if random.random() < USUAL_SHARE else draw_mode_plan)(random, kinds))
 
 
 def draw_any_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:

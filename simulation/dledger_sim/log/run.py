@@ -115,7 +115,7 @@ class _ErrorJudge(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
         error = record.exc_info[1] if record.exc_info else None
-        if not (isinstance(error, DISK_ERRORS) or self._group.rotten):
+        if not (isinstance(error, DISK_ERRORS) or self._group.rotten or self._group.was_flipped):
             raise Violation("no node logs an error that no fault explains", record.getMessage()) from error
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dledger.errors import IdentityError
-from dledger.store.disk import Disk, OsDisk
+from dledger.store.disk import Disk, OsDisk, write_file_durably
 from dledger.store.identity import (
     ENGINE_FORMAT,
     FORMAT,
@@ -20,6 +20,7 @@ from dledger.store.identity import (
     scrub_identity,
     write_identity,
 )
+from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId
 
 IDENTITY = Identity(FORMAT, "c1", "broker-a", "n0", "0af3", 1 << 30, Membership((ReplicaId("n0", "0af3"),)))
@@ -65,6 +66,26 @@ def test_a_newer_format_is_refused(tmp_path: Path):
         IdentityError, match=f"format {ENGINE_FORMAT + 1}, this version reads formats up to {ENGINE_FORMAT}"
     ):
         read_identity(OsDisk(str(tmp_path)))
+
+
+def test_a_newer_format_is_refused_whatever_its_checksum_is(disk: Disk):
+    raw = msgspec.json.encode({"format": ENGINE_FORMAT + 1, "checksum": "of another kind"})
+    for path in ("identity.json", "identity.copy.json"):
+        write_file_durably(disk, path, raw)
+    with pytest.raises(IdentityError, match=f"identity.json has format {ENGINE_FORMAT + 1}"):
+        read_identity(disk)
+
+
+@pytest.mark.parametrize("path", ["identity.json", "identity.copy.json"])
+def test_whichever_bit_of_one_file_rots_the_other_one_tells(path: str):
+    disk = SimDisk()
+    write_identity(disk, IDENTITY)
+    bits = disk.durable_size(path) * 8
+    assert bits
+    for bit in range(bits):
+        disk.flip_bit(path, bit)
+        assert read_identity(disk) == IDENTITY
+        disk.flip_bit(path, bit)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b'{"format": "one"}'])

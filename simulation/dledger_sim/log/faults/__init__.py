@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from dledger_sim.log.faults.disks import (
     BitFlip,
     DiskError,
+    FlipRecord,
     FullDisk,
     LoseFiles,
     LoseSegment,
@@ -68,6 +69,7 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     Reinstall,
     AcceptLoss,
     Usurped,
+    FlipRecord,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
 """Every fault by the name of its class."""
@@ -86,6 +88,7 @@ __all__ = [
     "DiskError",
     "Drain",
     "Fault",
+    "FlipRecord",
     "FullDisk",
     "Kill",
     "LongPause",

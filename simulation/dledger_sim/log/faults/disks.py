@@ -169,6 +169,45 @@ class BitFlip:
 
 
 @dataclass(frozen=True, slots=True)
+class FlipRecord:
+    """A bit of one of a node's small files rots, of a stopped one or, with `running`, under its eyes; then it is
+    started anew.
+
+    Each stands twice, or can be made or fetched again: nobody has to help the node, and nothing it serves is wrong.
+    """
+
+    node: str
+    where: float
+    path: str
+    """Of the file, or of the directory of files."""
+    duration_s: float
+    running: bool = False
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if not _may_rot(group, node) or any(one.has_flipped_record for one in group.nodes.values()):
+            return False
+        contents = {path: raw for path, raw in node.disk.image().files.items() if path.startswith(self.path)}
+        said = [(path, byte) for path, raw in contents.items() for byte, value in enumerate(raw) if value]
+        if not said or node.disk.faults:
+            return False
+        if not self.running:
+            group.kill(self.node)
+        path, byte = said[int(self.where * len(said))]
+        bit = int(self.where * 1e9) % 8
+        node.disk.flip_bit(path, byte * 8 + bit)
+        node.flipped = (path, byte, contents[path][byte] ^ (1 << bit))
+        group.say(f"a bit of {path} has rotted")
+        group.witness.happened[f"flipped {self.path}"] += 1
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        if group.nodes[self.node].has_flipped_record:
+            group.kill(self.node)
+        group.start(self.node)
+
+
+@dataclass(frozen=True, slots=True)
 class LoseSegment:
     """A segment of a stopped node's log is deleted, or with `cut` loses its second half."""
 

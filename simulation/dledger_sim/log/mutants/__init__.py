@@ -17,6 +17,7 @@ from dledger_sim.log.mutants import (
     modes,
     replica,
     rewriting,
+    rot,
     space,
     starts,
     store,
@@ -39,6 +40,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **space.CATALOGUE,
     **transfers.CATALOGUE,
     **threads.CATALOGUE,
+    **rot.CATALOGUE,
 }
 
 

@@ -1,0 +1,50 @@
+"""Bugs of who reads small files whose bits may have rotted: only scenario `rot` flips these."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from dledger.replica import boot
+from dledger.replica.boot import BootRecord
+from dledger.store import identity, slots
+from dledger.store.disk import Disk
+from dledger.store.slots import Slot
+from dledger_sim.log.mutants.catalogue import Catalogue
+
+CATALOGUE = Catalogue("rot")
+
+
+def _same_for_all(content: dict[str, object]) -> int:
+    _ = content
+    return 0
+
+
+CATALOGUE.add("identity-not-checked", "rot in an identity is found", (identity, "_checksum", _same_for_all))
+
+
+def _read_readable(disk: Disk, now: BootRecord) -> BootRecord | None:
+    _ = now
+    try:
+        file = disk.open(boot.PATH)
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(file.pread(file.size(), 0), type=BootRecord)
+
+
+CATALOGUE.add(
+    "boot-record-has-to-be-readable", "a node starts whatever its boot record says", (boot, "_read", _read_readable)
+)
+
+
+def _decode_unchecked(number: int, block: bytes) -> Slot | None:
+    sequence, length = _REST.unpack_from(block.ljust(_PAYLOAD, b"\0"), _CHECKED)
+    end = _PAYLOAD + length
+    return Slot(number, sequence, block[_PAYLOAD:end]) if sequence and end <= len(block) else None
+
+
+_CHECKED, _REST = 8, struct.Struct(">QI")
+_PAYLOAD = _CHECKED + _REST.size
+
+CATALOGUE.add("slots-not-checked", "rot in votes and in the mark is found", (slots, "decode_slot", _decode_unchecked))
