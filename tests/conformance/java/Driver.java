@@ -213,9 +213,19 @@ public class Driver {
             DefaultMQProducer made = new DefaultMQProducer("java-producers", signing());
             made.setNamesrvAddr(nameServer);
             made.start();
+            warmUp(made);
             producer = made;
         }
         return producer;
+    }
+
+    // On a busy machine a new process loads its classes for longer than a first send may take.
+    static void warmUp(DefaultMQProducer made) {
+        try {
+            made.fetchPublishMessageQueues("TBW102");
+        } catch (Exception error) {
+            // What is wrong the sends will say.
+        }
     }
 
     static synchronized DefaultMQProducer traced() throws Exception {
