@@ -29,6 +29,8 @@ from dledger_client.testing import LocalCluster, local_cluster_fixture
 RECORDED_FROM: Final = os.environ.get("RECORD_MQADMIN")
 SECONDS: Final = 40
 MESSAGES: Final = 3
+NO_ROUTE: Final = "No topic route info"
+"""Not spelled out where it is looked for: a consumer's stacks, which `mqadmin` prints, tell lines of this file."""
 LOGBACK: Final = '<configuration><root level="OFF"/></configuration>\n'
 
 admin_group = local_cluster_fixture(scope="module", config='region_id = "DefaultRegion"\n')
@@ -165,7 +167,7 @@ async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_
             await producer.send(topic, b"ours")
             message = await seen.get()
             asked = f"consumerStatus -n {namesrv} -g {members} -i {consumer.client_id} -s"
-            while "No topic route info" in (status := await asyncio.to_thread(run, asked)):
+            while NO_ROUTE in (status := await asyncio.to_thread(run, asked)):
                 pass  # a group that a heartbeat has made: no name server may know it yet
             assert re.search(rf"{topic} +\S+ +0 ", status), shown(status)
             assert re.search(r"PROP_CONSUME_TYPE +: CONSUME_PASSIVELY", status), shown(status)

@@ -19,6 +19,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -103,7 +104,7 @@ public class Driver {
                 return null;
             case "send_within":
                 DefaultMQProducer within = new DefaultMQProducer("java-producers");
-                within.setNamesrvAddr(nameServer);
+                patient(within);
                 within.setInstanceName(wanted.getString("namespace"));
                 within.setNamespace(wanted.getString("namespace"));
                 within.start();
@@ -114,7 +115,7 @@ public class Driver {
                 }
             case "send_whole": // as it is, however large: the broker says what is too much
                 DefaultMQProducer whole = new DefaultMQProducer("java-whole");
-                whole.setNamesrvAddr(nameServer);
+                patient(whole);
                 whole.setInstanceName("whole");
                 whole.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
                 whole.setMaxMessageSize(Integer.MAX_VALUE);
@@ -211,12 +212,18 @@ public class Driver {
     static synchronized DefaultMQProducer ready() throws Exception {
         if (producer == null) {
             DefaultMQProducer made = new DefaultMQProducer("java-producers", signing());
-            made.setNamesrvAddr(nameServer);
+            patient(made);
             made.start();
             warmUp(made);
             producer = made;
         }
         return producer;
+    }
+
+    // On a busy machine a name server may take longer than the 3 s that a client waits while it starts.
+    static void patient(ClientConfig made) {
+        made.setNamesrvAddr(nameServer);
+        made.setMqClientApiTimeout(15_000);
     }
 
     // On a busy machine a new process loads its classes for longer than a first send may take.
@@ -231,7 +238,7 @@ public class Driver {
     static synchronized DefaultMQProducer traced() throws Exception {
         if (tracer == null) {
             DefaultMQProducer made = new DefaultMQProducer("java-tracers", null, true, null);
-            made.setNamesrvAddr(nameServer);
+            patient(made);
             made.start();
             tracer = made;
         }
@@ -252,7 +259,7 @@ public class Driver {
     static synchronized TransactionMQProducer readyForTransactions(String group) throws Exception {
         if (transactions == null) {
             TransactionMQProducer made = new TransactionMQProducer(group);
-            made.setNamesrvAddr(nameServer);
+            patient(made);
             made.setTransactionListener(new Ends());
             made.start();
             transactions = made;
@@ -383,7 +390,7 @@ public class Driver {
             new DefaultMQPushConsumer(
                 null, wanted.getString("group"), signing(), new AllocateMessageQueueAveragely(),
                 wanted.getBooleanValue("trace"), null);
-        made.setNamesrvAddr(nameServer);
+        patient(made);
         made.setInstanceName(name);
         if (wanted.containsKey("namespace")) {
             made.setNamespace(wanted.getString("namespace"));
@@ -457,7 +464,7 @@ public class Driver {
     // What a lite pull consumer reads until it has `count` messages, in the order of the polls.
     static Object litePull(String group, String topic, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
-        consumer.setNamesrvAddr(nameServer);
+        patient(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();
