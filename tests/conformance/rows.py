@@ -329,7 +329,7 @@ def send(client: StockClient, call: str = "send", /, **message: object) -> objec
 
 
 def close(row: Row, client: StockClient, name: str) -> None:
-    """Stop a consumer; a dead leader that it still knows cannot be told that it leaves, and the C++ client may abort."""
+    """Stop a consumer; a dead leader that it knows cannot be told that it leaves, and the C++ client may abort."""
     try:
         client.call("close_push", name=name)
     except StockClientError as error:
