@@ -46,6 +46,7 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "rollback-answered-when-staged": MutantTrial(("partition-leader", "kill-leader"), ("transactions",)),
     "batch-acknowledges-its-delivery": MutantTrial(("kill-leader",), ("pops",)),
     "one-copy-for-a-unit": MutantTrial(("kill-leader",), ("pops",)),
+    "mode-answered-when-staged": MutantTrial(("partition-leader", "kill-leader"), ("assignments",)),
     "null-lets-through": MutantTrial(("kill-leader",), ("filtered",)),
     "properties-of-the-one-in-front": MutantTrial(("kill-leader",), ("filtered",)),
     "learners-count": MutantTrial(("shrunk-group",), ("append",)),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dledger_broker.features.assignments.table import RequestModeTable
+from dledger_broker.features.assignments.requests import AssignmentRequests
+from dledger_broker.features.assignments.table import PutRequestMode, RequestModeTable
+from dledger_broker.kernel.requests import Request
+from dledger_remoting.assignments import RequestMode, RequestModeBody
+from dledger_remoting.bodies import decode_body
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("assignments")
@@ -28,4 +32,19 @@ CATALOGUE.add(
     "modes-not-in-snapshots",
     "a restart forgets no mode",
     (RequestModeTable, "capture_frames", lambda _self, _now: {}),
+)
+
+
+def _put_at_once(self: AssignmentRequests, request: Request) -> None:
+    body = decode_body(RequestModeBody, request.body, "request mode")
+    pops = body.mode is RequestMode.POP
+    command = PutRequestMode(body.topic, body.consumer_group, pops, body.pop_share_queue_num)
+    self._machine.stage_command(command, lambda _error: None)
+    request.respond()
+
+
+CATALOGUE.add(
+    "mode-answered-when-staged",
+    "a mode that was set is told by whoever leads",
+    (AssignmentRequests, "put_mode", _put_at_once),
 )
