@@ -127,7 +127,7 @@ HAPPENINGS = {
     "threads": ("thread switched", "log trimmed"),
     "broker": (*LOG_HAPPENINGS, *BROKER_HAPPENINGS),
     "rot": ("flipped identity.json", "flipped raft/mark", "flipped snapshots", "log trimmed"),
-    "broker-rot": ("flipped views", "message popped", "log trimmed"),
+    "broker-rot": ("flipped raft/mark", "message popped", "log trimmed"),
     "repeats": REPEAT_HAPPENINGS,
     "races": RACE_HAPPENINGS,
     "halves": (

@@ -20,8 +20,11 @@ LATE = ("usurped",)
 """Kinds that were added later: drawn last, so that seeds keep the rest of their plan."""
 ROTTING = frozenset(("bit-flip", "bit-flip-running", "lose-segment", "old-copy"))
 """Kinds that a node is excused for as long as it is the same member."""
-FLIPS = 15.0
-"""Weight of flips of records, so that there are several in a seed."""
+FLIPS = 60.0
+FLIPS_S = 0.05
+"""Weight of flips of records, and the mean time between two faults then: most find a group that is not whole, and do
+nothing; the other kinds are about as frequent as elsewhere.
+"""
 LOSING = ("crash", "crash-all", "stop")
 """Kinds that show what is lost where acknowledgements do not wait for the disk."""
 
@@ -113,7 +116,7 @@ def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> 
 def with_rot(plan: Plan) -> Plan:
     """The plan with small files that rot again and again, and nothing else that does."""
     left = {kind: weight for kind, weight in plan.kinds.items() if kind not in ROTTING}
-    return replace(plan, kinds=left | dict.fromkeys(ROT_KINDS, FLIPS))
+    return replace(plan, kinds=left | dict.fromkeys(ROT_KINDS, FLIPS), interval_s=FLIPS_S)
 
 
 def draw_rot_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
