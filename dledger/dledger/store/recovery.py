@@ -143,11 +143,15 @@ class _Recoverer:
     def choose_base(self) -> SnapshotMeta | None:
         """The newest snapshot at or below the mark that verifies; those that do not are no longer listed.
 
+        The one that the log begins behind may stand above the mark: if the newest copy of that rotted, the other one
+        can be older than the last trim. Such a trim waited until the log was durable up to its snapshot.
+
         Nor is one that was received to replace this log, which did not come to pass: if the log goes on beyond it with
         entries that nobody else has, they must not be taken for corrupt ones of the snapshot's log.
         """
+        begin = self.found[0] if self.found else 0
         for meta in reversed(self.snapshots.list()):
-            if self.mark_valid and meta.position > self.mark.position:
+            if self.mark_valid and meta.position > self.mark.position and meta.position != begin:
                 continue
             if self.is_of_another_log(meta):
                 self.notes.append(f"the snapshot at {meta.position} is of another log than this one: not used")

@@ -20,6 +20,8 @@ LATE = ("usurped",)
 """Kinds that were added later: drawn last, so that seeds keep the rest of their plan."""
 ROTTING = frozenset(("bit-flip", "bit-flip-running", "lose-segment", "old-copy"))
 """Kinds that a node is excused for as long as it is the same member."""
+SHRINKING = frozenset(("remove", "reshape"))
+"""Kinds that leave so few voters that the one whose mark rots may be needed."""
 FLIPS = 60.0
 FLIPS_S = 0.05
 """Weight of flips of records, and the mean time between two faults then: most find a group that is not whole, and do
@@ -114,8 +116,8 @@ def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> 
 
 
 def with_rot(plan: Plan) -> Plan:
-    """The plan with small files that rot again and again, and nothing else that does."""
-    left = {kind: weight for kind, weight in plan.kinds.items() if kind not in ROTTING}
+    """The plan with small files that rot again and again, nothing else that does, and no fewer voters."""
+    left = {kind: weight for kind, weight in plan.kinds.items() if kind not in ROTTING | SHRINKING}
     return replace(plan, kinds=left | dict.fromkeys(ROT_KINDS, FLIPS), interval_s=FLIPS_S)
 
 

@@ -6,6 +6,7 @@ from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, body_leaving, make_
 from dledger.errors import CorruptionError
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.recovered import Recovery
+from dledger.store.slots import SLOT_SPACING_BYTES, Slot, SlotFile
 from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind, EntryMeta, SnapshotMeta
 
@@ -278,6 +279,36 @@ def test_what_an_interrupted_trim_left_is_no_part_of_the_log(sim_disk: SimDisk):
     model.trim(5 * SEGMENT_BYTES)
     names = [name for name in sim_disk.listdir("commitlog") if name != "spare"]
     assert min(names) == f"{5 * SEGMENT_BYTES:020d}"
+
+
+def test_a_log_whose_mark_is_older_than_its_last_trim_begins_at_its_snapshot(sim_disk: SimDisk):
+    """1. The mark is synced. 2. It is synced again, and the log trimmed beyond 1. 3. The newer copy rots."""
+    model = LoggedModel(sim_disk)
+    model.fill(random.Random(1), 5)
+    model.sync()
+    model.log.sync_mark()
+    older = DurableMark.read(sim_disk)
+    assert older is not None
+    model.fill(random.Random(2), 60)
+    model.sync()
+    model.snapshot(4 * SEGMENT_BYTES)
+    model.trim(4 * SEGMENT_BYTES)
+    sim_disk.kill()
+    newest = max(read_slots(sim_disk), key=lambda slot: slot.sequence)
+    sim_disk.flip_bit("raft/mark", 8 * (SLOT_SPACING_BYTES * newest.number + 25))
+    assert DurableMark.read(sim_disk) == older
+    assert older.position < 4 * SEGMENT_BYTES
+    recovery = model.open()
+    assert recovery.base is not None
+    assert (recovery.base.position, recovery.first_position) == (4 * SEGMENT_BYTES, 4 * SEGMENT_BYTES)
+    assert recovery.last_index == 64
+    model.check(first_index=recovery.first_index)
+
+
+def read_slots(disk: SimDisk) -> list[Slot]:
+    slots = SlotFile.open(disk, "raft/mark")
+    assert slots is not None
+    return slots.read()
 
 
 def test_a_crash_is_told_from_an_orderly_stop(closed: LoggedModel):
