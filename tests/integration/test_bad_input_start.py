@@ -190,8 +190,9 @@ def test_a_directory_of_another_cluster_group_or_node_is_left_alone(used, key, w
 
 def test_a_directory_of_a_newer_format_is_left_alone(used, deployment):
     shutil.copytree(used.data, deployment.data)
-    identity = deployment.data / "identity.json"
-    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 3}))
+    for name in ("identity.json", "identity.copy.json"):
+        identity = deployment.data / name
+        identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 3}))
     before = contents(deployment.data)
     line = deployment.refused()
     assert "identity.json has format 3, this version reads formats up to 2" in line
