@@ -137,7 +137,8 @@ class AssignmentsWorkload:
                 yield
             finally:
                 asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+                with suppress(asyncio.CancelledError):  # what else ended it ends the run
+                    await asking
 
     @asynccontextmanager
     async def _member(self, ctx: WorkloadContext, process: str) -> AsyncIterator[_Member]:
@@ -180,11 +181,8 @@ class _Member:
         self._ctx = ctx
         self._process = process
         subscriptions = {TOPIC: subscription(TOPIC, SUBSCRIBE_ALL, 1)}
-        self._core = ClientCore(
-            ctx.namesrv,
-            client_id=client_id,
-            heartbeat=lambda: heartbeat_of(client_id, GROUP, subscriptions, broadcast=False, from_first=True),
-        )
+        heartbeat = partial(heartbeat_of, client_id, GROUP, subscriptions, broadcast=False, from_first=True)
+        self._core = ClientCore(ctx.namesrv, client_id=client_id, heartbeat=heartbeat)
 
     async def start(self) -> None:
         """Tell every node of it."""
