@@ -101,7 +101,7 @@ KNOWN_SEEDS = {
     "trim-takes-one-more": 2,
     "two-voters-at-once": 8,
     "views-rebuilt-across-a-deletion": 2,
-    "votes-while-leader-heard": 6,
+    "votes-while-leader-heard": 10,
     "waiting-entries-forgotten": 6,
     "waiting-entries-overtaken": 3,
     "written-pieces-not-told": 2,

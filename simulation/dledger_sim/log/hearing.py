@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dledger.consensus.messages import Message
 from dledger.core.messages import (
-    Append,
     AppendReply,
     Heartbeat,
     HeartbeatReply,
-    InstallSnapshot,
     VoteReply,
     VoteRequest,
 )
@@ -91,7 +89,8 @@ class Hearing:
         engine, now = self._replica.engine, self._environment.clock
         if message.term != engine.term:
             return
-        if isinstance(message, Heartbeat | Append | InstallSnapshot):
+        if isinstance(message, Heartbeat):
+            # Nothing else counts for sure: what carries entries or a snapshot may wait for space, or be dropped.
             self._heard_term, self._heard_at = engine.term, now
         elif isinstance(message, HeartbeatReply | AppendReply) and engine.is_leader:
             if self._contacts_term != engine.term:
