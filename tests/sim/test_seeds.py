@@ -17,23 +17,23 @@ from dledger_sim.log.run import Outcome
 LAB = "dledger_sim.brokers.lab"
 SECONDS = 10.0
 FRESH = {
-    "log": range(500, 530),
-    "modes": range(500, 525),
-    "threads": range(500, 510),
-    "rot": range(500, 508),
-    "broker": range(500, 540),
+    "log": range(500, 515),
+    "modes": range(500, 516),
+    "threads": range(500, 506),
+    "rot": range(500, 506),
+    "broker": range(500, 520),
     "broker-rot": range(500, 503),
-    "repeats": range(500, 510),
-    "races": range(500, 520),
-    "halves": range(500, 510),
-    "delays": range(500, 515),
-    "locks": range(500, 512),
-    "retries": range(500, 510),
-    "mixed": range(500, 512),
-    "pops": range(500, 508),
-    "replies": range(500, 508),
-    "assignments": range(500, 506),
-    "resets": range(500, 508),
+    "repeats": range(500, 506),
+    "races": range(500, 512),
+    "halves": range(500, 507),
+    "delays": range(500, 508),
+    "locks": range(500, 507),
+    "retries": range(500, 506),
+    "mixed": range(500, 506),
+    "pops": range(500, 506),
+    "replies": range(500, 505),
+    "assignments": range(500, 504),
+    "resets": range(500, 506),
     "classes": range(500, 502),
     "quotas": range(500, 503),
     "accounts": range(500, 504),
@@ -95,7 +95,7 @@ REPEAT_HAPPENINGS = (
     "record read by range",
 )
 RARE_KINDS = ("bit-flip", "client-cut", "long-pause", "lose-files", "lose-segment", "remove", "rolling-restart", "wipe")
-RARE_SEEDS = range(600, 605)
+RARE_SEEDS = range(600, 602)
 """These draw from few kinds of faults, so that each of them strikes often enough."""
 
 RACE_HAPPENINGS = (
@@ -246,7 +246,7 @@ def test_a_short_campaign_reaches_every_rare_branch(campaign: tuple[str, list[Ou
         happened.update(outcome.counts)
     for happening in HAPPENINGS[scenario]:
         assert happened[happening], happening
-    assert happened["ok"] > 50 * len(outcomes)
+    assert happened["ok"] > 30 * len(outcomes)
     assert happened["read"] > 10 * len(outcomes)
 
 
