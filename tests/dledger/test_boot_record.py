@@ -4,6 +4,7 @@ from errno import ENOSPC
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from node_group import Group, until
 
@@ -58,7 +59,7 @@ def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted(flush: str):
     disk.kill()
     opened = open_directory(disk, config, lambda: "y" * 32, boot_id="tuesday")
     assert opened.may_vote
-    assert (opened.record_start is None) == (flush == "sync")
+    assert not opened.boot_file.recorded
 
 
 def test_an_orderly_stop_takes_no_doubt_away():
@@ -104,3 +105,25 @@ def test_whichever_bit_of_the_record_rots_a_node_whose_host_went_down_does_not_v
         disk.flip_bit(BOOT_PATH, bit)
         assert not note_boot(disk, BootRecord("tuesday", "async"), clean=False).may_vote
         disk.flip_bit(BOOT_PATH, bit)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_record_that_rots_while_its_node_runs_is_written_anew(flush: str):
+    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush=flush), serve_registers)
+    for name in group.nodes:
+        group.start(name)
+    group.scheduler.run_until(3.0)
+    disk = group.nodes["n0"].disk
+    content = disk.image().files[BOOT_PATH]
+    for bit in (3, 8 * content.index(b"boot-")):
+        disk.flip_bit(BOOT_PATH, bit)
+        assert disk.image().files[BOOT_PATH] != content
+        group.scheduler.run_until(group.scheduler.now + 5.0)
+        assert disk.image().files[BOOT_PATH] == content
+    disk.flip_bit(BOOT_PATH, 3)
+    group.kill("n0")
+    group.start("n0")
+    group.scheduler.run_until(group.scheduler.now + 5.0)
+    assert msgspec.json.decode(disk.image().files[BOOT_PATH], type=BootRecord) == BootRecord(
+        f"boot-{group.nodes['n0'].boots}", flush
+    )

@@ -22,7 +22,7 @@ def test_the_mark_is_looked_at_while_no_sync_is_under_way() -> None:
     log.scrub_mark = look  # type: ignore[attr-defined]
     hard_state: Any = SimpleNamespace(scrub=lambda: 0)
     scrub = PromiseScrub(
-        "n0", workers, cast(Any, log), hard_state, lambda: (), parts.flusher, cast(Any, parts), rest_s=0.0
+        "n0", workers, cast(Any, log), hard_state, lambda: (), hard_state, parts.flusher, cast(Any, parts), rest_s=0.0
     )
     parts.flusher.written()
     scrub.tick()
@@ -34,4 +34,4 @@ def test_the_mark_is_looked_at_while_no_sync_is_under_way() -> None:
     assert [workers.finish(), workers.finish()] == [FLUSH, FLUSH]
     assert log.calls == ["sync", "mark written", "mark looked at"]
     assert scrub.rewritten == 1
-    assert workers.finish() == BACKGROUND
+    assert [workers.finish(), workers.finish()] == [BACKGROUND, BACKGROUND]

@@ -39,7 +39,7 @@ def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
     lost = before is not None and before.flush == "async" and before.boot_id != now.boot_id and not clean
     if lost and not is_loss_accepted(disk):
         return Start(may_vote=False, recorded=False)
-    recorded = before is not None and before.flush == now.flush and (now.flush == "sync" or before == now)
+    recorded = before == now
     if not recorded:
         try:
             record_boot(disk, now)
@@ -51,6 +51,31 @@ def note_boot(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
         disk.unlink(ACCEPT_LOSS_PATH)
         disk.sync_dir("raft")
     return Start(may_vote=True, recorded=recorded)
+
+
+class BootFile:
+    """`raft/boot` while a node runs, which knows what it has to say once this start is `recorded`."""
+
+    def __init__(self, disk: Disk, now: BootRecord, *, recorded: bool) -> None:
+        self._disk = disk
+        self._now = now
+        self.recorded = recorded
+
+    def record(self) -> None:
+        """Record this start.  Blocks; raises `OSError`."""
+        record_boot(self._disk, self._now)
+        self.recorded = True
+
+    def scrub(self) -> int:
+        """Write the record anew if it has rotted; returns how many those were.  Blocks; raises `OSError`.
+
+        A node with `flush = "async"` that finds it rotten when it starts doubts what it has, as if its host had gone
+        down.
+        """
+        if not self.recorded or _read(self._disk, self._now) == self._now:
+            return 0
+        self.record()
+        return 1
 
 
 def record_boot(disk: Disk, now: BootRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from dledger.config import ReplicaConfig
@@ -57,7 +57,8 @@ class Housekeeping:
         self._driver = driver
         self._saved_commit = opened.commit_index
         """The commit index that the directory holds."""
-        self._record_start = opened.record_start
+        self._boot_file = opened.boot_file
+        self._recording = False
         self._preparing = False
         self._prepared_end = -1
         self.disk_space: DiskSpace | None = None
@@ -75,8 +76,8 @@ class Housekeeping:
         engine.wall_ms = self._environment.wall_ms()
         self._leading.admission.look(self._environment.now(), leads=self._driver.is_ready)
         self._save_commit(engine.commit_index)
-        if self._record_start is not None and engine.may_vote and has_room:
-            self._record(self._record_start)
+        if not self._boot_file.recorded and engine.may_vote and has_room and not self._recording:
+            self._record_start()
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
         self._snapshotting.offer_digest()
@@ -110,16 +111,15 @@ class Housekeeping:
 
         self._environment.run_blocking(BACKGROUND, self._store.disk_space, done)
 
-    def _record(self, start: Callable[[], None]) -> None:
-        self._record_start = None
+    def _record_start(self) -> None:
+        self._recording = True
 
         def done(error: BaseException | None) -> None:
-            if isinstance(error, OSError) and error.errno in FULL:
-                self._record_start = start  # it is due again
-            elif error is not None:
+            self._recording = False
+            if error is not None and not (isinstance(error, OSError) and error.errno in FULL):
                 self._driver.fail(StorageError(f"recording this start failed: {error}"))
 
-        self._environment.run_blocking(BACKGROUND, start, done)
+        self._environment.run_blocking(BACKGROUND, self._boot_file.record, done)
 
     def _save_commit(self, commit_index: int) -> None:
         """As far as it is durable here: else a torn end would look like damage below the commit index."""

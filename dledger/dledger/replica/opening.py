@@ -23,7 +23,7 @@ from dledger.errors import (
     UnreadableIdentityError,
     UnreadableResetError,
 )
-from dledger.replica.boot import BootRecord, is_loss_accepted, note_boot, record_boot
+from dledger.replica.boot import BootFile, BootRecord, is_loss_accepted, note_boot
 from dledger.store.disk import FULL, Disk
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
 from dledger.store.hardstate import HardStateFile
@@ -86,8 +86,8 @@ class Opened:
     base_term: int
     commit_index: int
     may_vote: bool
-    record_start: Callable[[], None] | None
-    """To be called once this replica may vote, or None.  Raises `OSError`."""
+    boot_file: BootFile
+    """Records this start, if it is not recorded yet, once this replica may vote."""
     notes: list[str]
     scrub_identity: Callable[[], Sequence[str]] = tuple
     """Writes the copies of the identity anew that have rotted; returns their paths.  Raises `OSError`."""
@@ -198,7 +198,7 @@ def open_directory(
         base_term,
         commit_index,
         may_vote,
-        None if recorded else partial(record_boot, disk, boot),
+        BootFile(disk, boot, recorded=recorded),
         notes,
         partial(scrub_identity, disk, identity),
     )

@@ -1,7 +1,8 @@
 """Re-reads the small files that hold what this replica promised, and writes anew what rotted.
 
 Each of identity, durable mark, and term and vote stands on the disk twice, and memory knows what they say: a copy that
-rots while the node runs is put right before the other one can rot as well.
+rots while the node runs is put right before the other one can rot as well.  So is the record of the start, which stands
+there once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import partial
 
 from dledger.environment import BACKGROUND, HARD_STATE, Environment
 from dledger.errors import BusyError, StorageError
+from dledger.replica.boot import PATH as BOOT_PATH
+from dledger.replica.boot import BootFile
 from dledger.replica.driver import Driver
 from dledger.replica.flusher import Flusher
 from dledger.store.disk import FULL
@@ -44,6 +47,7 @@ class PromiseScrub:
         store: LogStore,
         hard_state_file: HardStateFile,
         scrub_identity: Callable[[], Sequence[str]],
+        boot_file: BootFile,
         flusher: Flusher,
         driver: Driver,
         *,
@@ -58,6 +62,7 @@ class PromiseScrub:
             (HARD_STATE_PATH, partial(environment.run_blocking, HARD_STATE, hard_state_file.scrub)),
             (MARK_PATH, partial(flusher.between, store.scrub_mark)),
             (IDENTITY_PATH, partial(environment.run_blocking, BACKGROUND, self._mend_identity)),
+            (BOOT_PATH, partial(environment.run_blocking, BACKGROUND, boot_file.scrub)),
         )
         self._at = environment.now() + rest_s
         self._running = False

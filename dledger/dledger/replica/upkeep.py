@@ -54,6 +54,7 @@ class Upkeep:
             opened.store,
             opened.hard_state_file,
             opened.scrub_identity,
+            opened.boot_file,
             flusher,
             driver,
             rest_s=config.scrub_interval_ms / 1000,

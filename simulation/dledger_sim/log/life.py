@@ -44,8 +44,8 @@ class SimNode:
     """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
     rotten_below: int = 0
     """A bit of its log was flipped under its eyes, below this position: see `may_lose_power`."""
-    flipped: tuple[str, int, int] | None = None
-    """A small file of which a bit was flipped last: where, and what that byte has been since."""
+    flipped: tuple[str, int, bytes] | None = None
+    """A small file of which a bit was flipped last: from where on, and what those bytes have been since."""
     losing_power: bool = False
     """Every disk operation fails from now on; the crash follows at the end of the event."""
     lost_files: bool = False
@@ -76,9 +76,8 @@ class SimNode:
         """
         if self.flipped is None:
             return False
-        path, byte, value = self.flipped
-        content = self.disk.image().files.get(path, b"")
-        return byte < len(content) and content[byte] == value
+        path, begin, since = self.flipped
+        return self.disk.image().files.get(path, b"")[begin : begin + len(since)] == since
 
     @property
     def may_lose_power(self) -> bool:

@@ -217,13 +217,15 @@ def compare(group: SimGroup) -> None:
     """The kept bytes of a whole group's replicas are equal, blanks included, and so are their states; rot is healed."""
     _converge(group)
     deadline = group.scheduler.now + SCRUB_S
-    while group.rotten and group.scheduler.now < deadline:
-        if not _lost_ranges(group) and _different_segment(group) is None:
+    while (group.rotten or _flipped_records(group)) and group.scheduler.now < deadline:
+        if not _flipped_records(group) and not _lost_ranges(group) and _different_segment(group) is None:
             break
         group.scheduler.run_until(group.scheduler.now + STEP_S)
         _converge(group)
     lost = _lost_ranges(group)
     require(not lost, "what a node has lost it has again from the others", lost=lost)
+    flipped = _flipped_records(group)
+    require(not flipped, "what rotted in a small file is written anew", flipped=flipped)
     different = _different_segment(group)
     require(different is None, "the committed bytes of all replicas are equal", segment=different)
     states = {life.machine.digest() for node in group.nodes.values() if (life := node.life) is not None}
@@ -244,6 +246,11 @@ def _different_segment(group: SimGroup) -> int | None:
         if len(contents) > 1:
             return start
     return None
+
+
+def _flipped_records(group: SimGroup) -> list[str]:
+    """Small files that still have the bit that rotted."""
+    return [f"{node.name} {node.flipped}" for node in group.nodes.values() if node.has_flipped_record]
 
 
 def _lost_ranges(group: SimGroup) -> list[str]:

@@ -168,6 +168,10 @@ class BitFlip:
         group.start(self.node)
 
 
+AROUND = 64
+"""Bytes on both sides of a bit that rotted: what was written anew there differs, at least in its number or checksum."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlipRecord:
     """A bit of one of a node's small files rots, of a stopped one or, with `running`, under its eyes; then it is
@@ -196,7 +200,8 @@ class FlipRecord:
         path, byte = said[int(self.where * len(said))]
         bit = int(self.where * 1e9) % 8
         node.disk.flip_bit(path, byte * 8 + bit)
-        node.flipped = (path, byte, contents[path][byte] ^ (1 << bit))
+        begin = max(0, byte - AROUND)
+        node.flipped = (path, begin, node.disk.image().files[path][begin : byte + AROUND])
         group.say(f"a bit of {path} has rotted")
         group.witness.happened[f"flipped {self.path}"] += 1
         return True
