@@ -269,7 +269,8 @@ MODE_KINDS: Mapping[str, Draw] = {
 def _flip_record(random: Random, group: SimGroup) -> Fault:
     running = random.random() < 0.5
     seconds = random.uniform(0.1, SCRUBBED_S if running else 1.0)
-    return FlipRecord(_one(random, group), random.random(), random.choice(RECORDS), seconds, running)
+    found = running and random.random() < 0.5
+    return FlipRecord(_one(random, group), random.random(), random.choice(RECORDS), seconds, running, found)
 
 
 ROT_KINDS: Mapping[str, Draw] = {"flip-record": _flip_record}

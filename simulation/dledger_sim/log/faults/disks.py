@@ -175,7 +175,7 @@ AROUND = 64
 @dataclass(frozen=True, slots=True)
 class FlipRecord:
     """A bit of one of a node's small files rots, of a stopped one or, with `running`, under its eyes; then it is
-    started anew.
+    started anew, or with `found` has to see it while it runs.
 
     Each stands twice, or can be made or fetched again: nobody has to help the node, and nothing it serves is wrong.
     """
@@ -186,6 +186,7 @@ class FlipRecord:
     """Of the file, or of the directory of files."""
     duration_s: float
     running: bool = False
+    found: bool = False
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
@@ -207,7 +208,7 @@ class FlipRecord:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        if group.nodes[self.node].has_flipped_record:
+        if group.nodes[self.node].has_flipped_record and not self.found:
             group.kill(self.node)
         group.start(self.node)
 
