@@ -60,7 +60,6 @@ KNOWN_SEEDS = {
     "lost-send-refused": 14,
     "made-good-too-early": 10,
     "mark-before-sync": 3,
-    "mark-in-one-slot": 77,
     "mark-set-unsynced": 2,
     "membership-kept-by-truncation": 42,
     "message-of-a-deleted-topic-found": 2,

@@ -16,7 +16,7 @@ from dledger.store.snapshots import SnapshotStore, SnapshotWriter, _path
 from dledger.store.sync import SyncTicket
 from dledger.types import HardState, SnapshotMeta
 from dledger_sim.log.mutants.catalogue import Catalogue
-from dledger_sim.log.schedules.disk import sync_across_a_truncation
+from dledger_sim.log.schedules.disk import mark_half_written, sync_across_a_truncation
 
 CATALOGUE = Catalogue("modes")
 
@@ -64,6 +64,7 @@ CATALOGUE.add(
     "mark-in-one-slot",
     "one copy of the durable mark is whole while the other one is written",
     (DurableMark, "_sync", _sync_in_place),
+    schedule=mark_half_written,
 )
 
 

@@ -7,6 +7,8 @@ from dledger.errors import LogFullError, StorageError
 from dledger.format import HEADER_BYTES, seal
 from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
+from dledger.store.mark import PATH as MARK_PATH
+from dledger.store.segments import segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import BLOCK_BYTES, SimDisk
 from dledger.testing.engine_group import replica
@@ -164,6 +166,32 @@ def sync_across_a_truncation() -> None:
     assert log.recovery.last_index < 4
 
 
+def mark_half_written() -> None:
+    """While one copy of the mark is written the other one is the mark before it: rot below that is no torn end.
+
+    Seeds seldom get there: the mark must be torn, and an acknowledged entry rot, before the next one is written.
+    """
+    log = DiskLog(SimDisk(Random(1)))
+    for _ in range(3):
+        log.append(5, term=1)
+        log.sync()
+        log.store.sync_mark()
+    rotten = log.store.meta(12)
+    log.disk.fail(lambda operation, path: (operation, path) == ("pwrite", MARK_PATH), errno.EIO, torn=True)
+    log.append(1, term=1)
+    try:
+        log.sync()
+    except (OSError, StorageError):
+        pass
+    else:
+        raise AssertionError("a write of the mark that fails is an error")
+    log.disk.kill()
+    log.disk.flip_bit(segment_path(0), 8 * (rotten.position + HEADER_BYTES))
+    log.open()
+    assert log.recovery.last_index >= 14, "what was acknowledged is cut off as a torn end"
+    assert [found.first_index for found in log.recovery.corrupt_ranges] == [12]
+
+
 def lost_entry_behind_a_snapshot() -> None:
     """What replaces the lost entry at which a snapshot stands may go before it, where that did not fit.
 
@@ -189,6 +217,7 @@ def lost_entry_behind_a_snapshot() -> None:
 
 DISK_SCHEDULES = (
     lost_entry_behind_a_snapshot,
+    mark_half_written,
     sync_across_a_truncation,
     cache_after_a_failed_sync,
     mark_below_a_truncation,
