@@ -20,7 +20,7 @@ from typing import Final
 from dledger_broker.kernel.clock import MAX_STEP_MS, STANDS_S, Carried
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_sim.log.environment import WALL_EPOCH_MS
+from dledger_sim.log.environment import MOST_AHEAD_S, WALL_EPOCH_MS
 from dledger_sim.log.group import Life
 from dledger_sim.log.invariants import require
 from dledger_sim.log.scheduler import Scheduler
@@ -31,8 +31,8 @@ RATE: Final = 0.06
 """Monotonic clocks are at most so wrong."""
 LATELY_S: Final = 2.0
 """What a leader knows of a clock is younger, by whatever monotonic clock."""
-BUSY_S: Final = 1.0
-"""Where calls take time a busy node's monotonic clock runs ahead of its wall clock, as on no machine: by no more."""
+BUSY_S: Final = MOST_AHEAD_S
+"""Where calls take time a busy node's monotonic clock runs ahead of its wall clock, as on no machine."""
 SLACK_MS: Final = 300
 """A wall clock may lose a fifth of the second for which it is reckoned on, and a monotonic one gains some."""
 

@@ -31,6 +31,8 @@ STALL_S = 0.5
 _NO_TIME = float
 """A clock that stands still: nothing holds a simulated loop, and looking at it costs nothing."""
 """Now and then a thread stands still for so long, at most."""
+MOST_AHEAD_S = 1.0
+"""Of a busy node's monotonic clock, where calls take time."""
 WALL_EPOCH_MS = 1_700_000_000_000
 
 
@@ -38,9 +40,10 @@ class SimEnvironment:
     """One life of one node: after `kill` nothing that it scheduled happens any more.
 
     The node's monotonic clock runs at `clock_rate` seconds a second from `clock_offset_s` on; `call_cost_s` passes at
-    every look at it, so that work in slices really comes in slices.  A pause (SIGSTOP) delays whatever falls into it to
-    its end; the clock goes on.  Blocking work takes effect at a random moment between its start and its end, on lanes
-    of one thread in order; with `threads` it is a job of `owner`, and comes to its end in several steps.
+    every look at it, so that work in slices really comes in slices, until it is `MOST_AHEAD_S` ahead.  A pause
+    (SIGSTOP) delays whatever falls into it to its end; the clock goes on.  Blocking work takes effect at a random
+    moment between its start and its end, on lanes of one thread in order; with `threads` it is a job of `owner`, and
+    comes to its end in several steps.
     `after_event` is called after everything that happened on the node's event loop, `escaped` with an exception that
     nobody caught there.
     """
@@ -147,7 +150,7 @@ class SimEnvironment:
     def now(self) -> float:
         """See `Environment.now`; never goes back."""
         real = self._scheduler.now * self._clock_rate + self._clock_offset_s
-        self._clock = max(real, self._clock + self._call_cost_s)
+        self._clock = max(real, min(self._clock + self._call_cost_s, real + MOST_AHEAD_S))
         return self._clock
 
     def wall_ms(self) -> int:
