@@ -16,7 +16,6 @@ SECONDS = 20.0
 SEEDS_TRIED = 60
 # Seeds that catch what the first ones do not; if the code has changed since, others are tried.
 KNOWN_SEEDS = {
-    "answer-of-another-client-taken": 114,
     "batch-torn": 4,
     "boot-record-not-scrubbed": 4,
     "busy-commit-not-proposed-again": 2,

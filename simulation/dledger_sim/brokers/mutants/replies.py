@@ -9,6 +9,7 @@ from dledger_broker.clients.relay import Gone, Outcome, Relay, TimedOut, Told, _
 from dledger_broker.features.replies import requests
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
+from dledger_sim.brokers.schedules.relays import answers_of_two_clients
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("replies")
@@ -77,6 +78,7 @@ CATALOGUE.add(
     "answer-of-another-client-taken",
     "the answer to what a client is asked comes over the connection over which it was asked",
     (Relay, "take_answer", _by_number_alone),
+    schedule=answers_of_two_clients,
 )
 
 

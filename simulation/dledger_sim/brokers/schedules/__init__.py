@@ -1,11 +1,12 @@
 """Schedules by hand for brokers: what random search finds rarely.
 
-They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group time,
-`commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that cross
-others, `timers` those of delayed messages, `retries` those of messages that are sent back, `pops` those of consumers
-that pop, `resets` those of groups that are reset, `quotas` those of reads that wait for quotas, `transactions` those of
-transactions, `trims` those of trims, `units` those of units that the broker itself writes, `upgrades` those of nodes of
-different versions, `locks` those of queue locks, `requests` the rest; `brokers` is the group that they drive.
+They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group
+time, `commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that
+cross others, `timers` those of delayed messages, `retries` those of messages that are sent back, `pops` those of
+consumers that pop, `relays` those of requests to clients, `resets` those of groups that are reset, `quotas` those of
+reads that wait for quotas, `transactions` those of transactions, `trims` those of trims, `units` those of units that
+the broker itself writes, `upgrades` those of nodes of different versions, `locks` those of queue locks, `requests`
+the rest; `brokers` is the group that they drive.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dledger_sim.brokers.schedules.locks import LOCK_SCHEDULES
 from dledger_sim.brokers.schedules.pops import POP_SCHEDULES
 from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
 from dledger_sim.brokers.schedules.quotas import QUOTA_SCHEDULES
+from dledger_sim.brokers.schedules.relays import RELAY_SCHEDULES
 from dledger_sim.brokers.schedules.requests import REQUEST_SCHEDULES
 from dledger_sim.brokers.schedules.resets import RESET_SCHEDULES
 from dledger_sim.brokers.schedules.retries import RETRY_SCHEDULES
@@ -45,4 +47,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *POP_SCHEDULES,
     *RESET_SCHEDULES,
     *QUOTA_SCHEDULES,
+    *RELAY_SCHEDULES,
 )
