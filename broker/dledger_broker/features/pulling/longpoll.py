@@ -58,6 +58,8 @@ class LongPolls:
         self._expire = expire
         self._changed = changed
         self._by_queue: dict[QueueState, list[HeldPull]] = {}
+        self._by_group: dict[str, dict[HeldPull, None]] = {}
+        """The same pulls: thousands of groups may change at once, each of which has few of all these."""
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._serial = 0
         self._waiting = 0
@@ -75,6 +77,7 @@ class LongPolls:
         origin.held += 1
         self._waiting += 1
         self._by_queue.setdefault(pull.queue, []).append(pull)
+        self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
         self._serial += 1
         heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
         self._arm()
@@ -99,10 +102,9 @@ class LongPolls:
         """Answer every pull now: leadership changed, or this node is leaving."""
         self._release([pull for pulls in self._by_queue.values() for pull in pulls])
 
-    def release_groups(self, groups: Container[str]) -> None:
+    def release_groups(self, groups: Iterable[str]) -> None:
         """Answer the pulls of these consumer groups."""
-        pulls = (pull for pulls in self._by_queue.values() for pull in pulls)
-        self._release([pull for pull in pulls if pull.fields.consumer_group in groups])
+        self._release([pull for group in groups for pull in self._by_group.get(group, ())])
 
     def release_queues(self, keys: Container[tuple[str, str, int]]) -> None:
         """Answer the pulls of groups in queues, each a (group, topic, queue id)."""
@@ -136,6 +138,10 @@ class LongPolls:
     def _end(self, pull: HeldPull) -> None:
         """The pull no longer waits; its request is in flight again."""
         pull.is_done = True
+        group = self._by_group[pull.fields.consumer_group]
+        del group[pull]
+        if not group:
+            del self._by_group[pull.fields.consumer_group]
         origin = pull.request.origin
         origin.held -= 1
         if not pull.request.is_oneway:
@@ -146,6 +152,7 @@ class LongPolls:
 
     def _resume(self, pull: HeldPull) -> None:
         pull.is_done = False
+        self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
         origin = pull.request.origin
         origin.held += 1
         if not pull.request.is_oneway:
