@@ -118,7 +118,7 @@ class HeldPulls(Protocol):
     def __len__(self) -> int:
         """How many there are."""
 
-    def release_groups(self, groups: Iterable[str]) -> None:
+    def release_groups(self, groups: set[str]) -> None:
         """Answer those of these consumer groups."""
 
 

@@ -77,7 +77,7 @@ class Node:
     def __len__(self) -> int:
         return int(self.holding)
 
-    def release_groups(self, groups: Iterable[str]) -> None:
+    def release_groups(self, groups: set[str]) -> None:
         raise AssertionError("whoever tells members has their pulls released")
 
     def ensure_all(self, rows: Iterable[ClientRow]) -> None:

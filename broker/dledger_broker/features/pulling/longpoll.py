@@ -102,9 +102,9 @@ class LongPolls:
         """Answer every pull now: leadership changed, or this node is leaving."""
         self._release([pull for pulls in self._by_queue.values() for pull in pulls])
 
-    def release_groups(self, groups: Iterable[str]) -> None:
+    def release_groups(self, groups: set[str]) -> None:
         """Answer the pulls of these consumer groups."""
-        self._release([pull for group in groups for pull in self._by_group.get(group, ())])
+        self._release([pull for group in sorted(groups) for pull in self._by_group.get(group, ())])
 
     def release_queues(self, keys: Container[tuple[str, str, int]]) -> None:
         """Answer the pulls of groups in queues, each a (group, topic, queue id)."""
