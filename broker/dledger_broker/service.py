@@ -60,7 +60,7 @@ class BrokerService:
         self.group = group
         self.live = LiveConfig(config)
         self.access = access = Access()
-        self.requests = Dispatcher(group, counters, log, env.now, config.max_frame_bytes, machine.activation, access)
+        self.requests = Dispatcher(group, counters, log, env, config.max_frame_bytes, machine.activation, access)
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
         self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine, counters)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger.invariants import InvariantError
 from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.alias_port import SENDS, answer_of, mark_send
 from dledger_broker.frontend.forwarding import Forwarder
+from dledger_broker.frontend.pull_turns import PullTurns, SendsUnderWay
 from dledger_broker.frontend.refused_codes import refusal_of
 from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.activating import Activation
@@ -58,7 +60,7 @@ _HEADER_BYTES: Final = 4096
 """Room for the header of an answer."""
 
 
-class Sends(Protocol):
+class Sends(SendsUnderWay, Protocol):
     """`send.SendRequests`."""
 
     def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
@@ -95,7 +97,7 @@ class Dispatcher:
         group: Group,
         counters: BrokerCounters,
         node: Log,
-        now: Callable[[], float],
+        env: Environment,
         max_frame_bytes: int,
         activation: Activation,
         access: Access,
@@ -104,7 +106,8 @@ class Dispatcher:
         self._group = group
         self._counters = counters
         self._node = node
-        self._now = now
+        self._now = env.now
+        self._pull_turns = PullTurns(env, counters)
         self._activation = activation
         self._max_frame_bytes = min(max_frame_bytes, MAX_FRAME_BYTES)
         self._table: Mapping[int, Route] = {}
@@ -121,6 +124,7 @@ class Dispatcher:
         self._answers = answers
         self._forwarder = forwarder
         self._sends = sends
+        self._pull_turns.attach(sends)
         self._pulls = pulls
         self._table = table
 
@@ -136,11 +140,12 @@ class Dispatcher:
         """Handle what all connections brought in a turn of the event loop."""
         self._handle(reads)
         self._sends.flush_gathered()
+        self._pull_turns.take()
 
     def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
         """Handle the frames of one read; its sends share a unit with those that follow in this turn at least."""
         self._handle(((origin, data, frames),))
-        self._sends.flush_later()
+        self._end_of_step()
 
     def _handle(self, reads: Sequence[Read]) -> None:
         now, number, place = self._now(), 0, 0
@@ -169,7 +174,11 @@ class Dispatcher:
     ) -> None:
         """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
         self._receive(origin, frame, received, principal)
+        self._end_of_step()
+
+    def _end_of_step(self) -> None:
         self._sends.flush_later()
+        self._pull_turns.take()
 
     def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
         """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
@@ -182,7 +191,7 @@ class Dispatcher:
             if pull is not None and not pull.flag & _RESPONSE:
                 request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
                 self._begin(request)
-                self._guard(request, partial(self._pulls.pull, request, pull.ext))
+                self._pull_turns.add(partial(self._guard, request, partial(self._pulls.pull, request, pull.ext)))
                 return
         general = self._general(origin, frame, received, principal)
         if general is not None:
@@ -217,8 +226,10 @@ class Dispatcher:
         return request if self._introduced(request) else None
 
     def _go_on(self, general: Request) -> None:
-        origin = general.origin
-        if origin.forwards and self.route(general.code).needs is not Needs.NOTHING:
+        origin, route = general.origin, self.route(general.code)
+        if not route.behind_sends and general.code not in SENDS:
+            self._pull_turns.take_all()
+        if origin.forwards and route.needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)
         else:
             self._dispatch(general)
@@ -226,7 +237,7 @@ class Dispatcher:
     def run(self, request: Request) -> None:
         """See `Requests.run`."""
         self._dispatch(request)
-        self._sends.flush_later()
+        self._end_of_step()
 
     def resume(self, request: Request, error: Exception | None) -> None:
         """See `Requests.resume`."""
@@ -271,6 +282,8 @@ class Dispatcher:
             self.confirm(request)
         elif route.feature is not None and not self._activation.is_active(route.feature):
             self._guard(request, partial(self._activation.require, route.feature))
+        elif route.behind_sends:
+            self._pull_turns.add(partial(self._guard, request, partial(route.handler, request)))
         else:
             self._guard(request, partial(route.handler, request))
 

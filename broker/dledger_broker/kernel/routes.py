@@ -55,7 +55,7 @@ class Route(NamedTuple):
 
     `forwarded`: a node that is not the leader, or may not know enough, hands it on; else it answers by itself.
     `feature` is the name of the feature that must be active first, if any; `Parts.routes` sets it. `rights` are those
-    that it asks for where access control is on.
+    that it asks for where access control is on. `behind_sends`: it is handled in its turn behind sends.
     """
 
     handler: Handler
@@ -64,3 +64,4 @@ class Route(NamedTuple):
     forwarded: bool = True
     feature: str | None = None
     rights: Rights = ADMIN
+    behind_sends: bool = False

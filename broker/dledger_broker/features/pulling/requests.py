@@ -133,9 +133,10 @@ class PullRequests(Part):
     @property
     def routes(self) -> Mapping[int, Route]:
         """See `Part.routes`."""
+        pulls = Route(self.handle, Needs.NOTHING, self._held, rights=READING, behind_sends=True)
         return {
-            RequestCode.PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=READING),
-            RequestCode.LITE_PULL_MESSAGE: Route(self.handle, Needs.NOTHING, self._held, rights=READING),
+            RequestCode.PULL_MESSAGE: pulls,
+            RequestCode.LITE_PULL_MESSAGE: pulls,
             RequestCode.CHECK_CLIENT_CONFIG: Route(
                 self._subscriptions.check, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=rights.ANY_ACCOUNT
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final, Protocol
 
@@ -16,6 +17,8 @@ MAX_GATHER_S: Final = 0.001
 """No send waits longer for others, in seconds: where a majority takes long (a slow disk, a long link), waiting for it
 would take a send almost twice as long.
 """
+RECENT_S: Final = 0.01
+"""Producers that were all answered have sent again by then, if they go on."""
 SWEEP_S: Final = 0.1
 """A write that waits too long for a majority is noticed at most so late."""
 
@@ -49,10 +52,17 @@ class UnitsOnTheirWay:
         self._timeout_ms = quorum_timeout_ms
         self._units: deque[UnitOnItsWay] = deque()
         self._sweep: Cancellable | None = None
+        self._staged_at = -math.inf
+
+    @property
+    def are_recent(self) -> bool:
+        """Whether there are any, or were a moment ago."""
+        return self.requests > 0 or self._env.now() - self._staged_at < RECENT_S
 
     def deadline(self) -> float:
         """That of a unit which is staged now."""
-        return self._env.now() + self._timeout_ms / 1000
+        self._staged_at = now = self._env.now()
+        return now + self._timeout_ms / 1000
 
     def waited_s(self, deadline: float) -> float:
         """How long ago a unit with this deadline was staged."""

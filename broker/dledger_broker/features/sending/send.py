@@ -361,6 +361,11 @@ class SendRequests(Part):
         if seed:
             self._opted_in = True
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether sends are on their way, or were a moment ago, or wait to be staged."""
+        return self._on_their_way.are_recent or self._waiting()[0] > 0
+
     def flush_later(self) -> None:
         """As `flush_gathered`, once all connections that have something to read were read."""
         if self._waiting()[0] and not self._flush_scheduled:
