@@ -82,11 +82,11 @@ def main(*, other: Path, names: tuple[str, ...], pairs: int, seconds: float, out
     """
     console = Console(width=None if sys.stdout.isatty() else 100)
     found: dict[str, Comparison] = {}
+    output.parent.mkdir(parents=True, exist_ok=True)
     for name in names or SCENARIOS:
         with console.status(f"{name}: {pairs} pairs"):
             found[name] = Comparison([_pair(other.resolve(), name, seconds, turn) for turn in range(pairs)])
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        output.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))  # an interrupted run keeps these
     console.print(table(found))
     console.print(f"every run: {output}")
 
