@@ -80,11 +80,7 @@ test: $(DEV) ## run the tests (TESTS=path: one part of them)
 test-native: $(DEV) ## run the tests of the native part, and nodes on it (after make native)
 	@if command -v cargo >/dev/null; then cargo test --locked --quiet --manifest-path native/Cargo.toml; \
 	else echo "tests in Rust were NOT run: cargo is not found"; fi
-	DLEDGER_NATIVE=1 $(BIN)/python -m pytest tests/native tests/dledger/test_node.py tests/dledger/test_orderly_stop.py \
-	  tests/dledger/test_full_disk.py tests/dledger/net tests/broker/kernel/test_writer_on_a_real_node.py \
-	  tests/broker/views/test_views_on_a_real_node.py tests/integration/test_disk_full.py tests/recorded
-	DLEDGER_NATIVE=1 $(BIN)/python -m pytest -p tests.native.on_native tests/broker/features/sending \
-	  tests/broker/features/quotas tests/broker/features/accounts tests/broker/frontend
+	DLEDGER_NATIVE=1 $(BIN)/python .ci/test.py native
 
 fuzz-access: $(DEV) ## requests of all codes, signed, unsigned and mangled, against access control (REQUESTS=n, SEED=n)
 	FUZZ_REQUESTS=$(or $(REQUESTS),1000000) FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q -s tests/broker/features/accounts/test_fuzzed_access.py

@@ -1,10 +1,12 @@
 """Run all tests, several processes of pytest side by side where that changes nothing of what they find.
 
-* *Virtual time*: tests that live on a simulated clock, or need none. They get what the others leave of the processors,
-  and find the same however little that is.
+* *Virtual time*: tests that live on a simulated clock, or need none, in two processes, the simulator's in one. They get
+  what the others leave of the processors, and find the same however little that is.
 * *Waiting*: tests most of whose time passes without work: nodes start, faults last for seconds; clients that others
   wrote look the route up every 30 s, and their retries are seconds away.
 * The rest of `tests/`, as it is.
+
+With `native`, only what runs on the native part, in two processes: nodes, and requests.
 
 The output of the last is shown as it comes, that of the others when they have ended. What failed in any of them stands
 at the end again: whoever keeps only the last lines of a log sees it. Exit code 0 only if all passed.
@@ -31,8 +33,8 @@ VIRTUAL_TIME = (
     "tests/paper",
     "tests/recorded",
     "tests/remoting",
-    "tests/sim",
 )
+SIMULATOR = "tests/sim"
 REAL_TIME = (
     "tests/broker/features/class_filters",
     "tests/broker/features/client_membership",
@@ -41,6 +43,23 @@ REAL_TIME = (
 """Within `VIRTUAL_TIME`, and no part of it: they have real processes and connections."""
 WAITING = ("tests/chaos", "tests/conformance", "tests/integration")
 """Each a process of its own."""
+ON_NATIVE = (
+    "tests/native",
+    "tests/dledger/test_node.py",
+    "tests/dledger/test_orderly_stop.py",
+    "tests/dledger/test_full_disk.py",
+    "tests/dledger/net",
+    "tests/broker/kernel/test_writer_on_a_real_node.py",
+    "tests/broker/views/test_views_on_a_real_node.py",
+    "tests/integration/test_disk_full.py",
+    "tests/recorded",
+)
+REQUESTS_ON_NATIVE = (
+    "tests/broker/features/sending",
+    "tests/broker/features/quotas",
+    "tests/broker/features/accounts",
+    "tests/broker/frontend",
+)
 LOW_PRIORITY = ("nice", "-n", "15")
 SHOWN_LINES = 30
 """Lines of a failure's text that stand at the end."""
@@ -91,6 +110,7 @@ def start_all(results: Path) -> list[Lane]:
     """Start every lane."""
     return [
         *(start(results / f"{n}.xml", f"{path}, which wait", [path]) for n, path in enumerate(WAITING)),
+        start(results / "simulator.xml", "tests of the simulator", [SIMULATOR], priority=LOW_PRIORITY),
         start(
             results / "virtual.xml",
             "tests in virtual time",
@@ -101,17 +121,26 @@ def start_all(results: Path) -> list[Lane]:
         start(
             results / "other.xml",
             "all other tests",
-            [f"--ignore={path}" for path in (*WAITING, *VIRTUAL_TIME)],
+            [f"--ignore={path}" for path in (*WAITING, *VIRTUAL_TIME, SIMULATOR)],
             shown=True,
         ),
     ]
 
 
-def main() -> int:
-    """Run everything and return the exit status."""
+def start_native(results: Path) -> list[Lane]:
+    """Start what runs on the native part."""
+    requests = ["-p", "tests.native.on_native", *REQUESTS_ON_NATIVE]
+    return [
+        start(results / "requests.xml", "requests on the native part", requests),
+        start(results / "nodes.xml", "nodes on the native part", ON_NATIVE, shown=True),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run everything, or what runs on the native part, and return the exit status."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dledger-tests-") as results:
-        lanes = start_all(Path(results))
+        lanes = (start_native if arguments == ["native"] else start_all)(Path(results))
         try:
             codes = [finish(lane) for lane in reversed(lanes)]
         except KeyboardInterrupt:
@@ -127,4 +156,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
