@@ -231,13 +231,15 @@ class Dispatcher:
             self._pull_turns.take_all()
         if origin.forwards and route.needs is not Needs.NOTHING:
             self._forwarder.pass_on(general)
+        elif route.behind_sends:
+            self._pull_turns.add(partial(self._dispatch, general))
         else:
             self._dispatch(general)
 
     def run(self, request: Request) -> None:
         """See `Requests.run`."""
-        self._dispatch(request)
-        self._end_of_step()
+        self._dispatch(request)  # a pull, too: who lets it go on counts what it reads
+        self._sends.flush_later()
 
     def resume(self, request: Request, error: Exception | None) -> None:
         """See `Requests.resume`."""
@@ -282,8 +284,6 @@ class Dispatcher:
             self.confirm(request)
         elif route.feature is not None and not self._activation.is_active(route.feature):
             self._guard(request, partial(self._activation.require, route.feature))
-        elif route.behind_sends:
-            self._pull_turns.add(partial(self._guard, request, partial(route.handler, request)))
         else:
             self._guard(request, partial(route.handler, request))
 

@@ -9,7 +9,8 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, send_e
 
 from dledger_broker.features.sending.on_their_way import RECENT_S
 from dledger_broker.frontend.pull_turns import MAX_PULLS
-from dledger_remoting.command import RemotingCommand, encode_command
+from dledger_broker.kernel.requests import Request
+from dledger_remoting.command import RemotingCommand, encode_command, encode_json_header
 from dledger_remoting.frame import split_frames
 
 PULL, SEND = 11, 310
@@ -132,6 +133,18 @@ def test_a_pull_by_the_general_path_waits_for_its_turn_as_well(
     assert answered(client) == [2]
     turns.next()
     assert answered(client) == [2, 3]
+
+
+def test_a_pull_that_goes_on_after_it_waited_for_something_waits_for_no_turn(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who lets pulls go on when there is room in a quota counts what one reads before the next one."""
+    hold_commits(broker, monkeypatch)
+    client = broker.client()
+    read(broker, client, send(1), pull(2), pull(3))
+    header = encode_json_header(pull(4))
+    broker.service.requests.run(Request(client, PULL, 4, 0, 0, header, b"", broker.memory.env.now()))
+    assert answered(client) == [2, 4]
 
 
 def test_a_pull_that_is_refused_in_its_turn_is_answered_and_the_next_one_too(

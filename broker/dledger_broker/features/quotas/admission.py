@@ -132,14 +132,14 @@ class Admission:
         if self._is_full(blocked) and not self._scope.is_measured_first:
             for gone in blocked.gone():
                 self._refuse(blocked, gone.request, now)
-        if self._is_full(blocked):
+        # 1. A read waits almost as long as it may. 2. Another node leads. 3. There it waits as long once more, and its
+        # client has given up. How old it is goes with it; what it has waited for quotas does not.
+        deadline = min(now + self._scope.hold_s, request.received + polls_s + self._scope.in_all_s)
+        if self._is_full(blocked) or (deadline <= now and not blocked.is_taken_back):
             self._refuse(blocked, request, now)
         else:
             blocked.held += 1
             held_bytes = len(request.header) + len(request.body)
-            # 1. A read waits almost as long as it may. 2. Another node leads. 3. There it waits as long once more, and
-            # its client has given up. How old it is goes with it; what it has waited for quotas does not.
-            deadline = min(now + self._scope.hold_s, request.received + polls_s + self._scope.in_all_s)
             blocked.wait(HeldSend(next(self._numbers), request, topic, messages, size, held_bytes, deadline))
             self._tick_later()
         return False

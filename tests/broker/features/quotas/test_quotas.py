@@ -135,6 +135,13 @@ def test_a_send_that_has_waited_elsewhere_is_refused_before_its_client_gives_up(
     assert b"this request stored nothing" in reply
 
 
+def test_a_send_that_is_too_old_to_wait_is_refused_at_once(client: FakeClient) -> None:
+    put(client, "topic", "T1", messages=1)
+    send_many(client, 5)
+    (reply,) = forwarded(client, 310, send_ext("T1"), IN_ALL_S)
+    assert b"this request stored nothing" in reply
+
+
 def test_held_sends_are_handed_on_by_who_leads_no_more_and_counted_by_the_next(client: FakeClient) -> None:
     broker = client.broker
     put(client, "topic", "T1", messages=2)
