@@ -39,8 +39,8 @@ def test_all_tests_run_once_and_one_failure_is_enough(
     module = ci_module("test")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    folders = [*module.VIRTUAL_TIME, *module.REAL_TIME, *module.WAITING, "tests/other"]
-    assert all((ROOT / folder).is_dir() for folder in folders[:-1])
+    folders = [*module.VIRTUAL_TIME, *module.REAL_TIME, *module.WAITING, module.SIMULATOR, "tests/other"]
+    assert all((ROOT / path).exists() for path in (*folders[:-1], *module.ON_NATIVE, *module.REQUESTS_ON_NATIVE))
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
     for folder in folders:
         path = tmp_path / folder
@@ -48,7 +48,7 @@ def test_all_tests_run_once_and_one_failure_is_enough(
         ran = tmp_path / folder.replace("/", "-")
         file = path / f"test_{path.name}.py"
         file.write_text(f"def test():\n    open({str(ran)!r}, 'x').close()\n    assert {folder != failing}\n")
-    assert module.main() == (0 if failing == "nothing" else 1)
+    assert module.main([]) == (0 if failing == "nothing" else 1)
     assert all((tmp_path / folder.replace("/", "-")).exists() for folder in folders)
 
 
