@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long the client goes on after a kill")
     parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
-    parser.add_argument("--asynchronous", action="store_true", help="for Java's driver")
+    parser.add_argument("--asynchronous", action="store_true", help="for the drivers of Java and C++")
     parser.add_argument("--keyed", action="store_true", help="for Java's driver")
     parser.add_argument(
         "--per-request-ms",
@@ -233,10 +233,10 @@ def main() -> None:
     faults.add_argument("--vanish", action="store_true", help="the host is lost instead; in a network namespace only")
     parser.add_argument("--no-aliases", action="store_true")
     options = parser.parse_args()
-    if (options.asynchronous or options.keyed or options.per_request_ms) and "java" not in options.program:
-        parser.error(
-            "--asynchronous, --keyed and --per-request-ms are for Java's driver: another would not notice them"
-        )
+    if (options.keyed or options.per_request_ms) and "java" not in options.program:
+        parser.error("--keyed and --per-request-ms are for Java's driver: another would not notice them")
+    if options.asynchronous and options.program and "java" not in options.program:
+        parser.error("--asynchronous is for the drivers of Java and C++: another would not notice it")
     config = hosts_of_their_own(f"broker-a-n{number}" for number in range(3)) if options.vanish else None
     with LocalCluster(config=config) as cluster:
         make_topic(cluster, aliases=not options.no_aliases)

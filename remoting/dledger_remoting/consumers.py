@@ -52,6 +52,7 @@ class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
 class QueueProgress(msgspec.Struct, frozen=True, rename="camel"):
     """How far a group is in a queue whose next message gets `broker_offset`; `consumer_offset` is 0 without a commit.
 
+    `pull_offset` is up to where it has pulled, from the node that tells; at least what it has committed.
     `last_timestamp` is the store time of the last consumed message, 0 if it is not known. The last two are ours: the
     first kept offset, and whether the group has committed.
     """
@@ -99,6 +100,11 @@ class TopicProgress(NamedTuple):
         """Messages that it has not consumed."""
         return sum(one.broker_offset - one.consumer_offset for one in self.queues.values())
 
+    @property
+    def in_flight(self) -> int:
+        """Messages that it has pulled, and not committed yet."""
+        return sum(one.pull_offset - one.consumer_offset for one in self.queues.values())
+
 
 def _consume_stats(progress: TopicProgress) -> dict[str, FastJsonValue]:
     table: dict[msgspec.Struct, FastJsonValue] = {queue: one for queue, one in progress.queues.items()}  # noqa: C416 - keys widen
@@ -116,12 +122,12 @@ def encode_groups_consume_stats(groups: Mapping[str, list[TopicProgress]], broke
     for group, topics in groups.items():
         row: list[FastJsonValue] = [_consume_stats(one) for one in topics]
         rows.append({group: row})
-    lag = sum(one.lag for topics in groups.values() for one in topics)
+    every = [one for topics in groups.values() for one in topics]
     body: dict[str, FastJsonValue] = {
         "brokerAddr": broker_address,
         "consumeStatsList": rows,
-        "totalDiff": lag,
-        "totalInflightDiff": 0,
+        "totalDiff": sum(one.lag for one in every),
+        "totalInflightDiff": sum(one.in_flight for one in every),
     }
     return encode_fastjson(body)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -106,14 +107,24 @@ def send_batch(topic: str, bodies: list[str]) -> dict[str, object]:
     return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
 
 
-def stream(topic: str, prefix: str, count: int, pause_ms: float) -> int:
+def _send_async(made: Message) -> None:
+    """Send asynchronously, and wait for one of the callbacks; raises what the second one gets."""
+    outcome: queue.Queue[object] = queue.Queue()
+    producer().send_async(made, outcome.put, outcome.put)
+    ended = outcome.get()
+    if isinstance(ended, Exception):
+        raise ended
+
+
+def stream(topic: str, prefix: str, count: int, pause_ms: float, *, asynchronous: bool = False) -> int:
     """Send `count` numbered messages one after the other, each until it is acknowledged; say every attempt's end."""
+    send_one = _send_async if asynchronous else producer().send_sync
     for number in range(count):
         body = f"{prefix}{number}"
         while True:
             started = time.monotonic()
             try:
-                producer().send_sync(message(topic, body))
+                send_one(message(topic, body))
             except Exception as error:
                 say(failed=number, error=str(error), ms=(time.monotonic() - started) * 1000)
                 if _stop_streams.wait(RETRY_PAUSE_SECONDS):

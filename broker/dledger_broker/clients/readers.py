@@ -17,8 +17,8 @@ _LEAST: Final = 4_096
 """The table is cleared of old entries when it has grown to twice what was left, or to this."""
 
 
-Reader: TypeAlias = tuple[Origin, float]
-"""The channel that a pull came through, and when: a plain tuple, for one is made with every pull."""
+Reader: TypeAlias = tuple[Origin, float, int]
+"""The channel that a pull came through, when, and at which offset: a plain tuple, for one is made with every pull."""
 
 
 class Readers:
@@ -28,9 +28,9 @@ class Readers:
         self._last: dict[tuple[str, str, int], Reader] = {}
         self._limit = _LEAST
 
-    def note(self, group: str, topic: str, queue_id: int, origin: Origin, now: float) -> None:
-        """Take in a pull."""
-        self._last[group, topic, queue_id] = (origin, now)
+    def note(self, group: str, topic: str, queue_id: int, origin: Origin, now: float, offset: int) -> None:
+        """Take in a pull at an offset."""
+        self._last[group, topic, queue_id] = (origin, now, offset)
         if len(self._last) > self._limit:
             self._last = {key: reader for key, reader in self._last.items() if _reads(reader, now)}
             self._limit = max(_LEAST, 2 * len(self._last))
@@ -41,7 +41,12 @@ class Readers:
             if name == group and _reads(reader, now):
                 yield topic, queue_id, reader
 
+    def pulled(self, group: str, topic: str, queue_id: int, now: float) -> int:
+        """Up to which offset a group that reads has pulled a queue from this node, 0 if that is not known."""
+        reader = self._last.get((group, topic, queue_id))
+        return reader[2] if reader is not None and _reads(reader, now) else 0
+
 
 def _reads(reader: Reader, now: float) -> bool:
-    origin, at = reader
+    origin, at, _ = reader
     return origin.is_open and now - at <= KEEP_S

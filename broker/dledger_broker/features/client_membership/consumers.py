@@ -95,6 +95,6 @@ class ConsumerRequests:
         group, now = decode_ext(ConsumerGroupHeader, request.ext).consumer_group, self._env.now()
         found = [
             QueueReader(topic, queue_id, sorted(origin.client_ids), str(origin.address), int((now - at) * 1000))
-            for topic, queue_id, (origin, at) in self._readers.of(group, now)
+            for topic, queue_id, (origin, at, _) in self._readers.of(group, now)
         ]
         self._requests.respond(request, encode_body(QueueReaders(found)))

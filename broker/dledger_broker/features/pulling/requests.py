@@ -193,7 +193,8 @@ class PullRequests(Part):
             self._reader_groups.make(request, fields.consumer_group)
             return
         if group is not None:
-            self._readers.note(group.group_name, fields.topic, fields.queue_id, request.origin, request.received)
+            name, offset = group.group_name, fields.queue_offset
+            self._readers.note(name, fields.topic, fields.queue_id, request.origin, request.received, offset)
         if not is_bound and self.take_over(request, fields):
             return
         commits = fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.statistics.producers import ProducerStatistics
@@ -26,7 +27,7 @@ def _build(context: Context) -> Statistics:
     commits = context.parts[OffsetRequests].commits
     counting = Counting(machine, env, context.counters, config.cluster)
     topics = TopicStatistics(machine, env, group, gossip, requests, counting, config)
-    progress = GroupProgress(machine, env, gossip, requests, commits, counting, config)
+    progress = GroupProgress(machine, env, gossip, requests, commits, counting, context.parts[Readers], config)
     producers = ProducerStatistics(env, group, gossip, requests)
     queues = QueueContents(machine, group, gossip, requests)
     return Statistics(topics, producers, progress, counting, queues)

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from dledger.environment import Environment, slept
 from dledger_broker.clients.gossip import Gossip
+from dledger_broker.clients.readers import Readers
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.commits import OffsetCommits
@@ -42,6 +43,7 @@ class GroupProgress:
         requests: Requests,
         commits: OffsetCommits,
         counting: Counting,
+        readers: Readers,
         config: BrokerConfig,
     ) -> None:
         self._machine = machine
@@ -50,6 +52,7 @@ class GroupProgress:
         self._requests = requests
         self._commits = commits
         self._counting = counting
+        self._readers = readers
         self._broker_group = config.broker_group
         self._address = str(config.advertised)
         self._seen = 0
@@ -127,13 +130,16 @@ class GroupProgress:
         return TopicProgress(self._counting.delivered_per_second(group, name), queues)
 
     async def _in_queue(self, group: str, topic: TopicState, queue_id: int) -> QueueProgress:
-        offset = self._machine.state.table(OFFSETS).get(group, topic.config.topic_name, queue_id)
+        name = topic.config.topic_name
+        committed = self._machine.state.table(OFFSETS).get(group, name, queue_id)
+        offset = committed or 0
         queue = topic.queues.get(queue_id)
         if queue is None:
-            return QueueProgress(0, offset or 0, offset or 0, 0, 0, offset is not None)
+            return QueueProgress(0, offset, offset, 0, 0, committed is not None)
+        stored_ms = max(0, await self._machine.lookup.store_time_at(queue, offset - 1))
         first, end = queue.min_offset, queue.max_offset
-        stored_ms = max(0, await self._machine.lookup.store_time_at(queue, (offset or 0) - 1))
-        return QueueProgress(end, offset or 0, offset or 0, stored_ms, first, offset is not None)
+        pulled = min(self._readers.pulled(group, name, queue_id, self._env.now()), end)
+        return QueueProgress(end, offset, max(offset, pulled), stored_ms, first, committed is not None)
 
 
 def _still_read(group: str, topics: Sequence[str], subscribed: Collection[str]) -> Sequence[str]:

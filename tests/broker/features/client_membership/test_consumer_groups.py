@@ -187,7 +187,7 @@ def test_the_table_of_readers_forgets_what_nobody_reads(monkeypatch: pytest.Monk
     monkeypatch.setattr(readers, "_LEAST", 10)
     table, client = Readers(), broker.client()
     for number in range(1000):
-        table.note("CG", f"T{number}", 0, client, float(number))
+        table.note("CG", f"T{number}", 0, client, float(number), 0)
     assert len(list(table.of("CG", 999.0))) == KEEP_S + 1
     assert len(table._last) <= 3 * KEEP_S
 

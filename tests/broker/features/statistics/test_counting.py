@@ -343,3 +343,26 @@ def test_progress_tells_when_what_was_consumed_last_was_stored(broker: ServedBro
         broker.advance(1)
         told = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
         assert decode_consume_stats(told.body)[MessageQueue("broker-a", 0, "T1")].last_timestamp == expected
+
+
+def test_what_was_pulled_and_is_not_committed_is_in_flight(broker: ServedBroker) -> None:
+    client, queue = broker.client(), MessageQueue("broker-a", 0, "T1")
+    make_group(broker, "CG")
+    for _ in range(5):
+        client.send_message("T1")
+
+    def told() -> tuple[int, object]:
+        one = client.call_from_disk(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG", "topic": "T1"})
+        every = client.call_from_disk(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        body = json.loads(to_standard_json(every.body))
+        return decode_consume_stats(one.body)[queue].pull_offset, body["totalInflightDiff"]
+
+    ext = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"}
+    client.send(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    broker.advance(1)
+    assert told() == (1, 0)
+    for offset, expected in ((0, (1, 0)), (3, (3, 2)), (99, (5, 4))):  # none beyond the end, whatever is asked for
+        client.pull("T1", offset=offset)
+        assert told() == expected
+    client.is_open = False
+    assert told() == (1, 0)
