@@ -64,6 +64,11 @@ def test_make_alone_lists_every_target() -> None:
     assert {line.split()[0] for line in listing.stdout.splitlines()} == TARGETS
 
 
+def test_continuous_integration_runs_on_a_python_that_is_new_enough() -> None:
+    chosen = subprocess.run([ROOT / ".ci" / "python"], capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run([chosen, "-c", "import sys; assert sys.version_info >= (3, 11)"], check=True)
+
+
 def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path) -> None:
     old = tmp_path / "python-old"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.1" && exit 0\nexit 1\n')
