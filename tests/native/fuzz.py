@@ -47,10 +47,22 @@ PIECES = (
 )
 
 
-def sound_entry(rng: random.Random) -> bytearray:
+class Counts:
+    """What was compared."""
+
+    def __init__(self) -> None:
+        self.records = self.units = self.frames = 0
+
+    def __str__(self) -> str:
+        return f"{self.records:,} records, {self.units:,} units of queues, {self.frames:,} frames of sends"
+
+
+def sound_entry(rng: random.Random, counts: Counts) -> bytearray:
     """A few sound records, mostly of one producer."""
     data = bytearray()
-    for number in range(rng.randint(1, 4)):
+    count = rng.randint(1, 4)
+    counts.records += count
+    for number in range(count):
         properties = b"UNIQ_KEY\x01%016X\x02TAGS\x01%b\x02KEYS\x01x y%d\x02" % (
             number,
             rng.choice((b"a", b"b")),
@@ -106,11 +118,13 @@ def compare_records(data: bytes) -> int:
     return taken
 
 
-def compare_units(rng: random.Random) -> int:
+def compare_units(rng: random.Random, counts: Counts) -> int:
     """Whether the native part chose from some units; as its twin."""
     damaged = rng.random() < 0.3
     units, position = bytearray(), rng.choice(PLACES if damaged else (0, 70))
-    for _ in range(rng.randrange(8)):
+    count = rng.randrange(8)
+    counts.units += count
+    for _ in range(count):
         size = rng.choice(SIZES) if damaged else rng.randrange(100)
         if damaged and rng.random() < 0.3:
             position = rng.choice(PLACES) + rng.choice((0, size, -size))
@@ -185,10 +199,12 @@ TEXT_PIECES = (
 )
 
 
-def sound_sends(rng: random.Random) -> bytearray:
+def sound_sends(rng: random.Random, counts: Counts) -> bytearray:
     """Frames of a few sends."""
     data = bytearray()
-    for number in range(rng.randint(1, 3)):
+    count = rng.randint(1, 3)
+    counts.frames += count
+    for number in range(count):
         ext = {"a": "PG", "b": rng.choice(("T", "T", "U")), "c": "TBW102", "d": "4", "e": str(rng.randrange(3))}
         ext |= {"f": rng.choice(("0", "0", "1", "256")), "g": "1700000000000", "h": rng.choice(("0", "-7"))}
         ext |= {"i": rng.choice(FORMS) % rng.randrange(1000), "j": "0", "k": "false"}
@@ -279,17 +295,17 @@ def taken_by_twin(
 @click.option("--seed", default=1, show_default=True)
 def main(cases: int, seed: int) -> None:
     """Feed mutated records, units and sends to the native part, and compare what it takes with its twin."""
-    taken, shown_at = 0, time.monotonic()
+    counts, taken, shown_at = Counts(), 0, time.monotonic()
     panics: list[tuple[str, str]] = []
     native.on_panic(lambda function, said: panics.append((function, said)))
     for number in range(cases):
         rng = random.Random(f"{seed} {number}")
-        data = sound_entry(rng)
+        data = sound_entry(rng, counts)
         mutate(rng, data)
         try:
             taken += compare_records(bytes(data))
-            taken += compare_units(rng)
-            data = sound_sends(rng)
+            taken += compare_units(rng, counts)
+            data = sound_sends(rng, counts)
             if rng.random() < 0.3:
                 mutate(rng, data)
             taken += compare_sends(bytes(data))
@@ -300,7 +316,7 @@ def main(cases: int, seed: int) -> None:
         if time.monotonic() - shown_at > SHOWN_EVERY_S:
             shown_at = time.monotonic()
             click.echo(f"{number + 1:,} cases")
-    click.echo(f"{cases:,} cases of seed {seed}: {taken:,} answers, each that of its twin")
+    click.echo(f"{cases:,} cases of seed {seed}: {counts}; {taken:,} answers, each that of its twin")
 
 
 if __name__ == "__main__":
