@@ -93,6 +93,8 @@ class _LazyGroup(HelpGroup):
         for argument in args:
             if not (is_utf8(argument) or ctx.resilient_parsing):
                 raise click.UsageError(f"{argument!r} is not UTF-8")
+        if args[:1] in (["version"], ["help"]):  # as other tools have it
+            args[0] = f"--{args[0]}"
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as click has it

@@ -104,3 +104,10 @@ def test_a_command_without_its_extra_says_which_one_it_needs():
     assert done.returncode == 1
     assert done.stderr.startswith("Error: this command needs aiohttp")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["version", "help"])
+def test_a_word_says_what_the_option_says(word: str) -> None:
+    told = [CliRunner().invoke(main, [argument], prog_name="dledger") for argument in (word, f"--{word}")]
+    assert [one.exit_code for one in told] == [0, 0]
+    assert told[0].output == told[1].output
