@@ -23,14 +23,18 @@ DELAYED = "TIMER_DELAY_MS\x015000\x02"
 DELAY_S = 5.0
 
 
-@pytest.fixture
-def firing(broker: ServedBroker) -> ServedBroker:
-    """A broker that delivers what is due; its time index knows what is applied from now on."""
+def begin_to_fire(broker: ServedBroker) -> None:
+    """Have a broker deliver what is due; its time index knows what is applied from now on."""
     machine = broker.memory.machine
     due_messages = broker.service.parts[DueMessages]
     broker.memory.run(due_messages.index.rows.follower.fold())
     machine.jobs.open([due_messages.fires], broker.memory.node, broker.memory.writer)
     broker.settle()
+
+
+@pytest.fixture
+def firing(broker: ServedBroker) -> ServedBroker:
+    begin_to_fire(broker)
     return broker
 
 

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from math import ceil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_broker import FakeClient, MakeBroker, ServedBroker, records, send_ext
+from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records, send_ext
 
 from dledger.errors import BusyError
 from dledger.replica.status import LoopLateness, NodeStatus
 from dledger.store.disk import DiskSpace
+from dledger.types import EntryKind
+from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.runtime.earliest import PIECE_BYTES
 from dledger_broker.features.runtime.throughput import PERIOD_S
 from dledger_broker.kernel.put_times import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
 from dledger_remoting.bodies import KVTable, decode_body
+from tests.broker.features.delay.test_firing import begin_to_fire
 from tests.broker.features.delay.test_recalls import DELAYED
 from tests.broker.features.transactions.test_half_requests import HALF, founded
 
@@ -69,16 +73,22 @@ def test_averages_are_of_fixed_windows_however_often_somebody_asks(broker: Serve
     """Two dashboards must not halve each other's figures."""
     client = broker.client()
     broker.service.parts[RuntimeInfo].start()
+
+    def rates() -> list[str]:
+        table = told(client)
+        return [table[name] for name in ("putTps", "getTransferredTps", "getTransferedTps")]
+
     for _ in range(20):
         assert client.call(310, send_ext("T1"), b"x").code == 0
+    for offset, count in ((0, 20), (10, 10)):
+        assert len(records(client.pull("T1", offset=offset))) == count
     broker.advance(PERIOD_S)
-    assert [told(client)["putTps"] for _ in range(2)] == ["2.0 2.0 2.0"] * 2
+    assert [rates() for _ in range(2)] == [["2.0 2.0 2.0", "3.0 3.0 3.0", "3.0 3.0 3.0"]] * 2
     broker.advance(PERIOD_S)
-    assert told(client)["putTps"] == "0.0 1.0 1.0"
+    assert rates() == ["0.0 1.0 1.0", "0.0 1.5 1.5", "0.0 1.5 1.5"]
     for _ in range(60):
         broker.advance(PERIOD_S)
-    assert told(client)["putTps"] == "0.0 0.0 0.0"
-    assert told(client)["getTransferredTps"] == "0.0 0.0 0.0"
+    assert rates() == ["0.0 0.0 0.0"] * 3
     broker.service.parts[RuntimeInfo].stop()
 
 
@@ -87,15 +97,21 @@ def test_totals_of_days_are_those_of_mqadmin(broker: ServedBroker) -> None:
     client, day = broker.client(), 86_400
     runtime = broker.service.parts[RuntimeInfo]
     runtime.start()
-    for messages in (3, 2):
-        for _ in range(messages):
-            assert client.call(310, send_ext("T1"), b"x").code == 0
+
+    def use(*, sends: int, pulls: int) -> None:
+        for _ in range(sends):
+            sent = client.send_message("T1", b"x")
+        for _ in range(pulls):
+            assert client.pull("T1", offset=int(sent.ext["queueOffset"])).code == 0
+
+    for sends, pulls in ((3, 1), (2, 4)):
+        use(sends=sends, pulls=pulls)
         broker.advance(day)
-    assert client.call(310, send_ext("T1"), b"x").code == 0
+    use(sends=1, pulls=6)
     table = told(client)
-    put = [int(table[f"msgPutTotal{time}"]) for time in ("YesterdayMorning", "TodayMorning", "TodayNow")]
-    assert put == [3, 5, 6]
-    assert [table[f"msgGetTotal{time}"] for time in ("TodayMorning", "TodayNow")] == ["0", "0"]
+    times = ("YesterdayMorning", "TodayMorning", "TodayNow")
+    assert [table[f"msgPutTotal{time}"] for time in times] == ["3", "5", "6"]
+    assert [table[f"msgGetTotal{time}"] for time in times] == ["1", "5", "11"]
     runtime.stop()
 
 
@@ -227,6 +243,103 @@ def test_reads_of_queues_are_told_by_whether_they_found_messages(broker: ServedB
     rates = [table[name] for name in ("getFoundTps", "getMissTps", "getTotalTps")]
     assert rates == ["0.1 0.1 0.1", "0.2 0.2 0.2", "0.3 0.3 0.3"]
     broker.service.parts[RuntimeInfo].stop()
+
+
+def test_the_longest_wait_of_a_pull_for_records_on_the_disk_is_told(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, node, waits_s = broker.client(), broker.memory.node, [0.25, 0.1]
+    client.send_message("T1", b"old")
+    assert (client.pull("T1").code, told(client)["getMessageEntireTimeMax"]) == (0, "0")
+    read, node.cold = node.read, True
+
+    async def read_slowly(position: int, size: int) -> bytes:
+        broker.advance(waits_s.pop(0))
+        return await read(position, size)
+
+    monkeypatch.setattr(node, "read", read_slowly)
+    for _ in range(2):
+        assert client.call_from_disk(11, pull_ext("T1")).code == 0
+    assert (waits_s, told(client)["getMessageEntireTimeMax"]) == ([], "250")
+
+
+def test_the_longest_wait_of_a_pull_for_its_queue_on_the_disk_is_told(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, memory = broker.client(), broker.memory
+    client.send_message("T1", b"old")
+    client.pull("T1")
+    for _ in range(2):
+        memory.flush_views()
+    run = memory.env.run_blocking
+
+    def run_slowly(*work: Any) -> None:
+        memory.env.call_later(0.4, partial(run, *work))
+
+    monkeypatch.setattr(memory.machine.queues, "read", lambda *_: None)
+    monkeypatch.setattr(memory.env, "run_blocking", run_slowly)
+    assert client.call_from_disk(11, pull_ext("T1")).code == 0
+    assert told(client)["getMessageEntireTimeMax"] == "400"
+
+
+def test_entries_that_are_not_applied_are_told_as_sends_that_wait(broker: ServedBroker) -> None:
+    client, node = broker.client(), broker.memory.node
+    assert told(client)["sendThreadPoolQueueSize"] == "0"
+    for _ in range(3):
+        node.log.append(EntryKind.NO_OP, node.term, b"", b"")
+    table = told(client)
+    sizes = {name: size for name, size in table.items() if name.endswith("QueueSize") and size != "0"}
+    assert sizes == {"sendThreadPoolQueueSize": "3"}
+    node.catch_up()
+    assert told(client)["sendThreadPoolQueueSize"] == "0"
+
+
+def test_what_is_not_on_stable_storage_is_told_as_what_remains_to_be_flushed(broker: ServedBroker) -> None:
+    client, node = broker.client(), broker.memory.node
+    assert client.send_message("T1", b"x" * 2048).code == 0
+    assert told(client)["remainHowManyDataToFlush"] == "0 B"
+    node.durable_limit = node.log.end - 1536
+    assert told(client)["remainHowManyDataToFlush"] == "1.5 KiB"
+    node.durable_limit = node.log.end - 261
+    assert told(client)["remainHowManyDataToFlush"] == "261 B"
+
+
+def test_what_the_index_of_keys_lacks_is_told_as_what_is_not_dispatched(broker: ServedBroker) -> None:
+    client, memory = broker.client(), broker.memory
+    memory.run(memory.machine.keys.catch_up())
+    assert told(client)["dispatchBehindBytes"] == "0"
+    begin = memory.log.end
+    client.send_message("T1", b"x")
+    assert told(client)["dispatchBehindBytes"] == str(memory.log.end - begin)
+    memory.run(memory.machine.keys.catch_up())
+    assert told(client)["dispatchBehindBytes"] == "0"
+
+
+def test_what_the_index_of_delayed_messages_lacks_is_told(broker: ServedBroker) -> None:
+    client, memory = broker.client(), broker.memory
+    follower = broker.service.parts[DueMessages].index.rows.follower
+    memory.run(follower.fold())
+    assert told(client)["timerOffsetBehind"] == "0"
+    begin = memory.log.end
+    assert client.send_message("T1", b"later", i=DELAYED).code == 0
+    assert told(client)["timerOffsetBehind"] == str(memory.log.end - begin)
+    memory.run(follower.fold())
+    assert told(client)["timerOffsetBehind"] == "0"
+
+
+def test_how_long_delayed_messages_have_been_due_is_told_in_seconds(broker: ServedBroker) -> None:
+    client = broker.client()
+    begin_to_fire(broker)
+    assert client.send_message("T1", b"later", properties="TIMER_DELAY_SEC\x0160\x02").code == 0
+    broker.memory.node.stage_error = BusyError("64 MiB wait for a majority")
+    broker.advance(60)
+    assert told(client)["timerReadBehind"] == "0"
+    broker.advance(90.5)
+    assert told(client)["timerReadBehind"] == "90"
+    broker.memory.node.stage_error = None
+    broker.advance(1)
+    assert broker.memory.bodies("T1") == [b"later"]
+    assert told(client)["timerReadBehind"] == "0"
 
 
 def test_the_oldest_message_that_is_kept_is_told(broker: ServedBroker) -> None:
