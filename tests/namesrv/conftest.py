@@ -5,7 +5,19 @@ import logging
 import os
 
 import pytest
-from served_names import PATIENCE_S, SlowDisk
+from served_names import PATIENCE_S, SlowDisk, connected, serving
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server):
+    async with connected(server) as one:
+        yield one
 
 
 @pytest.fixture
