@@ -1,7 +1,11 @@
 """Routes, lists of topics and what an operator changes of them, asked of a name server over a socket."""
 
-from served_names import A, B
+from collections.abc import Iterable
 
+import pytest
+from served_names import A, B, Client
+
+from dledger_remoting.bodies import TopicList, decode_body
 from dledger_remoting.headers import (
     BrokerMemberGroupHeader,
     BrokerNameHeader,
@@ -11,7 +15,8 @@ from dledger_remoting.headers import (
     TopicInClusterHeader,
 )
 from dledger_remoting.registration import RegisterBrokerBody, TopicConfigSerializeWrapper, encode_registration
-from dledger_remoting.topics import TOPIC_UNIT, TopicConfig
+from dledger_remoting.route import decode_route
+from dledger_remoting.topics import TopicConfig
 
 
 async def test_a_route_comes_in_the_dialect_of_the_client(client):
@@ -57,19 +62,46 @@ async def test_topic_lists(client):
     assert (await client.call(311)).body == b'{"topicList":[]}'
 
 
-async def test_unit_topics_are_told_by_their_flag(client):
-    configs = {"U": TopicConfig("U", topic_sys_flag=TOPIC_UNIT), "T": TopicConfig("T")}
-    body = encode_registration(RegisterBrokerBody(TopicConfigSerializeWrapper(configs)))
-    await client.call(103, RegisterBrokerHeader("broker-0", A, "C", "", 0), body=body)
-    assert (await client.call(311)).body == b'{"topicList":["U"]}'
-    assert (await client.call(312)).body == (await client.call(313)).body == b'{"topicList":[]}'
+async def register_topics(client: Client, *configs: TopicConfig, name: str = "broker-0", address: str = A) -> None:
+    wrapper = TopicConfigSerializeWrapper({config.topic_name: config for config in configs})
+    body = encode_registration(RegisterBrokerBody(wrapper))
+    assert (await client.call(103, RegisterBrokerHeader(name, address, "C", "", 0), body=body)).code == 0
 
 
-async def test_write_permission_and_topic_deletion(client):
+@pytest.mark.parametrize(
+    ("code", "topics"),
+    [(311, ["both", "unit"]), (312, ["both", "subscribed"]), (313, ["subscribed"])],
+    ids=["units", "units subscribe", "units subscribe and it is none"],
+)
+async def test_topics_of_units_are_told_by_the_two_bits_that_rocketmq_gives_them(client, code, topics):
+    """Bit 0: the topic is a unit's; bit 1: units subscribe to it."""
+    flags = {"plain": 0, "unit": 1, "subscribed": 2, "both": 3, "unknown": 4}
+    await register_topics(client, *(TopicConfig(topic, topic_sys_flag=flag) for topic, flag in flags.items()))
+    answer = await client.call(code)
+    assert decode_body(TopicList, answer.body).topic_list == topics
+
+
+async def permissions(client: Client, topics: Iterable[str], group: str = "broker-0") -> list[int]:
+    routes = [decode_route((await client.call(105, RouteHeader(topic))).body) for topic in topics]
+    return [queues.perm for route in routes for queues in route.queue_datas if queues.broker_name == group]
+
+
+@pytest.mark.parametrize(
+    ("code", "counted", "after"),
+    [(327, "addTopicCount", [6, 6, 6, 6, 6]), (205, "wipeTopicCount", [5, 4, 4, 0, 0])],
+    ids=["added", "wiped"],
+)
+async def test_a_groups_write_permission_is_added_as_exactly_6_and_wiped_as_one_bit(client, code, counted, after):
+    """As RocketMQ does: what is inherited is lost with 327, and what nobody may read can be read afterwards."""
+    topics = {f"T{perm}": TopicConfig(f"T{perm}", perm=perm) for perm in (7, 6, 4, 2, 0)}
+    await register_topics(client, *topics.values())
+    await register_topics(client, *topics.values(), name="broker-1", address=B)
+    assert (await client.call(code, BrokerNameHeader("broker-0"))).ext == {counted: "5"}
+    assert await permissions(client, topics) == after
+    assert await permissions(client, topics, "broker-1") == [7, 6, 4, 2, 0]
+
+
+async def test_a_topic_that_is_deleted_has_no_route(client):
     await client.register()
-    assert (await client.call(205, BrokerNameHeader("broker-0"))).ext == {"wipeTopicCount": "2"}
-    assert b'"perm":4' in (await client.call(105, RouteHeader("T1"))).body
-    assert (await client.call(327, BrokerNameHeader("broker-0"))).ext == {"addTopicCount": "2"}
-    assert b'"perm":6' in (await client.call(105, RouteHeader("T1"))).body
     assert (await client.call(216, TopicInClusterHeader("T1", "C"))).code == 0
     assert (await client.call(105, RouteHeader("T1"))).code == 17
