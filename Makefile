@@ -36,8 +36,11 @@ DEV     := .venv/.installed-dev
 PROOF   := .venv/.installed-chaos
 PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# The load generator is compiled, by the system's compiler or by one that is installed like a package.
+COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench bench-peers scale chaos proof-chaos wheel lock clean
+.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench bench-peers scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -131,17 +134,25 @@ explore: $(DEV) ## take real cores through every interleaving of a small world (
 	$(BIN)/python -m dledger_sim.log.explore $(EXPLORE)
 
 bench: $(DEV) ## measure speed and memory beside this machine's own limits (OTHER=path: compare with another checkout)
-	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+	@$(COMPILER)
 	$(BIN)/python -m bench.$(if $(OTHER),compare $(OTHER),run) $(BENCH)
 
 bench-peers: $(DEV) ## measure other message services beside this one, in turns, three nodes each (PEERS="--peers nats --runs 1")
-	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+	@$(COMPILER)
 	$(BIN)/python -m bench.peers.run $(PEERS)
 
-scale: $(DEV) $(PROOF) ## thousands of queues, groups and connections; a backlog read from disk beside sends; two groups and name servers under faults (MESSAGES=n; long)
-	@command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
+scale: ## all three of the following, whichever of them fails (MESSAGES=n, MINUTES=n; long)
+	@$(MAKE) --no-print-directory --keep-going -j1 scale-clients scale-backlog scale-groups
+
+scale-clients: $(DEV) ## thousands of queues, groups and connections on a node
+	@$(COMPILER)
 	$(BIN)/python -m bench.many_clients
+
+scale-backlog: $(DEV) ## a backlog read from disk beside sends (MESSAGES=n)
+	@$(COMPILER)
 	$(BIN)/python -m bench.backlog $(if $(MESSAGES),--messages $(MESSAGES))
+
+scale-groups: $(PROOF) ## two groups and their name server under faults (MINUTES=n)
 	$(BIN)/dledger chaos run --target two-groups --minutes $(MINUTES)
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)

@@ -81,6 +81,26 @@ def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.parametrize("failing", ["nothing", "many_clients", "backlog", "two-groups"])
+def test_a_part_of_make_scale_that_fails_keeps_no_other_from_running(tmp_path: Path, failing: str) -> None:
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    for name in ("pyproject.toml", ".venv/.installed-dev", ".venv/.installed-chaos"):
+        (tmp_path / name).touch()
+    for name in ("python", "dledger"):
+        (programs / name).write_text(f'#!/bin/sh\necho "$*" >> calls\ncase "$*" in *{failing}*) exit 1; esac\n')
+        (programs / name).chmod(0o755)
+    made = subprocess.run(["make", "scale", "MESSAGES=5", "MINUTES=1"], cwd=tmp_path, capture_output=True, check=False)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call for call in calls if "ziglang" not in call] == [
+        "-m bench.many_clients",
+        "-m bench.backlog --messages 5",
+        "chaos run --target two-groups --minutes 1",
+    ]
+    assert (made.returncode == 0) == (failing == "nothing")
+
+
 def test_every_lint_exception_has_a_reason() -> None:
     lint = (ROOT / "pyproject.toml").read_text().split("[tool.ruff.lint]")[1].split("[tool.ruff.lint.isort]")[0]
     ignores = lint.split("ignore = [", 1)[1]
