@@ -1,4 +1,4 @@
-"""Meter of the CPU and memory that broker processes use, read from /proc (Linux)."""
+"""Meter of the CPU, memory and disk that broker processes use, read from /proc (Linux)."""
 
 import os
 import time
@@ -45,6 +45,14 @@ def anonymous_rss_mb(pid: int) -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"/proc/{pid}/status has no RssAnon line: Linux 4.5 or newer needed")
+
+
+def disk_read_mb(pid: int) -> float:
+    """Return what the disk was read for the process so far, in MB: not what the page cache had."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1]) / 1e6
+    raise RuntimeError(f"/proc/{pid}/io has no read_bytes line: Linux with CONFIG_TASK_IO_ACCOUNTING needed")
 
 
 class UsageMeter:

@@ -1,38 +1,75 @@
-"""The benchmark of a backlog, short: all of it is consumed from disk beside sends, and memory does not grow."""
+"""The benchmark of a backlog, short: it is consumed from disk beside sends, and what it judges by what it measured."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
-from bench.backlog import GROWTH_MB, SLOWER, Measured, measure, what_is_slow, what_is_wrong
+from bench.backlog import (
+    GROWTH_MB,
+    JUDGED_MESSAGES,
+    SLOWER,
+    Measured,
+    forget_page_cache,
+    main,
+    measure,
+    what_is_slow,
+    what_is_wrong,
+)
 from bench.cluster import running_cluster
 from bench.compiler import NoCompilerError, find_compiler
 from bench.generator import LoadResult
 
 MESSAGES = 200_000
+BODIES_MB = MESSAGES * 100 / 1e6
 FIGURES = dict.fromkeys(LoadResult.__struct_fields__, 1) | {"errors": {}, "messages_of_turn": []}
 CONSUMED = msgspec.convert(FIGURES | {"acknowledged_total": MESSAGES}, LoadResult)
 
 
-def test_a_backlog_is_consumed_from_disk_beside_sends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def disk_path(tmp_path: Path) -> Path:
+    """A directory whose files come from a disk if they are not in the page cache."""
+    system = subprocess.run(["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True)
+    if system.stdout.strip() in ("tmpfs", "ramfs"):
+        pytest.skip(f"{tmp_path} is in memory")
+    return tmp_path
+
+
+def test_a_backlog_is_consumed_from_disk_beside_sends(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         find_compiler()
     except NoCompilerError as error:
         pytest.skip(str(error))
-    with running_cluster(tmp_path / "cluster", "sync") as cluster:
-        assert what_is_wrong(measure(cluster, MESSAGES, 1.0)) == []
+    with running_cluster(disk_path / "cluster", "sync") as cluster:
+        found = measure(cluster, MESSAGES, 1.0)
+    assert what_is_wrong(found) == []
+    assert found.read_mb >= 0.5 * found.stored_mb > 0.5 * BODIES_MB
     printed = capsys.readouterr().out
     assert f"{MESSAGES} messages stored" in printed
-    assert "errors: {}" in printed
+    assert f" {found.read_mb:.0f} MB read from it, errors: {{}}" in printed
     assert "sends beside the consumer: " in printed
+    assert "sends lost " in printed
+
+
+def test_a_directory_that_is_forgotten_is_read_from_disk_and_its_files_stay(disk_path: Path) -> None:
+    (disk_path / "node").mkdir()
+    path = disk_path / "node" / "log"
+    path.write_bytes(bytes(1 << 20))
+    assert forget_page_cache(disk_path) >= 1 << 20
+    with path.open("rb") as file, pytest.raises(BlockingIOError):
+        os.preadv(file.fileno(), [bytearray(4096)], 1 << 19, os.RWF_NOWAIT)
+    assert path.read_bytes() == bytes(1 << 20)
 
 
 def measured(**found: object) -> Measured:
-    fine = Measured(MESSAGES, CONSUMED, [CONSUMED], [CONSUMED], {"n0": GROWTH_MB})
+    fine = Measured(MESSAGES, 100.0, 50.0, CONSUMED, [CONSUMED], [CONSUMED], {"n0": GROWTH_MB})
     return replace(fine, **found)  # type: ignore[arg-type]
 
 
@@ -40,20 +77,34 @@ def sends(*rates: float) -> list[LoadResult]:
     return [msgspec.structs.replace(CONSUMED, messages_per_s=rate) for rate in rates]
 
 
-def test_errors_missing_messages_and_memory_that_grows_are_told() -> None:
+def test_errors_missing_messages_a_backlog_in_memory_and_memory_that_grows_are_told() -> None:
     refused = msgspec.structs.replace(CONSUMED, errors={"2": 1})
     fewer = msgspec.structs.replace(CONSUMED, acknowledged_total=MESSAGES - 1)
     assert what_is_wrong(measured()) == []
     assert what_is_wrong(measured(alone=[refused])) == ["errors: {'2': 1}"]
     assert what_is_wrong(measured(beside=[refused])) == ["errors: {'2': 1}"]
     assert what_is_wrong(measured(consumed=fewer)) == ["199999 messages were consumed, 200000 were stored"]
+    assert what_is_wrong(measured(read_mb=49.0)) == [
+        "only 49 MB of a backlog of 100 MB came from disk: is --work-dir on one?"
+    ]
     assert what_is_wrong(measured(grown_mb={"n0": GROWTH_MB + 1})) == [f"n0 took {GROWTH_MB + 1} MB more meanwhile"]
 
 
+def slow(messages: int, alone: Sequence[float], beside: Sequence[float]) -> list[str]:
+    return what_is_slow(measured(messages=messages, alone=sends(*alone), beside=sends(*beside)))
+
+
 def test_sends_that_lose_too_much_to_the_consumer_are_told_by_their_medians() -> None:
-    alone, least = sends(100, 1_000, 9_000), 1_000 * (1 - SLOWER)
-    assert what_is_slow(measured(alone=alone, beside=sends(1, least, 5_000))) == []
-    assert what_is_slow(measured(alone=alone, beside=sends(2_000))) == [], "nor if they are faster"
-    assert what_is_slow(measured(alone=alone, beside=sends(1, 750, 5_000))) == [
+    alone, least = (100, 1_000, 9_000), 1_000 * (1 - SLOWER)
+    assert slow(JUDGED_MESSAGES, alone, (1, least, 5_000)) == []
+    assert slow(JUDGED_MESSAGES, alone, (2_000,)) == [], "nor if they are faster"
+    assert slow(JUDGED_MESSAGES, alone, (1, 750, 5_000)) == [
         "sends were 25% slower beside the consumer, 750/s instead of 1,000/s"
     ]
+
+
+def test_sends_beside_less_than_30_million_messages_are_not_judged() -> None:
+    assert slow(29_999_999, (1_000,), (1,)) == []
+    assert len(slow(30_000_000, (1_000,), (1,))) == 1
+    told = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
+    assert "with 30,000,000 messages or more: with fewer, what they lose is printed and not judged" in told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from bench.backlog import forget_page_cache
 from bench.many_clients import QUEUES, Crowd, Member, make_groups
 from dledger_broker.node import Broker
 from tests.broker.broker_in_process import node_config
@@ -45,10 +44,3 @@ async def test_every_queue_of_every_group_has_one_member_through_storms(tmp_path
             crowd.leave(list(crowd.members))
     finally:
         await broker.stop()
-
-
-def test_the_page_cache_of_a_directory_is_given_back_and_its_files_stay(tmp_path: Path) -> None:
-    (tmp_path / "node").mkdir()
-    (tmp_path / "node" / "log").write_bytes(bytes(1 << 20))
-    assert forget_page_cache(tmp_path) >= 1 << 20
-    assert (tmp_path / "node" / "log").read_bytes() == bytes(1 << 20)
