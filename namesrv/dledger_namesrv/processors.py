@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dledger_remoting.bodies import KVTable, TopicList, decode_body, encode_body
-from dledger_remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode, request_code_name
+from dledger_remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.errors import (
     InvalidParameter,
@@ -60,6 +60,7 @@ from .metrics import UNREGISTERED, NameServerCounters
 from .names import fault_of_header, fault_of_topics, shown
 from .properties import asked_values, told_configuration
 from .records import Registered
+from .refused_codes import refusal_of
 from .table import RouteTable
 from .watch import RouteWatches
 
@@ -136,8 +137,7 @@ class Processors:
         elif (waiting := self._waiting.get(request.code)) is not None:
             return waiting(request)
         else:
-            name = request_code_name(request.code)
-            raise RequestCodeNotSupported(f"request type {request.code} ({name}) not supported by a name server")
+            raise RequestCodeNotSupported(refusal_of(request.code))
         self.watches.notify()
         return answer
 

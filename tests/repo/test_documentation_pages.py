@@ -18,7 +18,10 @@ from dledger_broker.testing import BrokerInMemory
 from dledger_namesrv.config import KEYS as NAME_SERVER
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.processors import Processors
+from dledger_namesrv.refused_codes import INSTEAD as NAMESRV_INSTEAD
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
+from dledger_remoting.errors import RequestCodeNotSupported
 from tests.broker.served_broker import NODE_ID, ServedBroker, make_served_broker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +30,7 @@ CONFIGURATION = (DOCS / "configuration.md").read_text()
 BROKER_PART, NAMESRV_PART = CONFIGURATION.split("\n## Name server\n")
 BROKER_KEYS, BROKER_ALIASES = BROKER_PART.split("\n### Keys of RocketMQ's `broker.conf`\n")
 BROKER_CODES, NAMESRV_CODES = (DOCS / "compatibility.md").read_text().split("\n## Name servers\n")
+NAMESRV_ANSWERED, NAMESRV_REFUSED = NAMESRV_CODES.split("\n### Requests that name servers refuse\n")
 ANSWERED, REFUSED = BROKER_CODES.split("\n### Requests that are refused\n")
 ANSWERED, PUSHED = ANSWERED.split("\nBrokers send to clients:\n")
 OWN_CODES, OWN_NAMESRV_CODES = (DOCS / "wire.md").read_text().split("\nName servers answer:\n")
@@ -83,7 +87,7 @@ def test_the_request_codes_that_brokers_answer_are_those_on_the_pages():
 
 def test_every_request_code_of_rocketmq_stands_on_the_page_once():
     own = codes_of(OWN_CODES, OWN_NAMESRV_CODES)
-    listed = codes_of(ANSWERED, PUSHED, REFUSED) | codes_of(NAMESRV_CODES)
+    listed = codes_of(ANSWERED, PUSHED, REFUSED) | codes_of(NAMESRV_ANSWERED, NAMESRV_REFUSED)
     assert listed == named(set(RequestCode) - set(own))
 
 
@@ -111,12 +115,32 @@ def test_a_refusal_says_what_to_do_instead_unless_no_release_handles_the_code():
     assert "a group elects its leader itself" in (answer.remark or "")
 
 
+def name_server() -> Processors:
+    """What a name server does with requests, over nothing that is real."""
+    return Processors(NameServerConfig(), Mock(), Mock(), lambda: 0)
+
+
 def test_the_request_codes_that_name_servers_answer_are_those_on_the_pages():
-    processors = Processors(NameServerConfig(), Mock(), Mock(), lambda: 0)
+    processors = name_server()
     answered = {RequestCode.REGISTER_BROKER, *processors._direct, *processors._waiting}
-    tables, _, others = NAMESRV_CODES.partition("\nEverything else")
-    assert codes_of(tables, OWN_NAMESRV_CODES.partition("\n## ")[0]) == named(answered)
-    assert not set(codes_of(others)) & answered
+    assert codes_of(NAMESRV_ANSWERED, OWN_NAMESRV_CODES.partition("\n## ")[0]) == named(answered)
+
+
+@pytest.mark.parametrize(("code", "name"), sorted(codes_of(NAMESRV_REFUSED).items()))
+def test_a_name_server_refuses_what_the_page_calls_refused_and_says_what_to_do_instead(code: int, name: str):
+    said = f"request type {code} ({name}) not supported by a name server: {NAMESRV_INSTEAD[code]}"
+    with pytest.raises(RequestCodeNotSupported, match=f"^{re.escape(said)}$"):
+        name_server().handle(RemotingCommand(code), connection=1)
+
+
+def test_a_name_server_knows_what_to_do_instead_of_every_request_that_the_page_calls_refused():
+    assert NAMESRV_INSTEAD.keys() == codes_of(NAMESRV_REFUSED).keys()
+
+
+def test_a_name_server_and_a_broker_say_the_same_instead_of_a_controller():
+    shared = NAMESRV_INSTEAD.keys() & INSTEAD.keys()
+    assert RequestCode.CONTROLLER_ELECT_MASTER in shared
+    assert {code: NAMESRV_INSTEAD[code] for code in shared} == {code: INSTEAD[code] for code in shared}
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")))

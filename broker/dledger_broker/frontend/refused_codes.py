@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dledger_remoting.refusals import INSTEAD_OF_CONTROLLER, with_instead
+
 _COPIES: Final = "everything is in the log that nodes replicate, `dledger status` shows how far each of them is"
-_CONTROLLER: Final = "a group elects its leader itself: see `dledger status`, `dledger node lead` and `dledger cluster`"
 _COLD: Final = "reads of what is not in memory hold up no send, so that there is nobody to slow down"
 _ROCKSDB: Final = "there is no RocksDB here, consume queues are files and the rest is in the log"
 _FILTERS: Final = (
@@ -15,7 +16,7 @@ _FILTERS: Final = (
 
 INSTEAD: Final[Mapping[int, str]] = {
     **dict.fromkeys((43, 45, 60, 61, 902, 903, 905, 906, 907, 908), _COPIES),
-    **dict.fromkeys(range(1_001, 1_014), _CONTROLLER),
+    **INSTEAD_OF_CONTROLLER,
     **dict.fromkeys(range(2_001, 2_005), _COLD),
     **dict.fromkeys((354, 355), _ROCKSDB),
     **dict.fromkeys((301, 302), _FILTERS),
@@ -27,5 +28,4 @@ INSTEAD: Final[Mapping[int, str]] = {
 
 def refusal_of(code: int, name: str) -> str:
     """The text of an answer 3."""
-    instead = INSTEAD.get(code)
-    return f" request type {code} not supported ({name})" + (f": {instead}" if instead else "")
+    return with_instead(f" request type {code} not supported ({name})", code, INSTEAD)
