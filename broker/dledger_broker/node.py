@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Final
 from dledger.config import NodeConfig
 from dledger.engines.named import engine_named
 from dledger.environment import AsyncioEnvironment
-from dledger.errors import ConfigError as LogConfigError
 from dledger.errors import LogError
 from dledger.extras import install_command
 from dledger.loop_holds import LoopHolds
 from dledger.net.names import first_address
-from dledger.net.secret import MIN_SECRET_BYTES, read_secret
+from dledger.net.secret import MIN_SECRET_BYTES
 from dledger.net.settings import PeerTls
 from dledger.net.tls import TlsContext
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
-from dledger_broker.errors import ConfigError, StartError
+from dledger_broker.errors import StartError
 from dledger_broker.features import FEATURES
-from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
@@ -40,8 +38,9 @@ from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
+from dledger_broker.start_files import read_files
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.root_account import NODE
+from dledger_remoting.root_account import NODE, node_secret
 from dledger_remoting.signatures import Credentials
 from dledger_serving.certificates import Renewal, ends_at
 
@@ -81,6 +80,7 @@ class Broker:
         """The same of the HTTP port."""
         self._namesrv_tls: TlsContext | None = None
         self._peer_tls: PeerTls | None = None
+        self._credentials: Credentials | None = None
         self._renewal = Renewal((), self._count_restart)
         self._restarts = 0
         self._bootstrap = bootstrap
@@ -108,8 +108,7 @@ class Broker:
         Raises `StartError` and `ConfigError` of this package, and what `dledger.node.Node.start` raises.
         """
         config = self.config
-        secret = self._read_secret()
-        self._read_certificates()
+        self._read_files()
         for key, host in (("host", config.host), ("peer_host", config.peer_host)):
             await first_address(key, host)
         advertised = await first_address("advertised_host", config.advertised_host, AF_INET)
@@ -122,9 +121,7 @@ class Broker:
                 features=self._features,
                 config=MachineConfig(node_id=config.node_id),
             )
-            self.node = Node(
-                self._node_config(secret), self.machine, engine=engine_named(config.engine), holds=self.holds
-            )
+            self.node = Node(self._node_config(), self.machine, engine=engine_named(config.engine), holds=self.holds)
             self.machine.attach(self.node)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
@@ -284,14 +281,14 @@ class Broker:
 
     # ---------------------------------------------------------------- inside
 
-    def _node_config(self, secret: bytes) -> NodeConfig:
+    def _node_config(self) -> NodeConfig:
         config = self.config
         return NodeConfig(
             cluster=config.cluster,
             group=config.broker_group,
             node_id=config.node_id,
             data_dir=config.data_dir,
-            secret=secret,
+            secret=self._secret(),
             bind=(config.peer_host, config.peer_port),
             peers={node_id: (address.host, address.port) for node_id, address in config.peers.items()},
             flush="async" if config.flush == "async" else "sync",
@@ -306,31 +303,22 @@ class Broker:
             bootstrap=self._bootstrap,
         )
 
-    def _read_secret(self) -> bytes:
+    def _read_files(self) -> None:
+        files = read_files(self.config)
+        self.group_secret = files.group_secret
+        self.tls, self.http_tls = files.tls, files.http_tls
+        self._namesrv_tls, self._peer_tls = files.namesrv_tls, files.peer_tls
+        if files.access_keys:
+            self._credentials = Credentials(NODE, node_secret(files.access_keys[0]))
+        self._renewal = Renewal(files.contexts, self._count_restart)
+
+    def _secret(self) -> bytes:
         """The group's; of a node that was given none, one that nobody else knows, or, where certificates tell who is
         a node, one that everybody does.
         """
-        path = self.config.secret_file
-        if path is None:
-            certified = self.config.tls_peer_ca_file is not None
-            return _PROVEN_BY_TLS if certified else secrets.token_bytes(MIN_SECRET_BYTES)
-        try:
-            self.group_secret = secret = read_secret(path)
-        except LogConfigError as error:
-            raise ConfigError(str(error)) from error
-        return secret
-
-    def _read_certificates(self) -> None:
-        try:
-            self.tls = self.config.server_context()
-            self.http_tls = self.config.http_context()
-            self._namesrv_tls = self.config.name_server_context()
-            self._peer_tls = self.config.peer_contexts()
-        except LogConfigError as error:
-            raise ConfigError(str(error)) from error
-        links = () if self._peer_tls is None else (self._peer_tls.server, self._peer_tls.client)
-        found = [context for context in (self.tls, self.http_tls, self._namesrv_tls, *links) if context is not None]
-        self._renewal = Renewal(found, self._count_restart)
+        if self.group_secret is not None:
+            return self.group_secret
+        return _PROVEN_BY_TLS if self._peer_tls is not None else secrets.token_bytes(MIN_SECRET_BYTES)
 
     def _count_restart(self) -> None:
         self._restarts += 1
@@ -352,9 +340,7 @@ class Broker:
             self.tls,
             self.holds,
         )
-        path = config.access_key_file
-        credentials = None if path is None else Credentials(NODE, read_key_file(path).node_secret)
-        self.registrar = Registrar(machine, group, config, credentials, self._namesrv_tls)
+        self.registrar = Registrar(machine, group, config, self._credentials, self._namesrv_tls)
         self.route_lookups = RouteLookups(env, config.namesrv, self._namesrv_tls)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from dledger_remoting.codes import RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
 from dledger_remoting.name_server_codes import OPEN_CODES
-from dledger_remoting.root_account import NODE, ROOT, node_secret, read_keys, root_secret
+from dledger_remoting.root_account import NODE, ROOT, node_secret, root_secret
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, is_signed_with
-
-from .config import ConfigError
 
 OF_NODES: Final = frozenset(
     {
@@ -43,18 +40,6 @@ class NameServerAccess:
             NODE: tuple(node_secret(key) for key in keys),
         }
         self._is_on = bool(keys)
-
-    @classmethod
-    def of_file(cls, path: Path | None) -> NameServerAccess:
-        """Access control by a key file; none is no access control. Raises `ConfigError`."""
-        if path is None:
-            return cls()
-        try:
-            return cls(read_keys(path))
-        except OSError as error:
-            raise ConfigError(f"access_key_file {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"access_key_file {path}: {error}") from None
 
     @property
     def is_on(self) -> bool:

@@ -34,6 +34,7 @@ from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
 from .places import Places
 from .processors import Processors
 from .records import TableLimits
+from .start_files import read_files
 from .table import RouteTable
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class StartError(Exception):
 class NameServer:
     """One name server. `await start()`, then it serves until `await stop()`.
 
-    `start` raises `StartError` if the port is taken or the data directory cannot be used, and leaves nothing behind.
+    `start` raises `StartError` if the port is taken or the data directory cannot be used, `ConfigError` if a file that
+    the configuration names cannot, and leaves nothing behind.
     """
 
     def __init__(self, config: NameServerConfig) -> None:
@@ -123,21 +125,20 @@ class NameServer:
     async def start(self) -> None:
         """Take the data directory and the ports, and serve.
 
-        Raises `StartError`, `KVStoreError`, `KnownGroupsError`.
+        Raises `dledger_namesrv.config.ConfigError`, `StartError`, `KVStoreError`, `KnownGroupsError`.
         """
+        files = read_files(self.config)
+        self._access = NameServerAccess(files.access_keys)
+        self.tls, self.http_tls = files.tls, files.http_tls
         try:
             await first_address("host", self.config.host)
-            self._access = NameServerAccess.of_file(self.config.access_key_file)
-            self.tls = self.config.server_context()
-            self.http_tls = self.config.http_context()
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
         self.request_memory = self._make_request_memory()
         if self.tls is not None:
             self._door = self._make_door(self.tls)
-        contexts = [context for context in (self.tls, self.http_tls) if context is not None]
-        self._renewal = Renewal(contexts, self.counters.count_restart)
+        self._renewal = Renewal(files.contexts, self.counters.count_restart)
         try:
             self._table = RouteTable(
                 first_version=time.time_ns() // 1_000_000,

@@ -3,6 +3,7 @@
 import json
 import tomllib
 
+import pytest
 from click.testing import CliRunner
 
 from dledger_admin.cli import main
@@ -18,6 +19,14 @@ namesrv = ["ns:9876"]
 [peers.broker-a-n1]
 address = "n1:10912"
 """
+
+
+@pytest.fixture(autouse=True)
+def secret(tmp_path):
+    """The file that `BROKER` names, beside the files of a test."""
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_bytes(b"s" * 32)
 
 
 def run(*words):

@@ -12,6 +12,7 @@ from served_names import A, B, connected, serving
 from dledger_namesrv.access import OF_NODES, NameServerAccess
 from dledger_namesrv.config import ConfigError, NameServerConfig
 from dledger_namesrv.processors import Processors
+from dledger_namesrv.start_files import read_files
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
@@ -19,6 +20,7 @@ from dledger_remoting.headers import RouteHeader
 from dledger_remoting.name_server_codes import OPEN_CODES
 from dledger_remoting.root_account import NODE, ROOT, node_secret, parse_keys, root_credentials
 from dledger_remoting.signatures import Credentials, signed
+from dledger_serving.access_keys import access_keys
 from tests.access_keys import KEY_FILE
 
 CLUSTER: Final = root_credentials(KEY_FILE)
@@ -38,7 +40,7 @@ CHANGES: Final = {
     RequestCode.DLEDGER_TOPIC_CHANGES,
 }
 """What a rogue may not ask: all codes but those that only read."""
-ACCESS: Final = NameServerAccess.of_file(KEY_FILE)
+ACCESS: Final = NameServerAccess(access_keys(KEY_FILE))
 
 
 def refusal(request: RemotingCommand) -> str:
@@ -85,7 +87,7 @@ def test_what_is_only_read_is_open(code: int) -> None:
 
 def test_without_a_key_file_everything_is_open() -> None:
     for code in CHANGES:
-        NameServerAccess.of_file(None).require(RemotingCommand(code), "10.0.0.9:1")
+        NameServerAccess().require(RemotingCommand(code), "10.0.0.9:1")
 
 
 @pytest.mark.parametrize("text", ["", "c2hvcnQ=", "ü"])
@@ -94,7 +96,7 @@ def test_a_key_file_without_a_whole_key_is_refused(tmp_path: Path, text: str) ->
     path.touch(0o600)
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="access_key_file"):
-        NameServerAccess.of_file(path)
+        read_files(NameServerConfig(access_key_file=path))
 
 
 async def test_a_rogue_broker_of_a_later_term_takes_no_route(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from served_names import Client, serving
 from dledger_namesrv.config import ConfigError, NameServerConfig, build_config
 from dledger_namesrv.connection import Connection
 from dledger_namesrv.http import NameServerCollector
-from dledger_namesrv.server import NameServer, StartError
+from dledger_namesrv.server import NameServer
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_serving.issuing import Authority
@@ -68,7 +68,7 @@ async def test_a_plain_name_server_says_why_tls_is_refused(tmp_path, caplog):
 
 async def test_a_certificate_that_cannot_be_used_ends_the_start(tmp_path):
     config = NameServerConfig(data=tmp_path / "data", port=0, tls="enforcing", tls_cert_file=tmp_path / "none.pem")
-    with pytest.raises(StartError, match=r"tls_cert_file .*none\.pem cannot be read"):
+    with pytest.raises(ConfigError, match=r"tls_cert_file .*none\.pem cannot be read"):
         await NameServer(config).start()
 
 

@@ -17,12 +17,14 @@ from dledger_broker.config import PROPERTIES, BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.config import origins_of as origins_of_broker
 from dledger_broker.errors import ConfigError as BrokerConfigError
+from dledger_broker.start_files import read_files as read_files_of_broker
 from dledger_namesrv.config import KEYS as NAMESRV_KEYS
 from dledger_namesrv.config import TABLE as NAMESRV_TABLE
 from dledger_namesrv.config import ConfigError as NamesrvConfigError
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.config import load_config as load_namesrv_config
 from dledger_namesrv.config import origins_of as origins_of_namesrv
+from dledger_namesrv.start_files import read_files as read_files_of_namesrv
 
 from ..cluster.toml_text import TomlValue, dump
 from ..errors import AdminError
@@ -76,7 +78,9 @@ config.add_command(unset)
 def check(context: click.Context, files: tuple[Path, ...], output: str) -> None:
     """Say whether a broker or a name server would start with these files, and what is wrong with each.
 
-    A file with a key that only brokers have is a broker's, any other a name server's. Exit code 1 if one is refused.
+    A file with a key that only brokers have is a broker's, any other a name server's. The secrets and certificates
+    that it names are read as at a start; ports and directories of data are not looked at. Exit code 1 if one is
+    refused.
     """
     result = [_checked(file) for file in files]
     emit(result, output, _render_checks)
@@ -113,7 +117,19 @@ def _checked(file: Path) -> CheckedFile:
         loaded = _load(file, {})
     except (BrokerConfigError, NamesrvConfigError) as error:
         return CheckedFile(str(file), of, str(error), [])
+    try:
+        _read_files(loaded)
+    except (BrokerConfigError, NamesrvConfigError) as error:
+        return CheckedFile(str(file), of, f"{file}: {error}", [])
     return CheckedFile(str(file), of, None, loaded.warnings() if isinstance(loaded, BrokerConfig) else [])
+
+
+def _read_files(loaded: BrokerConfig | NameServerConfig) -> None:
+    """Read what a start would read. Raise the component's `ConfigError`."""
+    if isinstance(loaded, BrokerConfig):
+        read_files_of_broker(loaded)
+    else:
+        read_files_of_namesrv(loaded)
 
 
 def _load(file: Path, flags: Mapping[str, Any]) -> BrokerConfig | NameServerConfig:

@@ -118,9 +118,7 @@ class TlsContext:
     def _loaded(self) -> tuple[ssl.SSLContext, bytes]:
         context = self._make()
         context.minimum_version = LEAST_VERSION
-        certificate = _read(self.files)
-        _load(self.files, context)
-        return context, certificate
+        return context, _load(self.files, context)
 
     def _go_on(self, connection: ssl.SSLObject, _name: str | None, _accepting: ssl.SSLContext) -> None:
         """Called in each handshake of `accepting`, whether or not the client names a host."""
@@ -128,13 +126,14 @@ class TlsContext:
             connection.context = self.context
 
 
-def _load(files: TlsFiles, context: ssl.SSLContext) -> None:
-    """Put what the files have into a context. Raises `ConfigError`."""
+def _load(files: TlsFiles, context: ssl.SSLContext) -> bytes:
+    """Put what the files have into a context; the certificate, in PEM. Raises `ConfigError`."""
     certificate_key, key_key, authority_key = files.names
+    certificate = b""
     if files.certificate is not None:
+        certificate = _content(certificate_key, files.certificate, "a certificate in PEM")
         key = files.key or files.certificate
         _require_private(key_key, key)
-        _require_readable(certificate_key, files.certificate)
         try:
             context.load_cert_chain(files.certificate, key, password=_no_password)
         except (OSError, ValueError) as error:
@@ -143,22 +142,14 @@ def _load(files: TlsFiles, context: ssl.SSLContext) -> None:
                 "be a certificate and its key in PEM, the key without a password"
             ) from error
     if files.authority is not None:
-        _require_readable(authority_key, files.authority)
+        _content(authority_key, files.authority, "certificates in PEM")
         try:
             context.load_verify_locations(files.authority)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{authority_key} {files.authority} cannot be used ({_why(error)}): it must hold certificates in PEM"
             ) from error
-
-
-def _read(files: TlsFiles) -> bytes:
-    if files.certificate is None:
-        return b""
-    try:
-        return files.certificate.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{files.names[0]} {files.certificate} cannot be read ({error.strerror})") from error
+    return certificate
 
 
 def _why(error: Exception) -> str:
@@ -171,16 +162,15 @@ def _no_password() -> bytes:
     return b""
 
 
-def _require_readable(name: str, path: Path) -> None:
+def _content(name: str, path: Path, expected: str) -> bytes:
     try:
-        with path.open("rb"):
-            pass
+        return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{name} {path} cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{name} {path} cannot be read ({error.strerror}): it must hold {expected}") from error
 
 
 def _require_private(name: str, path: Path) -> None:
-    _require_readable(name, path)
+    _content(name, path, "the key of the certificate in PEM")
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise ConfigError(f"{name} {path} has mode {mode:04o}, so that others can read the key: chmod 600 it")

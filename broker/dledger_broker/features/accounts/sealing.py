@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dledger_broker.errors import ConfigError
-from dledger_remoting.root_account import KEY_BYTES, node_secret, read_keys, root_secret
+from dledger_remoting.root_account import KEY_BYTES, root_secret
+from dledger_serving.access_keys import access_keys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -45,8 +45,8 @@ def new_key() -> str:
 
 class KeyFile:
     """The keys of a node. `root_secrets` are those of the account that every node knows from its key file: who can read
-    the file can open all secrets anyway. `node_secret` is what the node signs with at name servers. `nonces` makes what
-    sealed secrets begin with, none twice; random bytes by default.
+    the file can open all secrets anyway. `nonces` makes what sealed secrets begin with, none twice; random bytes by
+    default.
     """
 
     def __init__(self, keys: Sequence[bytes], nonces: Callable[[], bytes] | None = None) -> None:
@@ -54,7 +54,6 @@ class KeyFile:
         self._ciphers = {_id_of(key): _cipher_of(key) for key in keys}
         self.sealing_id = _id_of(keys[0])
         self.root_secrets: tuple[str, ...] = tuple(root_secret(key) for key in keys)
-        self.node_secret = node_secret(keys[0])
 
     def __repr__(self) -> str:
         return f"KeyFile({', '.join(self._ciphers)})"
@@ -90,13 +89,8 @@ class KeyFile:
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """The keys in a file. Raises `ConfigError`."""
-    try:
-        return KeyFile(read_keys(path))
-    except OSError as error:
-        raise ConfigError(f"access_key_file {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"access_key_file {path}: {error}; `dledger account new-key` makes a key") from error
+    """The keys in a file. Raises `dledger.errors.ConfigError`."""
+    return KeyFile(access_keys(path))
 
 
 def _id_of(key: bytes) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_broker import send_ext
 
-from dledger_broker.errors import ConfigError
+from dledger.errors import ConfigError
 from dledger_broker.features.accounts.sealing import KeyFile, SealError, new_key, read_key_file
 from dledger_broker.kernel.node_status import with_features
 from dledger_remoting.signatures import Credentials, signed
