@@ -1,9 +1,8 @@
-"""RocketMQ's `broker.conf`: its file form, and what its keys say in the form of ours.
+"""RocketMQ's `broker.conf`: what its keys say in the form of ours.
 
-Which of our keys each is another name of stands with that key, in `config_keys`.
-
-The file form is one `key=value` per line, `#` comments. Spelling is RocketMQ's own (`enableDLegerCommitLog`), because
-people paste from it. A key that has no counterpart here but changes nothing that a client sees is accepted.
+Which of our keys each is another name of stands with that key, in `config_keys`. Spelling is RocketMQ's own
+(`enableDLegerCommitLog`), because people paste from it. A key that has no counterpart here but changes nothing that a
+client sees is accepted.
 """
 
 from __future__ import annotations
@@ -14,20 +13,6 @@ from dledger.config_keys.declared import ConfigValue, Table, UnexpectedError
 from dledger_broker.errors import ConfigError
 
 
-def read_properties(text: str) -> dict[str, ConfigValue]:
-    """The keys of a properties file; numbers and booleans get their type. Raises `ConfigError`."""
-    table: dict[str, ConfigValue] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith(("#", "!")):
-            continue
-        key, separator, value = line.partition("=")
-        if not separator:
-            raise ConfigError(f"line {number} is {line!r}, expected key=value")
-        table[key.strip()] = _typed(value.strip())
-    return table
-
-
 def with_effect(table: Table) -> dict[str, ConfigValue]:
     """`table` without RocketMQ's keys that change nothing here. Raises `ConfigError` for what cannot be had."""
     if table.get(_REPLICATED, True) is not True:
@@ -35,12 +20,6 @@ def with_effect(table: Table) -> dict[str, ConfigValue]:
             f"{_REPLICATED} = {table[_REPLICATED]!r}: this broker always replicates by Raft; remove the key or say true"
         )
     return {key: value for key, value in table.items() if key != _REPLICATED and key not in WITHOUT_EFFECT}
-
-
-def _typed(text: str) -> ConfigValue:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text
 
 
 def as_text(_name: str, value: ConfigValue, _table: Table) -> ConfigValue:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from dledger.config_keys.declared import Table
-from dledger.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
+from dledger.config_keys.origins import Origin, lines_of_toml, origins
+from dledger.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
 from dledger.config_keys.reading import Keys
 from dledger.log_keys import LogLevels
 from dledger.replication_keys import Replication
 from dledger_broker.addresses import Address, is_loopback, is_unspecified
-from dledger_broker.broker_conf import read_properties, with_effect
+from dledger_broker.broker_conf import with_effect
 from dledger_broker.config_keys.identity import MAX_BROKER_ID, Addresses, Identity
 from dledger_broker.config_keys.limits import Limits
 from dledger_broker.config_keys.messages import DelayedMessages, IdempotentSends, TopicsAndGroups, Transactions
@@ -27,8 +28,6 @@ from dledger_broker.config_keys.outgoing_tls import TlsConnections
 from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, Timing
 from dledger_broker.errors import ConfigError
 
-PROPERTIES: Final = (".conf", ".properties")
-"""What the names of files end with that are in the form of RocketMQ's `broker.conf`."""
 _DIGITS: Final = "0123456789"
 
 
@@ -176,7 +175,7 @@ def load_config(path: Path) -> BrokerConfig:
 def origins_of(path: Path) -> dict[str, Origin]:
     """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
     text = _text_of(path)
-    lines = lines_of_properties(text) if path.suffix in PROPERTIES else lines_of_toml(text)
+    lines = lines_of_properties(text) if path.suffix in SUFFIXES else lines_of_toml(text)
     return origins(KEYS, KEYS.read(with_effect(_table_of(path, text)), path.parent), lines)
 
 
@@ -197,8 +196,11 @@ def _text_of(path: Path) -> str:
 
 
 def _table_of(path: Path, text: str) -> Table:
-    if path.suffix in PROPERTIES:
-        return read_properties(text)
+    if path.suffix in SUFFIXES:
+        try:
+            return read_properties(text)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

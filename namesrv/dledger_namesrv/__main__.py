@@ -34,7 +34,7 @@ EXIT_CANNOT_START = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code is 0 after a clean stop, 2 if the server cannot start."""
     parser = argparse.ArgumentParser(prog="dledger-namesrv", description="Name server: topics and their brokers.")
-    parser.add_argument("--config", type=Path, help="TOML file")
+    parser.add_argument("--config", type=Path, help="TOML file, or RocketMQ's namesrv.conf")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 9876, 0 = a free one)")
     parser.add_argument("--data", type=Path, help="data directory (default ./namesrv-data)")

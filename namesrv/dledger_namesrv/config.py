@@ -1,6 +1,6 @@
-"""Configuration of a name server: its keys, and how they are read from a TOML file and the command line.
+"""Configuration of a name server: its keys, and how they are read from a file and the command line.
 
-Keys of RocketMQ's `namesrv.conf` are accepted too.
+The file is TOML, or RocketMQ's `namesrv.conf`, whose keys are accepted in TOML, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, Final
 
 from dledger.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key
 from dledger.config_keys.origins import Origin, lines_of_toml, origins
-from dledger.config_keys.reading import Keys, Wording
+from dledger.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
+from dledger.config_keys.reading import Keys, Reading, Wording
 from dledger.log_keys import LogLevels
 from dledger.logs import FORMATS
 from dledger_remoting.frame import MAX_FRAME_BYTES
 from dledger_serving.tls_keys import TlsPorts
 
 from .kv import DEFAULT_MAX_BYTES
+from .namesrv_conf import IMPOSSIBLE, WITHOUT_EFFECT
 
 TABLE: Final = "namesrv"
 """The table of a file where the keys stand if they do not stand at its top."""
@@ -229,10 +231,12 @@ KEYS: Final = Keys(
 
 
 def load_config(path: Path, overrides: Mapping[str, Any]) -> NameServerConfig:
-    """The configuration in a TOML file, its table `namesrv` if there is one; `overrides` win. Raises `ConfigError`."""
-    section = _section_of(path, _text_of(path))
+    """The configuration in a TOML file, its table `namesrv` if there is one, or in a properties file if its name ends
+    with `.conf` or `.properties`; `overrides` win. Raises `ConfigError`.
+    """
+    table = _table_of(path, _text_of(path))
     try:
-        return build_config({**KEYS.read(section).values, **overrides})
+        return build_config({**read_keys(table).values, **overrides})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -240,7 +244,18 @@ def load_config(path: Path, overrides: Mapping[str, Any]) -> NameServerConfig:
 def origins_of(path: Path, overrides: Mapping[str, Any]) -> dict[str, Origin]:
     """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
     text = _text_of(path)
-    return origins(KEYS, KEYS.read(_section_of(path, text)), lines_of_toml(text, TABLE), overrides)
+    lines = lines_of_properties(text) if path.suffix in SUFFIXES else lines_of_toml(text, TABLE)
+    return origins(KEYS, read_keys(_table_of(path, text)), lines, overrides)
+
+
+def read_keys(table: Table) -> Reading:
+    """What a table of keys says, without RocketMQ's that change nothing here. Raises `ConfigError`."""
+    for name, why in IMPOSSIBLE.items():
+        value = table.get(name, False)
+        if value is not False and value != "false":
+            raise ConfigError(f"{name} = {value!r}: {why}; remove the key or say false")
+    without = WITHOUT_EFFECT | IMPOSSIBLE.keys()
+    return KEYS.read({name: value for name, value in table.items() if name not in without})
 
 
 def build_config(values: Mapping[str, Any]) -> NameServerConfig:
@@ -254,10 +269,15 @@ def _text_of(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+        raise ConfigError(f"{path}: no text in UTF-8, at byte {error.start}") from error
 
 
-def _section_of(path: Path, text: str) -> Table:
+def _table_of(path: Path, text: str) -> Table:
+    if path.suffix in SUFFIXES:
+        try:
+            return read_properties(text)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -105,6 +105,24 @@ def test_rocketmqs_own_file_is_checked_and_shown_by_our_names(tmp_path):
     assert tomllib.loads(run("show", file).stdout)["port"] == 20911
 
 
+def test_rocketmqs_own_file_of_a_name_server_is_checked_and_shown_as_one(tmp_path):
+    file = tmp_path / "namesrv.conf"
+    file.write_text("# mine\nkvConfigPath=/opt/kvConfig.json\nserverWorkerThreads=8\nlistenPort=9999\n")
+    done = run("check", file)
+    assert (done.exit_code, done.stdout) == (0, f"{file}: good for a name server\n")
+    assert "port = 9999  # line 4, listenPort" in run("show", file).stdout.splitlines()
+    file.write_text("kvConfigPath=/opt/kvConfig.json\nserverWrokerThreads=8\n")
+    refused = run("check", file)
+    assert refused.exit_code == 1
+    assert refused.stdout.startswith(f"{file}: serverWrokerThreads = 8: no such key")
+
+
+def test_a_file_with_a_key_without_effect_that_only_brokers_have_is_a_brokers(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("deleteWhen=04\n")
+    assert run("check", file).stdout.startswith(f"{file}: broker_group is missing")
+
+
 def test_each_file_that_a_process_would_refuse_is_named_with_the_reason(tmp_path):
     good, bad, broken = tmp_path / "good.toml", tmp_path / "bad.toml", tmp_path / "broken.toml"
     good.write_text(BROKER)

@@ -14,8 +14,8 @@ from broker_group import BrokerGroup, running
 from broker_in_process import Client, node_config
 
 from dledger.config_keys.declared import ConfigValue
+from dledger.config_keys.properties import read_properties
 from dledger.testing.ports import free_ports
-from dledger_broker.broker_conf import read_properties
 from dledger_broker.config import build_config
 from dledger_broker.errors import ConfigError
 from dledger_broker.node import Broker

@@ -185,3 +185,40 @@ def test_keys_of_rocketmq_are_understood(tmp_path):
     path.write_text('listenPort = "9999"\nserverChannelMaxIdleTimeSeconds = 60\norderMessageEnable = "true"\n')
     config = load_config(path, {"host": "127.0.0.2"})
     assert config == NameServerConfig(host="127.0.0.2", port=9999, idle_timeout_ms=60_000, order_message_enable=True)
+
+
+def test_rocketmqs_own_file_is_understood_and_what_changes_nothing_here_is_passed_over(tmp_path):
+    path = tmp_path / "namesrv.conf"
+    path.write_text(
+        """
+        # pasted
+        rocketmqHome=/opt/rocketmq
+        kvConfigPath=/opt/rocketmq/namesrv/kvConfig.json
+        listenPort=9999
+        serverWorkerThreads=8
+        serverChannelMaxIdleTimeSeconds=60
+        orderMessageEnable=true
+        clusterTest=false
+        enableControllerInNamesrv=false
+        """
+    )
+    config = load_config(path, {"host": "127.0.0.2"})
+    assert config == NameServerConfig(host="127.0.0.2", port=9999, idle_timeout_ms=60_000, order_message_enable=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("namesrv.conf", "enableControllerInNamesrv=true", "there is no controller"),
+        ("namesrv.toml", 'enableControllerInNamesrv = "true"', "there is no controller"),
+        ("namesrv.properties", "clusterTest=true", "from no other name server"),
+        ("namesrv.conf", "configBlackList=port", "no such key"),
+        ("namesrv.conf", "listenPort", "line 1 is 'listenPort', expected key=value"),
+    ],
+)
+def test_what_rocketmq_has_and_cannot_be_had_here_is_refused(tmp_path, name, text, why):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=why) as refused:
+        load_config(path, {})
+    assert str(refused.value).startswith(f"{path}: ")

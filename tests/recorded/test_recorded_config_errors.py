@@ -1,5 +1,6 @@
 """What operators are told of configurations: every key of every component with values that it may not have, keys that
-do not exist, are missing or contradict each other, and files that are none, in TOML and as RocketMQ's `broker.conf`.
+do not exist, are missing or contradict each other, and files that are none, in TOML and as RocketMQ's `broker.conf` and
+`namesrv.conf`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.errors import ConfigError as BrokerConfigError
 from dledger_namesrv import config as name_server
+from dledger_namesrv import namesrv_conf
 from dledger_namesrv.config import NameServerConfig
 from tests.recorded.golden_files import compare
 
@@ -74,11 +76,12 @@ def broker_in(file: str, keys: Mapping[str, str], missing: str = "") -> str | No
     return None if said is None else said.removeprefix(f"{file}: ")
 
 
-def name_server_in(keys: Mapping[str, str]) -> str | None:
+def name_server_in(keys: Mapping[str, str], file: str = "n.toml") -> str | None:
     """Return what is said of a name server's file, without the file's name."""
-    Path("n.toml").write_text("".join(f"{quoted(key)} = {value}\n" for key, value in keys.items()), encoding="utf-8")
-    said = refusal_of(lambda: name_server.load_config(Path("n.toml"), {}))
-    return None if said is None else said.removeprefix("n.toml: ")
+    name = quoted if file.endswith(".toml") else str
+    Path(file).write_text("".join(f"{name(key)} = {value}\n" for key, value in keys.items()), encoding="utf-8")
+    said = refusal_of(lambda: name_server.load_config(Path(file), {}))
+    return None if said is None else said.removeprefix(f"{file}: ")
 
 
 def tried(keys: Iterable[str], values: Iterable[str], told: Callable[[Mapping[str, str]], str | None]) -> Iterator[str]:
@@ -121,6 +124,11 @@ def test_values_of_a_name_server() -> None:
 def test_values_of_a_stock_file() -> None:
     keys = sorted((*broker.KEYS.aliases, *broker_conf.WITHOUT_EFFECT, "enableDLegerCommitLog"))
     compare("surfaces/config_broker_conf", tried(keys, IN_PROPERTIES, lambda given: broker_in("b.conf", given)))
+
+
+def test_values_of_a_stock_file_of_a_name_server() -> None:
+    keys = sorted((*name_server.KEYS.aliases, *namesrv_conf.WITHOUT_EFFECT, *namesrv_conf.IMPOSSIBLE))
+    compare("surfaces/config_namesrv_conf", tried(keys, IN_PROPERTIES, lambda given: name_server_in(given, "n.conf")))
 
 
 BROKER_CONTRADICTIONS: tuple[dict[str, str], ...] = (
@@ -242,9 +250,8 @@ def test_files_that_are_none() -> None:
     }
     lines = []
     for (of, load), name in itertools.product(loaders.items(), names):
-        if of == "broker" or name.endswith(".toml"):
-            said = refusal_of(partial(load, Path(name)))
-            lines.append(f"{of}: {without_tomls_own_words(said)}")
+        said = refusal_of(partial(load, Path(name)))
+        lines.append(f"{of}: {without_tomls_own_words(said)}")
     compare("surfaces/config_files", lines)
 
 

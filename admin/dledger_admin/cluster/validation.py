@@ -5,9 +5,9 @@ from __future__ import annotations
 from dledger.config_keys.declared import ConfigValue
 from dledger_broker.config import build_config
 from dledger_broker.errors import ConfigError
-from dledger_namesrv.config import KEYS as NAMESRV_KEYS
 from dledger_namesrv.config import ConfigError as NamesrvConfigError
 from dledger_namesrv.config import build_config as build_namesrv_config
+from dledger_namesrv.config import read_keys as read_namesrv_keys
 
 from ..errors import AdminError
 
@@ -23,6 +23,6 @@ def check_broker_config(table: dict[str, ConfigValue], node_id: str) -> None:
 def check_namesrv_config(table: dict[str, ConfigValue]) -> None:
     """Raise `AdminError` with the name server's own words when it would refuse `table`."""
     try:
-        build_namesrv_config(NAMESRV_KEYS.read(table).values)
+        build_namesrv_config(read_namesrv_keys(table).values)
     except NamesrvConfigError as error:
         raise AdminError(f"configuration of the name server: {error}") from error

@@ -11,9 +11,11 @@ import click
 import msgspec
 
 from dledger.config_keys.origins import Origin
+from dledger.config_keys.properties import SUFFIXES, read_properties
 from dledger_broker.addresses import Address
+from dledger_broker.broker_conf import WITHOUT_EFFECT
 from dledger_broker.config import KEYS as BROKER_KEYS
-from dledger_broker.config import PROPERTIES, BrokerConfig
+from dledger_broker.config import BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.config import origins_of as origins_of_broker
 from dledger_broker.errors import ConfigError as BrokerConfigError
@@ -32,7 +34,7 @@ from ..help import HelpGroup
 from ..output import emit, output_option
 from .live_config import live, set_live, unset
 
-_ONLY_BROKERS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases} - {
+_ONLY_BROKERS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases, *WITHOUT_EFFECT} - {
     *NAMESRV_KEYS.by_name,
     *NAMESRV_KEYS.aliases,
     NAMESRV_TABLE,
@@ -138,11 +140,10 @@ def _load(file: Path, flags: Mapping[str, Any]) -> BrokerConfig | NameServerConf
 
 
 def _is_of_broker(file: Path) -> bool:
-    if file.suffix in PROPERTIES:
-        return True
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        text = file.read_text(encoding="utf-8")
+        table = read_properties(text) if file.suffix in SUFFIXES else tomllib.loads(text)
+    except (OSError, ValueError):
         return True  # whose reader says what is wrong
     return not _ONLY_BROKERS.isdisjoint(table)
 

@@ -12,7 +12,11 @@ from ..extras import require
 
 @click.command()
 @click.option(
-    "--config", type=click.Path(), required=True, metavar="FILE", help="TOML; see the configuration reference."
+    "--config",
+    type=click.Path(),
+    required=True,
+    metavar="FILE",
+    help="TOML, or RocketMQ's broker.conf; see the configuration reference.",
 )
 @click.option(
     "--bootstrap", is_flag=True, help="Found a group of one voter in an empty data directory; listed peers join it."
@@ -25,7 +29,11 @@ def broker(config: str, bootstrap: bool) -> None:
 
 @click.command()
 @click.option(
-    "--config", type=click.Path(), required=True, metavar="FILE", help="TOML; see the configuration reference."
+    "--config",
+    type=click.Path(),
+    required=True,
+    metavar="FILE",
+    help="TOML, or RocketMQ's namesrv.conf; see the configuration reference.",
 )
 def namesrv(config: str) -> None:
     """Run one name server."""

@@ -52,9 +52,3 @@ def lines_of_toml(text: str, table: str | None = None) -> dict[str, int]:
             found.setdefault(name, begun)
         begun = number + 1
     return found
-
-
-def lines_of_properties(text: str) -> dict[str, int]:
-    """The line of each key of a properties file, counted from 1; the last one of a key that is there twice."""
-    rows = ((number, row.strip()) for number, row in enumerate(text.splitlines(), 1))
-    return {row.partition("=")[0].strip(): number for number, row in rows if row and row[0] not in "#!"}

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dledger.config_keys.declared import Alias, ConfigValue
-from dledger_broker.broker_conf import other_peers, own_peer_port, percent, read_properties
+from dledger.config_keys.properties import read_properties
+from dledger_broker.broker_conf import other_peers, own_peer_port, percent
 from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.errors import ConfigError
 from dledger_broker.live_keys import text_of, typed
@@ -30,7 +31,7 @@ def asked_settings(body: bytes) -> dict[str, str]:
     """
     try:
         table = read_properties(body.decode())
-    except (UnicodeDecodeError, ConfigError) as error:
+    except ValueError as error:
         raise InvalidParameter(f"configuration: {error}") from error
     if not table:
         raise InvalidParameter("configuration: there is nothing to set, expected lines of key=value")
