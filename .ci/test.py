@@ -14,6 +14,7 @@ at the end again: whoever keeps only the last lines of a log sees it. Exit code 
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import sys
 import tempfile
@@ -136,9 +137,20 @@ def start_native(results: Path) -> list[Lane]:
     ]
 
 
+def compile_packages() -> None:
+    """Write the byte code of all packages.
+
+    In a fresh checkout each of the first processes would compile what it imports, a dozen at once: one that was to start
+    and refuse did not come to it within 30 s.
+    """
+    for package in ROOT.glob("*/dledger*"):
+        compileall.compile_dir(package, quiet=2, workers=0)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run everything, or what runs on the native part, and return the exit status."""
     began = time.monotonic()
+    compile_packages()
     with tempfile.TemporaryDirectory(prefix="dledger-tests-") as results:
         lanes = (start_native if arguments == ["native"] else start_all)(Path(results))
         try:
