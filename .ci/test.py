@@ -140,8 +140,8 @@ def start_native(results: Path) -> list[Lane]:
 def compile_packages() -> None:
     """Write the byte code of all packages.
 
-    In a fresh checkout each of the first processes would compile what it imports, a dozen at once: one that was to start
-    and refuse did not come to it within 30 s.
+    In a fresh checkout each of the first processes would compile what it imports, a dozen at once: one that was to
+    refuse to start did not come to it within 30 s.
     """
     for package in ROOT.glob("*/dledger*"):
         compileall.compile_dir(package, quiet=2, workers=0)
