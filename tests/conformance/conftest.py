@@ -109,6 +109,27 @@ def program(request: pytest.FixtureRequest) -> list[str]:
     return [_in_path("java"), "-Xmx256m", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver"]
 
 
+def started_mqadmin(
+    request: pytest.FixtureRequest,
+    version: str,
+    home: Path,
+    account: Credentials | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> StockClient:
+    """Apache's `mqadmin` of a release, with an account and more properties of Java, if need be."""
+    jars = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>\n')
+    if account is not None:
+        said = f"accessKey: {account.access_key}\nsecretKey: {account.secret}\n"
+        (home / "conf" / "tools.yml").write_text(said)
+    properties = {"user.home": str(home), "rocketmq.home.dir": str(home), **(settings or {})}
+    options = [f"-D{name}={value}" for name, value in properties.items()]
+    return StockClient(
+        ["java", "-Xmx256m", *options, "-cp", f"{jars}/lib/*{os.pathsep}{jars}/classes", "Tools"], home=home
+    )
+
+
 def installed_jars(request: pytest.FixtureRequest, name: str, version: str, pom: Path, driver: str) -> Path:
     """A folder of pytest's cache with `lib`, the jars that a pom names of a RocketMQ, and `classes`, a driver."""
     cache = request.config.cache

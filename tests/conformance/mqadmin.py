@@ -8,8 +8,11 @@ times, addresses and ids become placeholders, columns become single spaces, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from dledger_broker.config import KEYS as BROKER_KEYS
+from dledger_namesrv.config import KEYS as NAMESRV_KEYS
 
 OLD: Final = "4.9.8"
 NEW: Final = "5.3.3"
@@ -18,16 +21,21 @@ NEW: Final = "5.3.3"
 class Command(NamedTuple):
     """A line of words, `only` of the release that has it, if not both do.
 
-    `refused` is a part of the text with which our brokers refuse it. `pairs`: it prints keys with values, of which only
-    the form is compared. `about`: of a list of what there is only the lines with one of these in them are compared,
-    which are about what the tests have made. `more` and `fewer` are lines of its shape that only we, and that only
-    RocketMQ has, each with its reason beside it.
+    `refused` is a part of the text with which our brokers refuse it. `says_nothing` is why what it prints says nothing
+    of brokers. `pairs`: it prints keys with values, of which the keys are compared. `settings`: those are keys of a
+    configuration; neither ours nor those of RocketMQ that have no counterpart here are compared. `writes` is a file of
+    JSON below `{exports}`, whose keys are compared, too. `about`: of a list of what there is only the lines with one of
+    these in them are compared, which are about what the tests have made. `more` and `fewer` are lines of its shape that
+    only we, and that only RocketMQ has, each with its reason beside it.
     """
 
     words: str
     only: str | None = None
     refused: str | None = None
+    says_nothing: str = ""
     pairs: bool = False
+    settings: bool = False
+    writes: str = ""
     about: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     fewer: tuple[str, ...] = ()
@@ -41,10 +49,11 @@ class Command(NamedTuple):
 
 
 _CONTROLLER: Final = "a group elects its leader itself"
-_ACCOUNTS: Final = "access control is off on this node: set access_key_file"
+ACCOUNTS_OFF: Final = "access control is off on this node: set access_key_file"
 _COLD: Final = "reads of what is not in memory hold up no send"
 _COPIES: Final = "everything is in the log that nodes replicate"
 _ROCKSDB: Final = "there is no RocksDB"
+_FILES: Final = "it looks for files of RocketMQ's, and asks no broker"
 
 _MADE: Final = ("<topic>", "<group>")
 _NO_ROUTE: Final = (
@@ -65,7 +74,7 @@ _NAMESAKE: Final = (
 on the last of these lines in some outputs: then ours have `_TRACK` as a line of its own.
 """
 
-_CLONING_FAILED: Final = "Caused by: org.apache.rocketmq.client.exception.MQBrokerException: CODE: 0 DESC:"
+_REFUSED: Final = "Caused by: org.apache.rocketmq.client.exception.MQBrokerException: CODE: 0 DESC:"
 _NULL_POINTER: Final = (
     'java.lang.NullPointerException: Cannot invoke "String.split(String)" because "getTransferedTps" is null'
 )
@@ -75,6 +84,20 @@ _OLD_NAME: Final = (
     "org.apache.rocketmq.tools.command.SubCommandException: ExportMetricsCommand command failed",
 )
 """The older release reads a name of a figure that RocketMQ 5.3.3 does not tell any more, and ours do."""
+_OWN_FIGURES: Final = (
+    *(f"dledger{name} : <value>" for name in ("Addresses", "Draining", "Gauges", "Http", "Status", "UptimeMs")),
+    "getTransferedTps : <value>",  # see _OLD_NAME
+)
+"""What only a node here says of itself."""
+_TLS_SETTINGS: Final = tuple(
+    f"tls.server.{name} = <value>" for name in ("mode", "certPath", "keyPath", "trustCertPath", "need.client.auth")
+)
+"""RocketMQ takes them from the command line of Java alone, and does not tell them."""
+_NO_SUCH_SETTINGS: Final = tuple(
+    f"configs.json.brokerConfigs.<broker>.{name}: text"
+    for name in ("msgTraceTopicName", "slaveReadEnable", "traceOn", "useTLS")
+)
+_RUNTIME_ENVIRONMENT: Final = "metrics.json.evaluateReport.<broker>.runtimeEnv"
 _PROCESS_QUEUE: Final = (
     "ProcessQueueInfo [commitOffset=0, cachedMsgMinOffset=0, cachedMsgMaxOffset=0, cachedMsgCount=0, "
     "cachedMsgSizeInMiB=0, transactionMsgMinOffset=0, transactionMsgMaxOffset=0, transactionMsgCount=0, locked=true, "
@@ -125,6 +148,7 @@ COMMANDS: Final = (
     Command("queryMsgByUniqueKey -t {topic} -i {unique_id}", more=(_TRACK,), fewer=_NAMESAKE),
     Command("queryMsgByOffset -t {topic} -b {broker} -i 0 -o 0", more=(_TRACK,), fewer=_NAMESAKE),
     Command("queryMsgTraceById -i {unique_id}"),
+    Command("queryMsgTraceById -i {traced_id}"),
     Command("queryCq -t {topic} -q 0 -i 0 -c 2 -b {address}"),
     Command("queryCq -t {topic} -q 0 -i 0 -c 2 -b {address} -g {group}"),
     Command("printMsg -t {topic}"),
@@ -135,15 +159,20 @@ COMMANDS: Final = (
     Command("checkMsgSendRT -t {topic} -a 2"),
     Command("clusterList", fewer=_OLD_NAME),
     Command("clusterList -m"),
-    Command("brokerStatus -b {address}", pairs=True),
-    Command("getBrokerConfig -b {address}", pairs=True),
+    Command("brokerStatus -b {address}", pairs=True, more=_OWN_FIGURES),
+    Command(
+        "getBrokerConfig -b {address}",
+        pairs=True,
+        settings=True,
+        more=(*_TLS_SETTINGS, "dLegerSelfId = <value>"),  # one broker alone says nothing of itself there
+    ),
     Command("updateBrokerConfig -b {address} -k fileReservedTime -v 48"),
     Command("updateBrokerConfig -c {cluster} -k autoCreateTopicEnable -v true"),
     Command("updateKvConfig -s TESTS -k a -v b"),
     Command("deleteKvConfig -s TESTS -k a"),
     Command("wipeWritePerm -b {broker}"),
     Command("addWritePerm -b {broker}"),
-    Command("getNamesrvConfig", pairs=True),
+    Command("getNamesrvConfig", pairs=True, settings=True, more=_TLS_SETTINGS),
     Command("updateNamesrvConfig -k orderMessageEnable -v true"),
     Command("cleanExpiredCQ -b {address}"),
     Command("deleteExpiredCommitLog -b {address}"),
@@ -152,13 +181,29 @@ COMMANDS: Final = (
     Command("skipAccumulatedMessage -g {group} -t {topic}"),
     Command(
         "cloneGroupOffset -s {group} -d {other_group} -t {topic} -o true",
-        more=(f"{_CLONING_FAILED} consumer group <other_group> does not exist: create it first BROKER: <address>",),
-        fewer=(f"{_CLONING_FAILED} Group <other_group> not exist! BROKER: <address>",),
+        more=(f"{_REFUSED} consumer group <other_group> does not exist: create it first BROKER: <address>",),
+        fewer=(f"{_REFUSED} Group <other_group> not exist! BROKER: <address>",),
     ),
-    Command("exportMetadata -c {cluster} -f {exports}"),
-    Command("exportConfigs -c {cluster} -f {exports}"),
+    Command("updateSubGroup -c {cluster} -g {other_group}"),
+    Command("cloneGroupOffset -s {group} -d {other_group} -o true -t {topic}"),
     Command(
-        "exportMetrics -c {cluster} -f {exports}", more=("export <exports>/metrics.json success",), fewer=_OLD_NAME
+        "exportMetadata -c {cluster} -f {exports}",
+        writes="metadata.json",
+        about=("export ", "exportTime", *_MADE),
+    ),
+    Command("exportConfigs -c {cluster} -f {exports}", writes="configs.json", fewer=_NO_SUCH_SETTINGS),
+    Command(
+        "exportMetrics -c {cluster} -f {exports}",
+        only=NEW,
+        writes="metrics.json",
+        more=(f"{_RUNTIME_ENVIRONMENT}: empty",),
+        fewer=(f"{_RUNTIME_ENVIRONMENT}.cpuNum: text",),  # which is what RocketMQ calls a number of threads
+    ),
+    Command(
+        "exportMetrics -c {cluster} -f {exports}",
+        only=OLD,
+        more=("export <exports>/metrics.json success",),
+        fewer=_OLD_NAME,
     ),
     Command(
         "updateStaticTopic -t {static_topic} -qn 2 -c {cluster}", only=NEW, refused="a queue stays in the broker group"
@@ -179,35 +224,84 @@ COMMANDS: Final = (
     Command("updateColdDataFlowCtrGroupConfig -b {address} -g {group} -v 1", only=NEW, refused=_COLD),
     Command("removeColdDataFlowCtrGroupConfig -b {address} -g {group}", only=NEW, refused=_COLD),
     Command("setCommitLogReadAheadMode -b {address} -m 0", only=NEW, refused=_COLD),
-    Command("createUser -b {address} -u someone -p secret", only=NEW, refused=_ACCOUNTS),
-    Command("updateUser -b {address} -u someone -p secret", only=NEW, refused=_ACCOUNTS),
-    Command("getUser -b {address} -u someone", only=NEW, refused=_ACCOUNTS),
-    Command("listUser -b {address}", only=NEW, refused=_ACCOUNTS),
-    Command("copyUser -f {address} -t {address} -u someone", only=NEW, refused=_ACCOUNTS),
-    Command("createAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=_ACCOUNTS),
-    Command("updateAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=_ACCOUNTS),
-    Command("getAcl -b {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
-    Command("listAcl -b {address}", only=NEW, refused=_ACCOUNTS),
-    Command("copyAcl -f {address} -t {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
-    Command("deleteAcl -b {address} -s User:someone", only=NEW, refused=_ACCOUNTS),
-    Command("deleteUser -b {address} -u someone", only=NEW, refused=_ACCOUNTS),
-    Command("updateAclConfig -b {address} -a someone12 -s secret12", only=OLD, refused=_ACCOUNTS),
-    Command("deleteAclConfig -b {address} -a someone12", only=OLD, refused=_ACCOUNTS),
-    Command("clusterAclConfigVersion -b {address}", only=OLD, refused=_ACCOUNTS),
-    Command("updateGlobalWhiteAddr -b {address} -g 10.0.0.1", only=OLD, refused=_ACCOUNTS),
+    Command("createUser -b {address} -u someone -p secret", only=NEW, refused=ACCOUNTS_OFF),
+    Command("updateUser -b {address} -u someone -p secret", only=NEW, refused=ACCOUNTS_OFF),
+    Command("getUser -b {address} -u someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("listUser -b {address}", only=NEW, refused=ACCOUNTS_OFF),
+    Command("copyUser -f {address} -t {address} -u someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("createAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=ACCOUNTS_OFF),
+    Command("updateAcl -b {address} -s User:someone -r Topic:{topic} -a Pub -d Allow", only=NEW, refused=ACCOUNTS_OFF),
+    Command("getAcl -b {address} -s User:someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("listAcl -b {address}", only=NEW, refused=ACCOUNTS_OFF),
+    Command("copyAcl -f {address} -t {address} -s User:someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("deleteAcl -b {address} -s User:someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("deleteUser -b {address} -u someone", only=NEW, refused=ACCOUNTS_OFF),
+    Command("updateAclConfig -b {address} -a someone12 -s secret12", only=OLD, refused=ACCOUNTS_OFF),
+    Command("deleteAclConfig -b {address} -a someone12", only=OLD, refused=ACCOUNTS_OFF),
+    Command("clusterAclConfigVersion -b {address}", only=OLD, refused=ACCOUNTS_OFF),
+    Command("updateGlobalWhiteAddr -b {address} -g 10.0.0.1", only=OLD, refused=ACCOUNTS_OFF),
     Command("checkRocksdbCqWriteProgress -c {cluster} -t {topic}", only=NEW, refused=_ROCKSDB),
     Command("rocksDBConfigToJson -c {cluster} -t topics", only=NEW, refused=_ROCKSDB),
-    Command("exportMetadataInRocksDB -p {exports}/none -t topics", only=NEW),
+    Command("exportMetadataInRocksDB -p {exports}/none -t topics", only=NEW, says_nothing=_FILES),
     Command("exportPopRecord -b {address} -d true", only=NEW),
-    Command("dumpCompactionLog -f {exports}/none", only=NEW),
-    Command("startMonitoring"),
+    Command("dumpCompactionLog -f {exports}/none", only=NEW, says_nothing=_FILES),
+    Command("startMonitoring", says_nothing="it prints nothing"),
     Command("clusterRT -c {cluster} -a 2 -s 10 -i 1", seconds=5),
     Command("deleteSubGroup -c {cluster} -g {other_group}"),
     Command("deleteTopic -c {cluster} -t {topic}"),
 )
 """In the order in which they are tried: the last ones take away what the others look at."""
 
-_PAIR: Final = re.compile(r"^\s*[^\s:=]+\s*([:=]) ?.*$")
+_WITHOUT_ADDRESS: Final = ("User:<user> Custom Topic:A [Get] [] Deny",)
+_WITHOUT_ADDRESS_THERE: Final = ("User:<user> Custom Topic:A [Get] null Deny",)
+"""A rule without addresses has a list of none here, and no list there."""
+
+
+def _user(state: str) -> dict[str, tuple[str, ...]]:
+    """Lines of a user, whose secret no answer has here."""
+    return {"more": (f"<user> null Normal {state}",), "fewer": (f"<user> <secret> Normal {state}",)}
+
+
+ACCOUNT_COMMANDS: Final = (
+    Command("createUser -b {address} -u {user} -p {secret}"),
+    Command("createUser -b {address} -u {user} -p {secret} -t Normal"),
+    Command("getUser -b {address} -u {user}", **_user("enable")),
+    Command("listUser -b {address}", about=("#", "<user>"), **_user("enable")),
+    Command("updateUser -b {address} -u {user} -s disable"),
+    Command("getUser -u {user} -b {address}", **_user("disable")),
+    Command("updateUser -b {address} -u {user} -p another-{secret}"),
+    Command("updateUser -b {address} -u nobody -s enable"),
+    Command(
+        "getUser -b {address} -u nobody",  # of which RocketMQ prints nothing
+        more=(
+            "org.apache.rocketmq.tools.command.SubCommandException: GetUserSubCommand command failed",
+            f"{_REFUSED} User:nobody is not found.",
+            "For more information, please visit the url, https://rocketmq.apache.org/docs/bestPractice/0FAQ",
+        ),
+    ),
+    Command("createAcl -b {address} -s User:{user} -r Topic:A,Topic:B -a Pub,Sub -d Allow -i 10.0.0.0/8"),
+    Command("createAcl -b {address} -s User:nobody -r Topic:A -a Pub -d Allow"),
+    Command("updateAcl -b {address} -s User:{user} -r Topic:A -a Get -d Deny"),
+    Command("getAcl -b {address} -s User:{user}", more=_WITHOUT_ADDRESS, fewer=_WITHOUT_ADDRESS_THERE),
+    Command(
+        "getAcl -b {address} -s User:nobody",  # ours names it
+        more=(f"{_REFUSED} The subject of User:nobody is not exist.",),
+        fewer=(f"{_REFUSED} The subject is not exist.",),
+    ),
+    Command("listAcl -b {address}", about=("#", "<user>"), more=_WITHOUT_ADDRESS, fewer=_WITHOUT_ADDRESS_THERE),
+    Command("copyAcl -f {address} -t {address} -s User:{user}"),
+    Command("copyUser -f {address} -t {address} -u {user}"),
+    Command("deleteAcl -b {address} -s User:{user} -r Topic:A"),
+    Command("getAcl -s User:{user} -b {address}"),
+    Command("deleteAcl -b {address} -s User:{user}"),
+    Command("deleteUser -b {address} -u {user}"),
+    Command("deleteUser -b {address} -u nobody"),
+)
+"""Those for accounts and rules of 5.3.3 once more, for a group with access control."""
+
+_PAIR: Final = re.compile(r"\s*([^\s:=]+)\s*([:=])")
+_PATH_IN_KEY: Final = re.compile(r"(?<=_)/.*")
+_OWN_SETTINGS: Final = BROKER_KEYS.by_name.keys() | NAMESRV_KEYS.by_name.keys()
 _PROPERTIES: Final = re.compile(r"(\b[Pp]roperties(?:: |=))\{([^}]*)\}")
 _TRACE: Final = re.compile(r"^\s*(?:at |\.\.\. \d+ more)")
 """A line of a Java stack trace."""
@@ -242,26 +336,54 @@ def shape_of(command: Command, printed: str, names: Mapping[str, str]) -> list[s
     for line in printed.splitlines():
         if _TRACE.match(line):
             continue
-        for pattern, placeholder in _PLACEHOLDERS:
-            line = pattern.sub(placeholder, line)
-        if command.pairs:
-            line = _PAIR.sub(r"<key> \1 <value>", line)
+        if command.pairs and (pair := _PAIR.match(line)):
+            line = f"{_PATH_IN_KEY.sub('<path>', pair[1])} {pair[2]} <value>"
+        else:
+            for pattern, placeholder in _PLACEHOLDERS:
+                line = pattern.sub(placeholder, line)
         if line.strip() and line.strip() not in lines:
             lines.append(line.strip())
     return lines
 
 
-def compared(command: Command, shape: Iterable[str]) -> list[str]:
+def differences(
+    command: Command, printed: str, recorded: Mapping[str, list[str]], names: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Lines of the shape that only we, and that only RocketMQ has, but for those that the command knows of."""
+    shape, expected = _compared(command, shape_of(command, printed, names)), _compared(command, recorded[command.words])
+    more = [line for line in shape if line not in {*expected, *command.more}]
+    fewer = [line for line in expected if line not in {*shape, *command.fewer}]
+    return more, [] if command.settings else fewer
+
+
+def _compared(command: Command, shape: Iterable[str]) -> list[str]:
     """The lines of a shape that are compared. Properties stand in the order of a hash table, and RocketMQ stores one
     more with a message, `TRACE_ON`.
     """
     lines = [_PROPERTIES.sub(_sorted_properties, line) for line in shape]
+    if command.settings:
+        lines = [line for line in lines if line.split()[0] not in _OWN_SETTINGS]
     return [line for line in lines if not command.about or any(part in line for part in command.about)]
 
 
 def _sorted_properties(found: re.Match[str]) -> str:
     entries = sorted(entry for entry in found[2].split(", ") if entry != "TRACE_ON=true")
     return f"{found[1]}{{{', '.join(entries)}}}"
+
+
+_KINDS: Final = {bool: "truth value", int: "number", float: "number", str: "text"}
+
+
+def leaves(value: Any, path: str) -> Iterator[str]:
+    """What stands in JSON, each with the names that lead to it and its kind."""
+    if isinstance(value, dict) and value:
+        for name, one in value.items():
+            yield from leaves(one, f"{path}.{name}")
+    elif isinstance(value, list) and value:
+        for one in value:
+            yield from leaves(one, f"{path}[]")
+    else:
+        yield f"{path}: {_KINDS.get(type(value), 'empty')}"
 
 
 def sections(tried: Iterable[tuple[str, list[str]]]) -> str:

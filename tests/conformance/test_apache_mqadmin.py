@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from conftest import HERE, installed_jars
-from mqadmin import COMMANDS, NEW, OLD, Command, compared, read_sections, sections, shape_of
+from conftest import HERE, installed_jars, started_mqadmin
+from mqadmin import COMMANDS, NEW, OLD, Command, differences, leaves, read_sections, sections, shape_of
 from stock_clients import StockClient
 
 from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage
@@ -31,7 +31,6 @@ SECONDS: Final = 40
 MESSAGES: Final = 3
 NO_ROUTE: Final = "No topic route info"
 """Not spelled out where it is looked for: a consumer's stacks, which `mqadmin` prints, tell lines of this file."""
-LOGBACK: Final = '<configuration><root level="OFF"/></configuration>\n'
 
 admin_group = local_cluster_fixture(scope="module", config='region_id = "DefaultRegion"\n')
 aliased_group = local_cluster_fixture(scope="module", config="write_aliases = true\n")
@@ -46,12 +45,7 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def run(request: pytest.FixtureRequest, version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs one command, without its name server, and returns what it printed."""
-    folder = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
-    home = tmp_path_factory.mktemp(f"mqadmin-{version}")
-    (home / "conf").mkdir()
-    (home / "conf" / "logback_tools.xml").write_text(LOGBACK)
-    where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes")
-    with StockClient(["java", "-Xmx256m", *where, "Tools"], home=home) as tools:
+    with started_mqadmin(request, version, tmp_path_factory.mktemp(f"mqadmin-{version}")) as tools:
 
         def command(words: str, seconds: int = SECONDS) -> str:
             return str(tools.call("run", timeout=2 * SECONDS, words=words.split(), seconds=seconds))
@@ -86,19 +80,22 @@ def names(
     with StockClient(command, home=home) as client:
         message = {"topic": topic, "keys": found["key"], "tag": "red"}
         sent = [client.call("send", body=f"body {number}", **message) for number in range(MESSAGES)]
+        traced = client.call("send", body="traced", trace=True, **message)
         client.call("push", name="reader", group=found["group"], topic=topic)
-        client.wait_for(lambda: len(client.bodies("reader")) >= MESSAGES, "the messages")
-        wait_until_committed(run, namesrv, found["group"])
+        client.wait_for(lambda: len(client.bodies("reader")) > MESSAGES, "the messages")
+        wait_until(run, f"consumerProgress -n {namesrv} -g {found['group']}", r"Diff Total: 0\b")
+        wait_until(run, f"queryMsgTraceById -n {namesrv} -i {traced['message_id']}", r"\bPub\b")
         members = run(f"consumerConnection -n {namesrv} -g {found['group']}")
         found["client"] = re.search(r"\d+\.\d+\.\d+\.\d+@\S+", members)[0]
         found["unique_id"], found["offset_id"] = sent[0]["message_id"], sent[0]["offset_message_id"]
+        found["traced_id"] = traced["message_id"]
         yield found
 
 
-def wait_until_committed(run: Run, namesrv: str, group: str) -> None:
-    """Until the brokers know that the group has consumed everything: clients commit every 5 s."""
+def wait_until(run: Run, words: str, pattern: str) -> None:
+    """Until a command prints what is looked for: clients commit every 5 s, and tell traces in groups."""
     deadline = time.monotonic() + SECONDS
-    while not re.search(r"Diff Total: 0\b", printed := run(f"consumerProgress -n {namesrv} -g {group}")):
+    while not re.search(pattern, printed := run(words)):
         assert time.monotonic() < deadline, shown(printed)
 
 
@@ -115,6 +112,9 @@ def printed(version: str, run: Run, names: dict[str, str]) -> dict[str, str]:
     for command in of(version):
         words = command.words.format(**names)
         found[command.words] = run(f"{words} -n {names['namesrv']}", command.seconds)
+        if command.writes and (file := Path(names["exports"], command.writes)).exists():
+            written = leaves(json.loads(file.read_bytes()), command.writes)
+            found[command.words] += "\n" + "\n".join(written)
     if RECORDED_FROM:
         shapes = [(one.words, shape_of(one, found[one.words], names)) for one in of(version) if one.refused is None]
         recording(version).write_text(sections(shapes))
@@ -143,11 +143,8 @@ def test_a_command_prints_what_it_prints_with_rocketmq_or_is_told_what_to_do_ins
     if command.refused is not None:
         assert RECORDED_FROM or command.refused in text, shown(text)
         return
-    shape, expected = shape_of(command, text, names), read_sections(recording(version).read_text())[command.words]
-    shape, expected = compared(command, shape), compared(command, expected)
-    more = [line for line in shape if line not in {*expected, *command.more}]
-    fewer = [line for line in expected if line not in {*shape, *command.fewer}]
-    assert (more, fewer) == ([], []), shown(text)
+    recorded = read_sections(recording(version).read_text())
+    assert differences(command, text, recorded, names) == ([], []), shown(text)
 
 
 def test_every_command_of_mqadmin_is_tried(version: str, run: Run) -> None:
@@ -194,7 +191,8 @@ async def test_what_tools_add_up_over_a_route_counts_no_write_alias(
                 await producer.send(topic, b"aliased", key=f"{topic}-{number}")
             for _ in range(8):
                 await seen.get()
-            await asyncio.to_thread(wait_until_committed, run, namesrv, members)
+            progressed = f"consumerProgress -n {namesrv} -g {members}"
+            await asyncio.to_thread(wait_until, run, progressed, r"Diff Total: 0\b")
             assert len(await asyncio.to_thread(brokers_of, tool(f"topicRoute -t {topic}"))) == 3, "with two aliases"
             status = tool(f"topicStatus -t {topic}")
             assert len(re.findall(r"^broker-a +\d", status, re.MULTILINE)) == 4, shown(status)

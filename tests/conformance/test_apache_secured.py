@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sysconfig
@@ -11,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import HERE, installed_jars
+from conftest import HERE, started_mqadmin
 from guarded_groups import GUARDED, ROOT_ACCOUNT
 from mqadmin import NEW, OLD
 from stock_clients import StockClient
@@ -21,7 +20,6 @@ from dledger_client import SyncAdmin, Tls
 from dledger_client.testing import LocalCluster
 from dledger_serving.issuing import Authority
 
-LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
 SECONDS = 40
 
 MakeTools = Callable[..., Callable[[str], str]]
@@ -52,20 +50,10 @@ def mqadmin(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Ite
     started: list[StockClient] = []
 
     def start(*, tls: bool = True, account: bool = True, version: str = NEW) -> Callable[[str], str]:
-        jars = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
-        home = tmp_path / f"home-{len(started)}"
-        (home / "conf").mkdir(parents=True)
-        (home / "conf" / "logback_tools.xml").write_text(LOGBACK)
-        if account:
-            said = f"accessKey: {ROOT_ACCOUNT.access_key}\nsecretKey: {ROOT_ACCOUNT.secret}\n"
-            (home / "conf" / "tools.yml").write_text(said)
-        settings = {"user.home": str(home), "rocketmq.home.dir": str(home), "tls.enable": str(tls).lower()}
-        settings |= {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
+        settings = {"tls.enable": str(tls).lower(), "tls.test.mode.enable": "false", "tls.client.authServer": "true"}
         settings["tls.client.trustCertPath"] = f"{folder}/ca.pem"
-        words = [f"-D{name}={value}" for name, value in settings.items()]
-        tools = StockClient(
-            ["java", "-Xmx256m", *words, "-cp", f"{jars}/lib/*{os.pathsep}{jars}/classes", "Tools"], home=home
-        )
+        home = tmp_path / f"home-{len(started)}"
+        tools = started_mqadmin(request, version, home, ROOT_ACCOUNT if account else None, settings)
         started.append(tools)
         return lambda text: str(tools.call("run", timeout=2 * SECONDS, words=text.split(), seconds=SECONDS))
 

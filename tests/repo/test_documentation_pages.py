@@ -25,6 +25,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RequestCodeNotSupported
 from tests.broker.served_broker import NODE_ID, ServedBroker, make_served_broker
+from tests.conformance.mqadmin import ACCOUNT_COMMANDS, ACCOUNTS_OFF, COMMANDS, NEW, OLD, read_sections
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -37,6 +38,9 @@ NAMESRV_ANSWERED, NAMESRV_REFUSED = NAMESRV_CODES.split("\n### Requests that nam
 ANSWERED, REFUSED = BROKER_CODES.split("\n### Requests that are refused\n")
 ANSWERED, PUSHED = ANSWERED.split("\nBrokers send to clients:\n")
 OWN_CODES, OWN_NAMESRV_CODES = (DOCS / "wire.md").read_text().split("\nName servers answer:\n")
+MQADMIN_COMPARED, MQADMIN = (
+    REFUSED.split("\n### Commands of mqadmin\n")[1].split("\n### ")[0].split("\n| commands | |\n")
+)
 CODE = re.compile(r"\b(\d+) (?:\| )?`([A-Z_0-9]+)`")
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
@@ -145,6 +149,36 @@ def test_a_name_server_and_a_broker_say_the_same_instead_of_a_controller():
     shared = NAMESRV_INSTEAD.keys() & INSTEAD.keys()
     assert RequestCode.CONTROLLER_ELECT_MASTER in shared
     assert {code: NAMESRV_INSTEAD[code] for code in shared} == {code: INSTEAD[code] for code in shared}
+
+
+def rows_of(table: str) -> list[tuple[str, str]]:
+    """Names in the first column of a table, each with what stands beside it."""
+    rows = [line.split(" | ", 1) for line in table.splitlines() if line.startswith("| ")]
+    return [(name, text) for names, text in rows for name in re.findall(r"`(\w+)", names)]
+
+
+def test_every_command_of_mqadmin_stands_on_the_page_and_is_called_refused_if_it_is():
+    said = rows_of(MQADMIN)
+    assert {name for name, _ in said} == {command.name for command in COMMANDS}
+    refused = {command.name for command in COMMANDS if command.refused is not None}
+    guarded = {name for name, text in said if "access control" in text}
+    assert {name for name, text in said if text.startswith("refused")} == refused - guarded
+
+
+def test_every_command_of_mqadmin_that_is_compared_in_part_or_not_is_named_as_such():
+    partly = {one.name for one in (*COMMANDS, *ACCOUNT_COMMANDS) if one.about or one.settings or one.writes}
+    guarded = {one.name for one in COMMANDS if one.refused == ACCOUNTS_OFF}
+    silent = {one.name for one in COMMANDS if one.says_nothing}
+    assert {name for name, _ in rows_of(MQADMIN_COMPARED)} == partly | guarded | silent
+
+
+def test_what_a_real_rocketmq_has_printed_is_there_for_every_command_that_is_not_refused():
+    recordings = {version: f"mqadmin_{version}.txt" for version in (OLD, NEW)}
+    for version, name in recordings.items():
+        compared = {one.words for one in COMMANDS if one.only in (None, version) and one.refused is None}
+        assert read_sections((ROOT / "tests/conformance" / name).read_text()).keys() == compared
+    accounts = read_sections((ROOT / "tests/conformance/mqadmin_accounts_5.3.3.txt").read_text())
+    assert accounts.keys() == {one.words for one in ACCOUNT_COMMANDS}
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")))
