@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dledger.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, needed
-from dledger.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
+from dledger.config_keys.origins import Origin, lines_of_toml, origins
 from dledger.config_keys.page import aliases_of, table_of
+from dledger.config_keys.properties import lines_of_properties
 from dledger.config_keys.reading import Keys, Wording
 from dledger.invariants import InvariantError
 
