@@ -42,7 +42,8 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `process` names the logical client within the workload; operations of one process may overlap. `f` is what was done
     (`send`, `commit`, `read`, …), `key` what it was done to (a queue `topic/broker group/queue id`, a register, a
-    group), `value` what was asked for, for reads what was found. `extras` holds what the answer said besides.
+    group), `value` what was asked for, for reads what was found. `extras` holds what was asked besides, and what
+    the answer said besides.
     `complete_ns` is None if no end was seen; the outcome is `info` then. `code` is the response code of a refusal.
     """
 
@@ -127,7 +128,8 @@ class Invocation:
         invariant(self._open, "an operation ends once", id=self._operation.id, f=self._operation.f)
         self._open = False
         at_ns = self._recorder.clock() if self._at_ns is None else self._at_ns
-        self._recorder.complete(self._operation, outcome, {**changes, "complete_ns": at_ns, "extras": extras})
+        told = {**self._operation.extras, **extras}
+        self._recorder.complete(self._operation, outcome, {**changes, "complete_ns": at_ns, "extras": told})
 
 
 class Recorder:
@@ -147,11 +149,19 @@ class Recorder:
         self._next_id = 0
 
     def invoke(
-        self, workload: str, process: str, f: str, key: str = "", value: object = None, *, at_ns: int | None = None
+        self,
+        workload: str,
+        process: str,
+        f: str,
+        key: str = "",
+        value: object = None,
+        *,
+        at_ns: int | None = None,
+        **asked: object,
     ) -> Invocation:
-        """An operation begins, now or at `at_ns`."""
+        """An operation begins, now or at `at_ns`; `asked` is among its extras, also if nobody sees its end."""
         begin_ns = self.clock() if at_ns is None else at_ns
-        operation = Operation(self._next_id, workload, process, f, key, value, "info", begin_ns)
+        operation = Operation(self._next_id, workload, process, f, key, value, "info", begin_ns, extras=asked)
         self._next_id += 1
         invocation = Invocation(self, operation)
         self._pending[operation.id] = invocation

@@ -61,6 +61,16 @@ def test_an_operation_without_an_end_is_of_unknown_outcome(recorder):
     assert (operation.outcome, operation.complete_ns) == ("info", None)
 
 
+def test_what_was_asked_is_told_whatever_the_end_is(recorder):
+    asked = [recorder.invoke("pops", "p0", "hide", "T", invisible_ms=3) for _ in range(4)]
+    asked[0].ok(node="n1")
+    asked[1].fail()
+    asked[2].info()
+    recorder.close()
+    told = [operation.extras for operation in read_operations(recorder.directory)]
+    assert told == [{"invisible_ms": 3, "node": "n1"}, *[{"invisible_ms": 3}] * 3]
+
+
 def test_an_operation_ends_once(recorder):
     invocation = recorder.invoke("append", "p0", "send")
     invocation.ok()

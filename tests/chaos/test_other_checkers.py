@@ -10,7 +10,8 @@ from dledger_chaos.checkers.base import NodeFiles
 from dledger_chaos.checkers.recovery import client_gaps, percentile
 from dledger_chaos.history import Recorder, read_operations
 from dledger_chaos.workloads import offsets as offsets_workload
-from dledger_chaos.workloads.base import WorkloadContext
+from dledger_chaos.workloads.base import NodeAddresses, WorkloadContext
+from dledger_chaos.workloads.reading import TopicReader
 from dledger_client import MessageQueue
 
 KEY = f"G@{QUEUE}"
@@ -391,6 +392,26 @@ def came_too_late(*answers):
 
 
 TOLD = (21, 1, "ok")
+
+
+async def test_a_read_that_the_end_cut_off_tells_nobody_where_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("dledger_chaos.workloads.reading.pull", never_answered)
+    topic, broker_group, queue_id = QUEUE.split("/")
+    queue, node = MessageQueue(topic, broker_group, int(queue_id)), NodeAddresses(NODES[2], broker_group, "127.0.0.1:1")
+    with Recorder(tmp_path) as recorder:
+        async with TopicReader("127.0.0.1:1", recorder, "retention") as reader:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await reader.pull(queue, 0, node)
+    (cut_off,) = read_operations(tmp_path)
+    history = came_too_late(TOLD, TOLD).add("pull", cut_off.key, [], cut_off.outcome, **cut_off.extras)
+    found = verdict("retention", history.run(files=[NodeFiles(node, "broker-a", node, []) for node in NODES]))
+    assert found.result == "unknown"
+    assert found.examples == (f"{NODES[2]} was asked for {QUEUE}@0, and told nobody where to go on",)
+
+
+async def never_answered(*_arguments, **_options):
+    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(

@@ -172,13 +172,13 @@ class _DelayedSends:
         asked = f"{wish.name}{NAME_END}{wish.value}{VALUE_END}"
         outgoing = msgspec.structs.replace(plain, properties=plain.properties + asked)
         delayed = msgspec.structs.asdict(Delayed(wish.delay_ms))
-        invocation = self._recorder.invoke(NAME, self._process, "send-delayed", TOPIC, value)
+        invocation = self._recorder.invoke(NAME, self._process, "send-delayed", TOPIC, value, **delayed)
         deadline = self._core.loop.time() + _DEADLINE_SECONDS
         call = self._sender.deliver(outgoing, self._sender.next_queue, deadline)
-        stored = await attempt(invocation, call, **delayed)
+        stored = await attempt(invocation, call)
         if stored is None:
             return None
-        invocation.ok(**delayed)
+        invocation.ok()
         _, placement, _ = stored
         return _Waiting(value, placement.recall_handle or "")
 

@@ -135,7 +135,7 @@ class _Offset:
     async def commit(self, core: ClientCore, process: str, value: int) -> None:
         """Commit at the leader.  What is not acknowledged may have been committed by any of its attempts."""
         deadline = core.loop.time() + _DEADLINE_SECONDS
-        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
+        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value, node=node.node_id)
         try:
             await core.routes.get(self._queue.topic, deadline)
             await QueueOffsets(core).commit(self._group, self._queue, value, deadline)
@@ -158,7 +158,7 @@ class _Offset:
 
     async def commit_at(self, core: ClientCore, node: NodeAddresses, process: str, value: int) -> None:
         """Commit through one node, once."""
-        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
+        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value, node=node.node_id)
         header = UpdateConsumerOffsetHeader(self._group, self._queue.topic, self._queue.queue_id, value)
         try:
             response = await core.call(
@@ -169,13 +169,13 @@ class _Offset:
             )
             check_response(response)
         except ClientError as error:
-            invocation.info(str(error), node=node.node_id)
+            invocation.info(str(error))
         else:
-            invocation.ok(node=node.node_id)
+            invocation.ok()
 
     async def read_at(self, core: ClientCore, node: NodeAddresses) -> None:
         """Read from one node."""
-        invocation = self._recorder.invoke(NAME, f"reader-{node.node_id}", "committed", self._key)
+        invocation = self._recorder.invoke(NAME, f"reader-{node.node_id}", "committed", self._key, node=node.node_id)
         header = QueryConsumerOffsetHeader(
             self._group, self._queue.topic, self._queue.queue_id, set_zero_if_not_found=False
         )
@@ -190,9 +190,9 @@ class _Offset:
             if response.code != ResponseCode.QUERY_NOT_FOUND:
                 found = decode_ext(OffsetResponseHeader, check_response(response).ext).offset
         except (ClientError, RemotingError) as error:
-            invocation.fail(str(error), node=node.node_id)
+            invocation.fail(str(error))
         else:
-            invocation.ok(found, node=node.node_id)
+            invocation.ok(found)
 
 
 @asynccontextmanager

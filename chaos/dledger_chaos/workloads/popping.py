@@ -84,8 +84,7 @@ class RecordedPops:
             init_mode=0,
             order=group.is_ordered,
         )
-        told = msgspec.structs.asdict(hidden)
-        invocation = self._invoke("pop", group.topic, [])
+        invocation = self._invoke("pop", group.topic, [], hidden)
         response = await self._call(
             invocation,
             broker_group,
@@ -93,12 +92,11 @@ class RecordedPops:
             encode_ext(header),
             accept=_NOTHING,
             wait_s=poll_s,
-            **told,
         )
         if response is None:
             return []
         messages = [] if response.code in _NOTHING else popped_messages(response, group.name, group.topic, broker_group)
-        invocation.ok([_popped(message) for message in messages], **told)
+        invocation.ok([_popped(message) for message in messages])
         return messages
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> Outcome:
@@ -125,25 +123,24 @@ class RecordedPops:
     async def hide(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
         """Hide a message for so long from now on; returns it as it is then, None if that is not known or not done."""
         point, hidden = check_point_of(message), Hidden(int(seconds * 1000))
-        told = msgspec.structs.asdict(hidden)
-        invocation = self._invoke("hide", self._group.topic, _popped(message))
+        invocation = self._invoke("hide", self._group.topic, _popped(message), hidden)
         ack = self._ack_header(message, point)
         header = ChangeInvisibleHeader(
             ack.consumer_group, ack.topic, ack.queue_id, ack.extra_info, ack.offset, hidden.invisible_ms
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._call(invocation, point.broker_name, code, encode_ext(header), accept=_NOT_OURS, **told)
+        response = await self._call(invocation, point.broker_name, code, encode_ext(header), accept=_NOT_OURS)
         if response is None:
             return None
         if response.code != ResponseCode.SUCCESS:
-            invocation.fail(response.remark or "", response.code, **told)
+            invocation.fail(response.remark or "", response.code)
             return None
         changed = decode_ext(ChangeInvisibleResponseHeader, response.ext)
         point = msgspec.structs.replace(
             point, start_offset=point.queue_offset, pop_time_ms=changed.pop_time, invisible_ms=changed.invisible_time
         )
         message = msgspec.structs.replace(message, properties={**message.properties, POP_CHECK_POINT: point.text})
-        invocation.ok(_popped(message), **told)
+        invocation.ok(_popped(message))
         return message
 
     # ---------------------------------------------------------------- inside
@@ -171,8 +168,9 @@ class RecordedPops:
             for point, of_one in offsets.items()
         ]
 
-    def _invoke(self, f: str, key: str, value: object) -> Invocation:
-        return self._recorder.invoke(self._workload, self._process, f, key, value)
+    def _invoke(self, f: str, key: str, value: object, hidden: Hidden | None = None) -> Invocation:
+        asked = {} if hidden is None else msgspec.structs.asdict(hidden)
+        return self._recorder.invoke(self._workload, self._process, f, key, value, **asked)
 
     async def _call(
         self,
@@ -184,7 +182,6 @@ class RecordedPops:
         *,
         accept: frozenset[int],
         wait_s: float = 0.0,
-        **told: object,
     ) -> RemotingCommand | None:
         """One request, at most once; None if it failed, which is recorded then."""
         core = self._core
@@ -193,9 +190,9 @@ class RecordedPops:
         try:
             return await core.call_leader(group, code, ext, body, deadline=deadline, accept=accept, idempotent=False)
         except RemotingError as error:
-            end_with_error(invocation, refusal(error), **told)
+            end_with_error(invocation, refusal(error))
         except ClientError as error:
-            end_with_error(invocation, error, **told)
+            end_with_error(invocation, error)
         return None
 
 

@@ -65,11 +65,14 @@ class TopicReader:
         self, queue: MessageQueue, offset: int, node: NodeAddresses, *, f: str = "pull", suspend_seconds: float = 0.0
     ) -> PullResult | None:
         """One pull from one node, recorded; None if it failed."""
-        invocation = self._recorder.invoke(self._workload, f"{f}-{node.node_id}", f, str(queue), [])
+        process = f"{f}-{node.node_id}"
+        invocation = self._recorder.invoke(
+            self._workload, process, f, str(queue), [], node=node.node_id, offset=offset
+        )
         try:
             result = await self._pull(queue, offset, node.client, suspend_seconds)
         except ClientError as error:
-            invocation.fail(str(error), node=node.node_id, offset=offset)
+            invocation.fail(str(error))
             return None
         found = [seen_of(message) for message in result.messages]
         answer = Pulled(node.node_id, offset, result.code, result.next_offset)

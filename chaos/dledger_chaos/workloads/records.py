@@ -17,7 +17,7 @@
 | `find-half` | value | whether the half is found by its key, which is its value | |
 | `end-half` | value | `commit` or `rollback`: what its producer asks for | |
 | `check` | value | `commit`, `rollback` or `unknown`: what a producer answers a broker that asks; always `info` | |
-| `pull` | queue | list of `Seen` | `Pulled` |
+| `pull` | queue | list of `Seen` | `Pulled`; `node` and `offset` of any outcome |
 | `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |
 | `bounds` | queue | [first kept offset, end offset] | |
 | `view` | queue | [offset, value] looked for | `Found` |

@@ -176,24 +176,23 @@ class _Client:
 
     async def operate(self, f: str, key: str, value: Json) -> bool:
         """One operation, recorded; whether it was answered."""
-        invocation = self._recorder.invoke(NAME, self._process, f, key, value)
-        asked = self._node
-        answer = await self._connections[asked].call(f, key, value, timeout_s=DEADLINE_SECONDS)
+        invocation = self._recorder.invoke(NAME, self._process, f, key, value, node=self._node)
+        answer = await self._connections[self._node].call(f, key, value, timeout_s=DEADLINE_SECONDS)
         if answer.ok:
             self._note(f, key, value, answer)
             if f == "read":
-                invocation.ok(answer.value, node=asked)
+                invocation.ok(answer.value)
             elif f == "append":
-                invocation.ok(place=answer.value, node=asked)
+                invocation.ok(place=answer.value)
             elif f == "cas":
-                invocation.ok(swapped=answer.value, node=asked)
+                invocation.ok(swapped=answer.value)
             else:
-                invocation.ok(node=asked)
+                invocation.ok()
             return True
         if answer.outcome == FAIL:
-            invocation.fail(answer.error or "", node=asked)
+            invocation.fail(answer.error or "")
         else:
-            invocation.info(answer.error or "", node=asked)
+            invocation.info(answer.error or "")
             if self._keys is not None:
                 self._keys.unknown(key)
         if not self._stays:

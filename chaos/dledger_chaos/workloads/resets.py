@@ -31,6 +31,7 @@ from dledger_client import (
 )
 from dledger_client.core import ClientCore, check_response
 from dledger_client.errors import refusal
+from dledger_client.offsets import QueueOffsets
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import OffsetResponseHeader, QueryConsumerOffsetHeader, decode_ext, encode_ext
@@ -65,6 +66,8 @@ _HANDLING_SECONDS: Final = 0.02
 """So that what was read before a reset is still in work then."""
 _FINAL_SECONDS: Final = 90.0
 _POLL_SECONDS: Final = 0.05
+_TRIMMED_SECONDS: Final = 5.0
+"""So often the last resets look for what a trim has taken of what they wait for."""
 
 
 class ResetsWorkload:
@@ -261,22 +264,34 @@ class ResetsWorkload:
                     await self._await_obedience(moved)
 
     async def _insist(self, ctx: WorkloadContext, wanted: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
-        """Reset each queue, until that is answered."""
+        """Reset each queue, until that is answered. What a trim has taken is not asked for: brokers refuse that."""
         self._given.clear()
         moved: dict[MessageQueue, int] = {}
         while missing := wanted.keys() - moved.keys():
             for queue in sorted(missing):
-                moved.update(await self._reset_queue(ctx, FINAL, queue, wanted[queue], None) or {})
+                with suppress(ClientError):
+                    offset = max(wanted[queue], await self._first(queue))
+                    moved.update(await self._reset_queue(ctx, FINAL, queue, offset, None) or {})
             await asyncio.sleep(_POLL_SECONDS)
         return moved
 
+    async def _first(self, queue: MessageQueue) -> int:
+        assert self._core is not None
+        return await QueueOffsets(self._core).first(queue, self._core.loop.time() + _DEADLINE_SECONDS)
+
     async def _await_obedience(self, moved: Mapping[MessageQueue, int]) -> None:
-        """Wait until everything behind a reset was delivered."""
+        """Wait until everything behind a reset was delivered, but for what a trim has taken meanwhile."""
         wanted = {(queue, at) for queue, begin in moved.items() for at in range(begin, self._ends.get(queue, 0))}
         self._missing = wanted - self._given
         self._obeyed.clear()
-        if self._missing:
-            await self._obeyed.wait()
+        while self._missing:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TRIMMED_SECONDS):
+                    await self._obeyed.wait()
+            for queue in sorted({queue for queue, _ in self._missing}):
+                with suppress(ClientError):
+                    first = await self._first(queue)
+                    self._missing = {(of, at) for of, at in self._missing if of != queue or at >= first}
 
 
 def _as_rows(offsets: Mapping[MessageQueue, int | None]) -> Sequence[tuple[str, int | None]]:

@@ -166,7 +166,8 @@ class RetriesWorkload:
             origin_topic=TOPIC,
             unit_mode=False,
         )
-        invocation = recorder.invoke(NAME, process, "send-back", DEAD_LETTERS if is_dead else RETRIES, value)
+        topic = DEAD_LETTERS if is_dead else RETRIES
+        invocation = recorder.invoke(NAME, process, "send-back", topic, value, **delayed)
         call = core.call_leader(
             core.routes.group(delivery.broker_group),
             RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -177,9 +178,9 @@ class RetriesWorkload:
         try:
             await call
         except ClientError as error:
-            end_with_error(invocation, error, **delayed)
+            end_with_error(invocation, error)
             return error.outcome == "not_sent"
-        invocation.ok(**delayed)
+        invocation.ok()
         self._arrivals.expect(value)
         return True
 

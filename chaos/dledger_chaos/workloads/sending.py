@@ -29,12 +29,12 @@ def code_of(error: ClientError) -> int | None:
     return error.code if isinstance(error, SendError | RefusedError) else None
 
 
-async def attempt(invocation: Invocation, call: Awaitable[_ResultT], **extras: object) -> _ResultT | None:
-    """Await a call; if it raises, end the operation with `extras` and return None."""
+async def attempt(invocation: Invocation, call: Awaitable[_ResultT]) -> _ResultT | None:
+    """Await a call; if it raises, end the operation and return None."""
     try:
         return await call
     except ClientError as error:
-        end_with_error(invocation, error, **extras)
+        end_with_error(invocation, error)
         return None
 
 
