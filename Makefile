@@ -152,8 +152,8 @@ scale-backlog: $(DEV) ## a backlog read from disk beside sends (MESSAGES=n)
 	@$(COMPILER)
 	$(BIN)/python -m bench.backlog $(if $(MESSAGES),--messages $(MESSAGES))
 
-scale-groups: $(PROOF) ## two groups and their name server under faults (MINUTES=n)
-	$(BIN)/dledger chaos run --target two-groups --minutes $(MINUTES)
+scale-groups: $(PROOF) ## two groups and their name server under faults (MINUTES=n CHAOS="--seed n")
+	$(BIN)/dledger chaos run --target two-groups --minutes $(MINUTES) $(CHAOS)
 
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)

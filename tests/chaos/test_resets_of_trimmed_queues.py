@@ -18,13 +18,15 @@ from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 
 NAMES = (retention.NAME, resets.NAME)
+CAPABILITIES = frozenset({FOLLOWER_READS})
 WORK_SECONDS = 3.0
+SMALL_LOG = "retention_bytes = 16777216\nsegment_bytes = 4194304\n"
 
 
 @pytest.mark.slow
 async def test_a_group_is_reset_to_what_is_left_of_its_queues(tmp_path):
     begin_ns = time.monotonic_ns()
-    with LocalCluster(nodes=1, data_dir=tmp_path / "cluster", config="retention_bytes = 16777216\nsegment_bytes = 4194304\n") as cluster:
+    with LocalCluster(nodes=1, data_dir=tmp_path / "cluster", config=SMALL_LOG) as cluster:
         nodes = [NodeAddresses(node, "broker-a", cluster.client_address(node)) for node in cluster.node_ids]
         with Recorder(tmp_path) as recorder:
             await work(cluster, nodes, recorder, tmp_path)
@@ -45,7 +47,7 @@ async def work(cluster, nodes, recorder, directory):
     pairs = []
     for name in NAMES:
         ctx = WorkloadContext(
-            cluster.namesrv, nodes, random.Random(name), recorder, asyncio.Event(), frozenset({FOLLOWER_READS}), directory
+            cluster.namesrv, nodes, random.Random(name), recorder, asyncio.Event(), CAPABILITIES, directory
         )
         pairs.append((WORKLOADS[name].make(), ctx))
         await pairs[-1][0].setup(ctx)

@@ -208,7 +208,7 @@ def test_a_client_that_goes_on_not_reading_is_dropped(cluster, leader, large, wi
 def test_a_client_that_asks_for_much_and_reads_nothing_is_dropped_at_once(cluster, leader, large, witness):
     dropped = counter(leader, "max_outgoing_bytes")
     with BareClient(leader, receive_buffer_bytes=RECEIVE_BUFFER_BYTES) as client:
-        # Few enough to arrive in one piece: of what comes in a second one, nothing is read before the first is answered.
+        # Few enough to come in one piece: of what comes in a second one, nothing is read before the first is answered.
         client.write(pulls(large, 48))
         until(lambda: counter(leader, "max_outgoing_bytes") == dropped + 1, "dropped")
         client.wait_closed()

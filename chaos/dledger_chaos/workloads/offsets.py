@@ -135,7 +135,7 @@ class _Offset:
     async def commit(self, core: ClientCore, process: str, value: int) -> None:
         """Commit at the leader.  What is not acknowledged may have been committed by any of its attempts."""
         deadline = core.loop.time() + _DEADLINE_SECONDS
-        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value, node=node.node_id)
+        invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
         try:
             await core.routes.get(self._queue.topic, deadline)
             await QueueOffsets(core).commit(self._group, self._queue, value, deadline)

@@ -66,9 +66,7 @@ class TopicReader:
     ) -> PullResult | None:
         """One pull from one node, recorded; None if it failed."""
         process = f"{f}-{node.node_id}"
-        invocation = self._recorder.invoke(
-            self._workload, process, f, str(queue), [], node=node.node_id, offset=offset
-        )
+        invocation = self._recorder.invoke(self._workload, process, f, str(queue), [], node=node.node_id, offset=offset)
         try:
             result = await self._pull(queue, offset, node.client, suspend_seconds)
         except ClientError as error:
