@@ -51,6 +51,7 @@ from .errors import (
     SendError,
     refusal,
 )
+from .leader_search import LeaderSearch
 from .leaders import BrokerGroup
 from .messages import MessageQueue
 from .routes import TopicRoute
@@ -95,9 +96,13 @@ class Sender:
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
         self._turns: dict[str, int] = {}
+        self._search = LeaderSearch(core)
 
     def next_queue(self, route: TopicRoute) -> MessageQueue:
-        """The next writable queue in turn, on a broker group whose leader is known if there is one."""
+        """The next writable queue in turn, on a broker group whose leader is known if there is one.
+
+        Leaders of groups that are passed over are looked for.
+        """
         queues = route.writable or route.absent_writable
         turn = self._turns.get(route.topic, 0)
         groups = self._core.routes.groups
@@ -106,6 +111,7 @@ class Sender:
             if groups[queue.broker_group].leader is not None:
                 self._turns[route.topic] = turn + step + 1
                 return queue
+            self._search.begin(queue)
         self._turns[route.topic] = turn + 1
         return queues[turn % len(queues)]
 

@@ -72,6 +72,20 @@ async def test_keys_keep_their_queues_and_nothing_is_done_by_halves(cluster):
                 )
 
 
+async def test_a_group_that_has_come_back_gets_its_share_of_sends_again(cluster):
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv, timeout=60) as producer:
+        await admin.create_topic("Shared", queues=2)
+        assert {(await producer.send("Shared", b"1")).broker_group for _ in range(4)} == {"broker-a", GROUP}
+        await asyncio.to_thread(cluster.kill, NODE)
+        await away(admin)
+        assert {(await producer.send("Shared", b"2")).broker_group for _ in range(4)} == {"broker-a"}
+        await asyncio.to_thread(cluster.restart, NODE)
+        async with asyncio.timeout(30):
+            while (await producer.send("Shared", b"3")).broker_group != GROUP:  # noqa: ASYNC110 -- nothing tells of it
+                await asyncio.sleep(0.05)
+        assert {(await producer.send("Shared", b"4")).broker_group for _ in range(4)} == {"broker-a", GROUP}
+
+
 async def test_a_group_that_is_gone_for_good_is_forgotten(cluster):
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic("F", queues=1)
