@@ -44,7 +44,7 @@ from .pace import Pace
 from .report import write_report
 from .targets import TARGETS, make_target
 from .toxiproxy.build import VERSION as TOXIPROXY_VERSION
-from .workloads.base import NodeAddresses, Workload, WorkloadContext
+from .workloads.base import RETENTION, NodeAddresses, Workload, WorkloadContext
 from .workloads.registry import WORKLOADS
 
 QUIET_S: Final = 3.0
@@ -189,6 +189,8 @@ class _Trial:
         capabilities = TARGETS[options.target].capabilities
         self._kinds = kinds_named(options.faults, capabilities) if options.faults else []
         entries = [WORKLOADS[name] for name in workloads_named(options.workloads, capabilities)]
+        # One that trims the log ends last: it goes on until it has taken what the others' last reads wait for.
+        entries.sort(key=lambda entry: RETENTION in entry.needs)
         self._workloads: list[Workload] = [entry.make() for entry in entries]
         self._target = make_target(
             options.target,

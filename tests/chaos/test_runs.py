@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from dledger_admin.cluster.ports import has_ended
 from dledger_chaos.cli import EXIT_CODES
 from dledger_chaos.cli import chaos as command_line
+from dledger_chaos.run import RunOptions, _Trial
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +56,12 @@ def test_a_run_of_every_family_is_valid_and_leaves_no_process(tmp_path):
     for event in seen:
         if event["kind"] == "process":
             assert has_ended(event["fields"]["pid"])
+
+
+def test_who_trims_the_log_ends_last(tmp_path):
+    names = ("retention", "delays", "append")
+    trial = _Trial(RunOptions(tmp_path, "", "local", 1, 1.0, (), names), print)
+    assert [workload.name for workload in trial._workloads] == ["delays", "append", "retention"]
 
 
 def test_nodes_that_acknowledge_too_early_are_convicted(tmp_path):
