@@ -1,8 +1,8 @@
 """Members of consumer groups that lock queues as RocketMQ's orderly consumers do: they ask, renew, give up, and die.
 
-A member asks any node, and stays with one as long as that answers. It knows only what it was told: that a lock is its
-own for `BELIEF_S` from the moment at which it *sent* the request that was granted, or until it gives the lock up. One
-that dies comes back under another name, and says nothing to the brokers.
+A member asks any node of a broker group, and stays with it as long as that answers. It knows only what it was told:
+that a lock is its own for `BELIEF_S` from the moment at which it *sent* the request that was granted, or until it gives
+the lock up. One that dies comes back under another name, and says nothing to the brokers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Member:
         self._name = name
         self._rng = rng
         self._core = ClientCore(ctx.namesrv, client_id=name)
-        self._node = rng.choice(ctx.nodes)
+        self._nodes = {node.group: node for node in rng.sample(ctx.nodes, len(ctx.nodes))}
         self._held: set[MessageQueue] = set()
 
     async def act(self) -> None:
@@ -91,7 +91,7 @@ class _Member:
         if self._held and self._rng.random() < _GIVES_UP:
             await self._give_up(self._rng.choice(sorted(self._held)))
         else:
-            group = self._node.group
+            group = self._rng.choice(sorted(self._nodes))
             queues = [MessageQueue(TOPIC, group, number) for number in self._rng.sample(range(QUEUES), _ASKED)]
             await self._ask(queues)
 
@@ -106,7 +106,7 @@ class _Member:
         except ClientError as error:
             for invocation in invocations.values():
                 invocation.info(str(error))
-            self._node = self._rng.choice(self._ctx.nodes)
+            self._try_another(queues[0].broker_group)
             return
         named = decode_body(LockedQueuesBody, body).queues
         granted = {MessageQueue(one.topic, one.broker_name, one.queue_id) for one in named}
@@ -122,16 +122,20 @@ class _Member:
         self._held.discard(queue)
         invocation = self._ctx.recorder.invoke(NAME, self._name, "unlock", _key(queue))
         if await attempt(invocation, self._call(RequestCode.UNLOCK_BATCH_MQ, [queue])) is None:
-            self._node = self._rng.choice(self._ctx.nodes)
+            self._try_another(queue.broker_group)
         else:
             invocation.ok()
 
+    def _try_another(self, group: str) -> None:
+        self._nodes[group] = self._rng.choice([node for node in self._ctx.nodes if node.group == group])
+
     async def _call(self, code: int, queues: Sequence[MessageQueue]) -> bytes:
-        """Ask the node, which passes it on to the leader. Raises `ClientError`."""
+        """Ask a node of the queues' group, which passes it on to the leader. Raises `ClientError`."""
+        node = self._nodes[queues[0].broker_group]
         names = [QueueName(queue.broker_group, queue.queue_id, queue.topic) for queue in queues]
         body = encode_body(QueueLocksBody(GROUP, self._name, names))
         deadline = self._core.loop.time() + ANSWER_S
-        return check_response(await self._core.call(self._node.client, code, {}, body, deadline=deadline)).body
+        return check_response(await self._core.call(node.client, code, {}, body, deadline=deadline)).body
 
 
 def _key(queue: MessageQueue) -> str:

@@ -237,7 +237,14 @@ class LockRequests(Part):
             raise InvalidParameter(
                 f"queue locks body: {len(body.mq_set)} queues, the limit is {self._max_locks}: name fewer at once"
             )
+        own = self._live.config.broker_group
         for queue in body.mq_set:
+            if queue.broker_name not in {own, ""}:
+                # Its number alone would free, or take, the queue of the same number here.
+                raise InvalidParameter(
+                    f"queue locks body: queue {queue.queue_id} of {queue.topic} is of broker group "
+                    f"{queue.broker_name}, and this is {own}: ask a node of that group"
+                )
             validate_topic(queue.topic)
             if queue.queue_id < 0:
                 raise InvalidParameter(f"queue locks body: queueId {queue.queue_id} of {queue.topic} is negative")

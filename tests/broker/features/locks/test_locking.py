@@ -14,7 +14,7 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_remoting.codes import ResponseCode
 from tests.broker.features.locks.lock_bodies import lock_body
-from tests.broker.features.locks.lock_calls import LOCK, granted, lock, locks_of, owner_of, with_groups
+from tests.broker.features.locks.lock_calls import LOCK, UNLOCK, granted, lock, locks_of, owner_of, with_groups
 
 T1_0, T1_1, T1_2 = ("T1", 0), ("T1", 1), ("T1", 2)
 
@@ -42,6 +42,19 @@ def test_a_queue_is_locked_by_one_member_of_a_group_at_a_time(anna: FakeClient, 
     assert lock(anna, "anna", T1_0, T1_1) == {T1_0, T1_1}
     assert lock(bert, "bert", T1_0, T1_1, T1_2) == {T1_2}
     assert lock(bert, "bert", T1_0, group="OTHER") == {T1_0}
+
+
+@pytest.mark.parametrize("code", [LOCK, UNLOCK])
+def test_a_queue_of_another_broker_group_is_no_queue_of_this_one(
+    broker: ServedBroker, anna: FakeClient, code: int
+) -> None:
+    lock(anna, "anna", T1_0)
+    answer = anna.call(code, body=lock_body("anna", T1_0, T1_1, broker_group="broker-b"))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.remark == (
+        "queue locks body: queue 0 of T1 is of broker group broker-b, and this is broker-a: ask a node of that group"
+    )
+    assert (owner_of(broker), owner_of(broker, queue_id=1)) == ("anna", None)
 
 
 def test_queues_that_are_asked_for_at_once_are_locked_by_one_command(broker: ServedBroker, anna: FakeClient) -> None:
