@@ -35,16 +35,21 @@ full is found at once, and stores nothing.
 
 
 class LeaderSearch:
-    """Asks all nodes of a group in the background until one leads, or the core is closed. Belongs to one event loop."""
+    """Asks all nodes of a group in the background until one leads, or nobody passes the group over any more. Belongs to
+    one event loop.
+    """
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
         self._under_way: set[str] = set()
+        self._wanted: set[str] = set()
+        """Groups that were passed over since their nodes were asked last."""
         self._found_at: dict[str, float] = {}
 
     def begin(self, queue: MessageQueue) -> None:
         """Look for the leader of a queue's broker group, unless that is under way."""
         name = queue.broker_group
+        self._wanted.add(name)
         if name not in self._under_way and not self._core.is_closed:
             self._under_way.add(name)
             self._core.spawn(self._search(queue, self._core.routes.group(name)), f"search for the leader of {name}")
@@ -53,12 +58,14 @@ class LeaderSearch:
         loop, pause = self._core.loop, MIN_PAUSE_SECONDS
         try:
             await asyncio.sleep(self._found_at.get(group.name, -math.inf) + MAX_PAUSE_SECONDS - loop.time())
-            while group.leader is None:
+            while group.leader is None and group.name in self._wanted:
+                self._wanted.discard(group.name)
                 await asyncio.gather(*(self._ask(queue, group, address) for address in group.addresses))
                 if group.leader is None:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, MAX_PAUSE_SECONDS)
-            self._found_at[group.name] = loop.time()
+            if group.leader is not None:
+                self._found_at[group.name] = loop.time()
         finally:
             self._under_way.discard(group.name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 
 import pytest
@@ -74,18 +73,35 @@ async def test_nodes_of_a_group_without_a_leader_are_asked_at_growing_distances_
         group = await lose_leader(cluster, producer)
         cluster.groups[1].leader = None
         with HandClock() as clock:
-            await sends_go_to(producer)
             while len(times) < ROUNDS:
+                await sends_go_to(producer)
                 clock.advance(MIN_PAUSE_SECONDS / 10)
-                await asyncio.sleep(0)
             pauses = [after - before for before, after in pairwise(times)]
             for number, pause in enumerate(pauses):
                 assert pause >= min(MIN_PAUSE_SECONDS * 2**number, MAX_PAUSE_SECONDS)
             await cluster.groups[1].elect(node, notify=False, register=False)
             del node.on[RequestCode.GET_MAX_OFFSET]
             while group.leader is None:
+                await sends_go_to(producer)
                 clock.advance(MIN_PAUSE_SECONDS / 10)
-                await asyncio.sleep(0)
+
+
+async def test_a_search_ends_when_nobody_sends():
+    async with fake_cluster(groups=2, nodes=1) as cluster, Producer(cluster.namesrv) as producer:
+        node, asked = cluster.groups[1].leader, []
+        node.on[RequestCode.GET_MAX_OFFSET] = lambda command: asked.append(command) or node.not_leader(command)
+        await lose_leader(cluster, producer)
+        cluster.groups[1].leader = None
+        await sends_go_to(producer)
+        await until(lambda: asked)
+        await until(lambda: not searches_of(producer))
+        rounds = len(asked)
+        await sends_go_to(producer)
+        await until(lambda: len(asked) > rounds)
+
+
+def searches_of(producer):
+    return [task for task in producer._core._background if task.get_name().startswith("search")]
 
 
 async def test_a_leader_that_stores_nothing_is_tried_once_in_a_while():
