@@ -1,8 +1,13 @@
-"""The name servers of a cluster: any of them answers, so a request goes to the next one when one fails."""
+"""The name servers of a cluster: any of them answers, so a request goes to the next one when one fails.
+
+Before any has answered, the next one is asked a little later as well, as RFC 8305 has it for the addresses of a host:
+one that takes connections and says nothing holds nobody up, and several cost no more than one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -41,6 +46,9 @@ _KNOWN_TO_ALL: Final = frozenset(
 )
 """What every name server understands, and no broker."""
 
+_NEXT_SECONDS: Final = 0.1
+"""How long a name server is asked alone before the next one is asked, too, while none has answered yet."""
+
 _PAUSE_SECONDS: Final = 0.1
 """Between two rounds through all name servers."""
 
@@ -59,8 +67,12 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
+_WRONG: Final = (WrongServerError, SilentServerError, TlsError)
+"""An address that is most likely not that of a name server."""
+
+
 class NameServers:
-    """Sends requests to one name server at a time and stays with it until it fails.
+    """Sends requests to one name server at a time, once one has answered, and stays with it until it fails.
 
     One that has answered before is waited for when it is silent, for it may be paused or overloaded. An address that
     never has is most likely a wrong one, and whoever mistyped it is told at once.
@@ -89,22 +101,16 @@ class NameServers:
         loop = asyncio.get_running_loop()
         failures = wrong = 0
         closing_since: dict[str, float] = {}
+        if not self._answered and len(self.addresses) > 1:
+            answer = await self._first_contact(command, deadline, attempt_seconds, closing_since)
+            if answer is not None:
+                return answer
         while True:
             index = self._current
-            address = self.addresses[index]
-            attempt_deadline = min(deadline, loop.time() + attempt_seconds)
             try:
-                connection = await self._pool.get(address, attempt_deadline)
-                if address in self._answered or attempt_seconds > ATTEMPT_SECONDS:  # the latter may be held
-                    response = await connection.call(command, attempt_deadline)
-                else:
-                    response = await self._first_call(connection, command, attempt_deadline, closing_since)
-                if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in _KNOWN_TO_ALL:
-                    raise WrongServerError(address, Speaker.BROKER)
-                self._answered.add(address)
-                return response
+                return await self._ask(self.addresses[index], command, deadline, attempt_seconds, closing_since)
             except ClientError as error:
-                wrong = wrong + 1 if isinstance(error, WrongServerError | SilentServerError | TlsError) else 0
+                wrong = wrong + 1 if isinstance(error, _WRONG) else 0
                 if wrong == len(self.addresses) or not (error.retryable or wrong):
                     raise
                 if self._current == index:
@@ -114,6 +120,61 @@ class NameServers:
                 if loop.time() + pause >= deadline:
                     raise NoNameServerError(self.addresses, error) from error
                 await asyncio.sleep(pause)
+
+    async def _first_contact(
+        self, command: RemotingCommand, deadline: float, attempt_seconds: float, closing_since: dict[str, float]
+    ) -> RemotingCommand | None:
+        """The answer of the first name server that gives one; None if all have failed, some of which may come yet.
+
+        Raises the last one's error if there is no right server at any address, or at once one that repeating changes
+        nothing about.
+        """
+        first, wrong = self._current, 0
+        waiting = deque((first + step) % len(self.addresses) for step in range(len(self.addresses)))
+        asked: dict[asyncio.Task[RemotingCommand], int] = {}
+        try:
+            while waiting or asked:
+                if waiting:
+                    index = waiting.popleft()
+                    attempt = self._ask(self.addresses[index], command, deadline, attempt_seconds, closing_since)
+                    asked[asyncio.create_task(attempt, name=f"first question to {self.addresses[index]}")] = index
+                done, _ = await asyncio.wait(
+                    asked, timeout=_NEXT_SECONDS if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    index = asked.pop(task)
+                    error = task.exception()
+                    if error is None:
+                        self._current = index
+                        return task.result()
+                    wrong += isinstance(error, _WRONG)
+                    if wrong == len(self.addresses) or not (isinstance(error, _WRONG) or _is_retryable(error)):
+                        raise error
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _ask(
+        self,
+        address: str,
+        command: RemotingCommand,
+        deadline: float,
+        attempt_seconds: float,
+        closing_since: dict[str, float],
+    ) -> RemotingCommand:
+        """The answer of one name server. Raises `ClientError`."""
+        attempt_deadline = min(deadline, asyncio.get_running_loop().time() + attempt_seconds)
+        connection = await self._pool.get(address, attempt_deadline)
+        if address in self._answered or attempt_seconds > ATTEMPT_SECONDS:  # the latter may be held
+            response = await connection.call(command, attempt_deadline)
+        else:
+            response = await self._first_call(connection, command, attempt_deadline, closing_since)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in _KNOWN_TO_ALL:
+            raise WrongServerError(address, Speaker.BROKER)
+        self._answered.add(address)
+        return response
 
     @staticmethod
     async def _first_call(
@@ -143,3 +204,7 @@ class NameServers:
     async def check(self, deadline: float) -> None:
         """Return once a name server has answered. Raises what `call` raises."""
         await self.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), deadline)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, ClientError) and error.retryable

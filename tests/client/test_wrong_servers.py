@@ -18,7 +18,7 @@ from dledger_client import (
     WrongServerError,
     nameservers,
 )
-from dledger_client.nameservers import FIRST_ANSWER_SECONDS
+from dledger_client.nameservers import _NEXT_SECONDS, FIRST_ANSWER_SECONDS
 from dledger_remoting.codes import RequestCode
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
@@ -162,6 +162,36 @@ async def test_a_silent_name_server_of_two_is_passed_over():
                 clock.advance(FIRST_ANSWER_SECONDS)
                 await clock.until(task.done)
             assert "T" in task.result()
+
+
+async def test_several_silent_name_servers_fail_before_two_seconds_are_over():
+    assert FIRST_ANSWER_SECONDS + 2 * _NEXT_SECONDS < 2
+    async with silent() as one, silent() as two, silent() as three:
+        with HandClock() as clock:
+            consumer = PushConsumer(";".join(server[0] for server in (one, two, three)), "CG", "T")
+            began = asyncio.get_running_loop().time()
+            task = await started_against(one, clock, consumer.start())
+            for server in (two, three):
+                assert not server[1]
+                clock.advance(_NEXT_SECONDS)
+                await clock.until(lambda: server[1])  # noqa: B023
+            clock.advance(began + FIRST_ANSWER_SECONDS + 2 * _NEXT_SECONDS - asyncio.get_running_loop().time())
+            await clock.until(task.done)
+            with pytest.raises(SilentServerError, match="takes connections and says nothing"):
+                task.result()
+
+
+async def test_a_name_server_behind_a_silent_one_answers_at_once_and_is_asked_alone_from_then_on():
+    async with silent() as server, fake_cluster() as cluster, Admin([server[0], cluster.namesrv]) as admin:
+        with HandClock() as clock:
+            task = await started_against(server, clock, admin.topics())
+            clock.advance(_NEXT_SECONDS)
+            await clock.until(task.done)
+            assert "T" in task.result()
+            asked = len(server[1])
+            task = asyncio.create_task(admin.topics())
+            await clock.until(task.done)
+            assert len(server[1]) == asked
 
 
 async def test_a_name_server_that_has_answered_before_is_waited_for():
