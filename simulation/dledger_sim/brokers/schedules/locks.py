@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_sim.brokers.connection import Answer, SimConnection
+from dledger_sim.brokers.connection import BROKER_GROUP, Answer, SimConnection
 from dledger_sim.brokers.lockers import BELIEF_S, LOCKED_GROUP, LOCKED_TOPIC, Locker, LockJudge
 from dledger_sim.brokers.schedules.brokers import Brokers
 from dledger_sim.brokers.service import SimBroker
@@ -211,7 +211,7 @@ def ask_for_it(
 
 def body(member: str) -> bytes:
     """The body of 41 and 42 for one queue."""
-    queue = {"topic": LOCKED_TOPIC, "brokerName": "sim", "queueId": 0}
+    queue = {"topic": LOCKED_TOPIC, "brokerName": BROKER_GROUP, "queueId": 0}
     return _json({"consumerGroup": LOCKED_GROUP, "clientId": member, "mqSet": [queue]})
 
 

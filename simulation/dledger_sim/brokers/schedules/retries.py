@@ -12,6 +12,7 @@ from dledger_remoting.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, parse_pr
 from dledger_remoting.record import MessageRecord, iter_records
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 from dledger_sim.brokers.clients import pull_fields
+from dledger_sim.brokers.connection import BROKER_GROUP
 from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.retriers import LEVELS_S, hear
 from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers
@@ -149,7 +150,7 @@ def message_that_an_orderly_consumer_gives_up() -> None:
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
     brokers.found_group(connection)
-    queue = {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0}
+    queue = {"topic": TOPIC, "brokerName": BROKER_GROUP, "queueId": 0}
     body = msgspec.json.encode({"consumerGroup": GROUP_NAME, "clientId": "anna", "mqSet": [queue]})
     answers = brokers.ask(connection, RequestCode.LOCK_BATCH_MQ, {}, body)
     brokers.run(0.5)
