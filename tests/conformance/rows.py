@@ -360,24 +360,38 @@ def owners(tap: Wiretap, topic: str) -> int:
 
 
 def assert_one_owner(tap: Wiretap) -> None:
-    """No client was granted a queue's lock while another one believed in its own."""
+    """No client was granted a queue's lock while another one believed in its own.
+
+    A client believes in it from the answer on, until it sends that it gives it up, or leaves its group: one that asks
+    early may be answered late, behind the release that somebody else sends meanwhile.
+    """
+    locks = [one for one in tap.exchanges(RequestCode.LOCK_BATCH_MQ) if one.answer == ResponseCode.SUCCESS]
+    moments = [(one.answered_at, one) for one in locks]
+    releases = tap.exchanges(RequestCode.UNLOCK_BATCH_MQ, RequestCode.UNREGISTER_CLIENT)
+    moments += [(one.asked_at, one) for one in releases]
     owners: dict[tuple[str, int], tuple[str, float]] = {}
-    for one in tap.exchanges(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-        if one.answer != ResponseCode.SUCCESS and one.code == RequestCode.LOCK_BATCH_MQ:
+    gave_up_at: dict[tuple[str, int, str], float] = {}
+    for at, one in sorted(moments, key=lambda moment: moment[0]):
+        if one.code == RequestCode.UNREGISTER_CLIENT:
+            left = one.ext["clientID"]
+            owners = {key: owner for key, owner in owners.items() if owner[0] != left}
             continue
         asked = json.loads(one.body)
+        client = asked["clientId"]
         if one.code == RequestCode.UNLOCK_BATCH_MQ:
             for queue in asked["mqSet"]:
-                if owners.get((queue["topic"], queue["queueId"]), ("", 0.0))[0] == asked["clientId"]:
-                    del owners[queue["topic"], queue["queueId"]]
+                key = queue["topic"], queue["queueId"]
+                gave_up_at[*key, client] = at
+                if key in owners and owners[key][0] == client:
+                    del owners[key]
             continue
         for queue in json.loads(one.answer_body)["lockOKMQSet"]:
             key = queue["topic"], queue["queueId"]
-            owner, since = owners.get(key, (asked["clientId"], 0.0))
-            assert owner == asked["clientId"] or one.answered_at > since + BELIEF_SECONDS, (
-                f"{one}, expected: {owner} owns"
-            )
-            owners[key] = asked["clientId"], one.asked_at
+            if one.asked_at < gave_up_at.get((*key, client), 0.0):
+                continue  # given up while it was asked for
+            owner, since = owners.get(key, (client, 0.0))
+            assert owner == client or at > since + BELIEF_SECONDS, f"{one}, expected: {owner} owns"
+            owners[key] = client, one.asked_at
 
 
 def topic_of(one: Exchange) -> str:
