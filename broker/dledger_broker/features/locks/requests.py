@@ -33,6 +33,8 @@ from dledger_remoting.queue_locks import LockedQueuesBody, QueueLocksBody
 from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig, validate_group, validate_topic
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
+MAX_NAMED_CHARS: Final = 127
+"""So much of a broker group's name a refusal repeats."""
 
 
 def _group_in(request: Request) -> tuple[str, ...]:
@@ -239,13 +241,13 @@ class LockRequests(Part):
             )
         own = self._live.config.broker_group
         for queue in body.mq_set:
+            validate_topic(queue.topic)
             if queue.broker_name not in {own, ""}:
                 # Its number alone would free, or take, the queue of the same number here.
                 raise InvalidParameter(
                     f"queue locks body: queue {queue.queue_id} of {queue.topic} is of broker group "
-                    f"{queue.broker_name}, and this is {own}: ask a node of that group"
+                    f"{queue.broker_name[:MAX_NAMED_CHARS]}, and this is {own}: ask a node of that group"
                 )
-            validate_topic(queue.topic)
             if queue.queue_id < 0:
                 raise InvalidParameter(f"queue locks body: queueId {queue.queue_id} of {queue.topic} is negative")
         return body

@@ -55,6 +55,9 @@ def test_a_queue_of_another_broker_group_is_no_queue_of_this_one(
         "queue locks body: queue 0 of T1 is of broker group broker-b, and this is broker-a: ask a node of that group"
     )
     assert (owner_of(broker), owner_of(broker, queue_id=1)) == ("anna", None)
+    long = anna.call(code, body=lock_body("anna", T1_0, broker_group="b" * 100_000))
+    assert long.code == ResponseCode.INVALID_PARAMETER
+    assert len(long.remark or "") < 300
 
 
 def test_queues_that_are_asked_for_at_once_are_locked_by_one_command(broker: ServedBroker, anna: FakeClient) -> None:
