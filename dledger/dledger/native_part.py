@@ -19,7 +19,7 @@ from dledger.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 7
+INTERFACE: Final = 8
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -96,6 +96,9 @@ class NativePart(Protocol):
 
     def panic_at_next(self, function: str) -> None:
         """For tests: the next call of a function panics; `send` is each send that `SendRun.take` looks at."""
+
+    def pread_nowait(self, descriptor: int, size: int, offset: int) -> bytes | None:
+        """`size` bytes of a file out of the page cache; None if it has not got them all. Raises OSError."""
 
     def scan_runs(self, records: bytes | memoryview, log_position: int) -> list[tuple[bytes, int, int, bytes]] | None:
         """`dledger_broker.views.scan.scan_runs`; None of records that are unusual or not sound."""

@@ -9,6 +9,7 @@ mod answers;
 mod batch;
 mod guard;
 mod layout;
+mod page_cache;
 mod places;
 mod records;
 mod runs;
@@ -19,7 +20,7 @@ mod sync_thread;
 mod targets;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 7;
+const INTERFACE: u32 = 8;
 /// What it was built from, see `build.rs`; `install.py` looks for this text in wheels.
 const SOURCES: &str = concat!("dledger_native sources ", env!("SOURCES_CRC"));
 
@@ -34,6 +35,7 @@ fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sends::SendRun>()?;
     module.add_function(wrap_pyfunction!(guard::on_panic, module)?)?;
     module.add_function(wrap_pyfunction!(guard::panic_at_next, module)?)?;
+    module.add_function(wrap_pyfunction!(page_cache::pread_nowait, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
     module.add_function(wrap_pyfunction!(select::select_units, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)

@@ -9,6 +9,7 @@ These structs do not show access control fields: a server that checks signatures
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -237,10 +238,15 @@ def pull_response_head(
             (b"suggestWhichBrokerId", b"%d" % suggest_broker_id),
         ]
         return _binary_frame(code, opaque, remark, fields, body_bytes)
-    note = b',"remark":%b' % _escape(remark) if remark else b""
+    note = _note(remark) if remark else b""
     header = _PULL_JSON % (code, max_offset, min_offset, next_begin_offset, suggest_broker_id, opaque, note)
     size = len(header)
     return _PREFIX(size + 4 + body_bytes, size) + header
+
+
+@lru_cache(maxsize=64)
+def _note(remark: str) -> bytes:
+    return b',"remark":%b' % _escape(remark)
 
 
 def _binary_frame(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVarTuple
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
@@ -37,6 +37,8 @@ from dledger_remoting.frame import MAX_FRAME_BYTES, Frame, FrameBounds
 from dledger_remoting.hotpath import PullFields, decode_pull_json
 
 _logger = logging.getLogger(__name__)
+
+Ts = TypeVarTuple("Ts")
 
 UNSURE_CODES: Final = frozenset(
     {
@@ -150,12 +152,13 @@ class Dispatcher:
     def _handle(self, reads: Sequence[Read]) -> None:
         now, number, place = self._now(), 0, 0
         while number < len(reads):
-            if self._group.ready and not self._access.is_on:
-                number, place = self._sends.take_run(reads, number, place, now)
-                if number == len(reads):
-                    break
             origin, data, frames = reads[number]
             header_start, body_start, frame_end, serialize_type = frames[place]
+            if not data.startswith(_PULL_PREFIX, header_start) and self._group.ready and not self._access.is_on:
+                begin = number, place
+                number, place = self._sends.take_run(reads, number, place, now)
+                if (number, place) != begin:
+                    continue
             place += 1
             frame = Frame(serialize_type, data[header_start:body_start], data[body_start:frame_end])
             try:
@@ -186,12 +189,12 @@ class Dispatcher:
         Pulls in the form that most clients use take a short way, unless the account has to be read from their fields.
         """
         header, is_json = frame.header, frame.serialize_type == _JSON
-        if is_json and not origin.forwards and not self._access.is_on and header.startswith(_PULL_PREFIX):
+        if is_json and header.startswith(_PULL_PREFIX) and not origin.forwards and not self._access.is_on:
             pull = decode_pull_json(header)
             if pull is not None and not pull.flag & _RESPONSE:
                 request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
                 self._begin(request)
-                self._pull_turns.add(partial(self._guard, request, partial(self._pulls.pull, request, pull.ext)))
+                self._pull_turns.add(partial(self._guard, request, self._pulls.pull, request, pull.ext))
                 return
         general = self._general(origin, frame, received, principal)
         if general is not None:
@@ -283,9 +286,9 @@ class Dispatcher:
         elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
             self.confirm(request)
         elif route.feature is not None and not self._activation.is_active(route.feature):
-            self._guard(request, partial(self._activation.require, route.feature))
+            self._guard(request, self._activation.require, route.feature)
         else:
-            self._guard(request, partial(route.handler, request))
+            self._guard(request, route.handler, request)
 
     def _is_admitted(self, request: Request, route: Route) -> bool:
         """Whether a request's account may have what it asks for; else it is answered."""
@@ -302,9 +305,9 @@ class Dispatcher:
         if feature is not None:
             self._activation.require_at(leader, feature)
 
-    def _guard(self, request: Request, handle: Callable[[], None]) -> None:
+    def _guard(self, request: Request, handle: Callable[[*Ts], None], *what: *Ts) -> None:
         try:
-            handle()
+            handle(*what)
         except InvariantError:
             raise
         except Exception as error:

@@ -111,7 +111,7 @@ def _holds(disk: Disk, layout: FileLayout, directory: str, start: int, end: int,
     last: bytes = b""
     for offset in range(start - start % layout.units_per_file, end, layout.units_per_file):
         try:
-            file = disk.open(f"{directory}/{layout.name(offset)}")
+            file = disk.open(layout.path(directory, offset))
         except FileNotFoundError:
             return False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ MAX_OPEN_FILES = 256
 """Files that reading and writing keep open, each; others are opened again when they are needed."""
 
 
+_KEPT_NAMES = 1024
+"""Names that need not be put together again for the next read."""
+
+
 class UnitBatch(NamedTuple):
     """Units of one queue to write: its directory, the offset of the first, and the bytes."""
 
@@ -26,6 +31,7 @@ class UnitBatch(NamedTuple):
     data: bytes
 
 
+@lru_cache(maxsize=_KEPT_NAMES)
 def queue_directory(topic: str, queue_id: int) -> str:
     """Where the files of a queue are."""
     return f"{DIRECTORY}/{topic}/{queue_id}"
@@ -54,9 +60,9 @@ class FileLayout(NamedTuple):
         """The size of every file."""
         return self.units_per_file * UNIT_BYTES
 
-    def name(self, offset: int) -> str:
-        """The name of the file that holds the unit at an offset."""
-        return f"{offset // self.units_per_file * self.file_bytes:020d}"
+    def path(self, directory: str, offset: int) -> str:
+        """The file of a queue that holds the unit at an offset."""
+        return _path(directory, offset // self.units_per_file * self.units_per_file * UNIT_BYTES)
 
     def first_offset(self, name: str) -> int:
         """The offset of the first unit of a file."""
@@ -69,6 +75,11 @@ class FileLayout(NamedTuple):
     def room(self, offset: int) -> int:
         """Units from an offset to the end of its file."""
         return self.units_per_file - offset % self.units_per_file
+
+
+@lru_cache(maxsize=_KEPT_NAMES)
+def _path(directory: str, first_byte: int) -> str:
+    return f"{directory}/{first_byte:020d}"
 
 
 class OpenFiles:
@@ -116,7 +127,7 @@ class QueueFileWriter:
             view = memoryview(data)
             while view:
                 take = min(len(view), self._layout.room(offset) * UNIT_BYTES)
-                path = f"{directory}/{self._layout.name(offset)}"
+                path = self._layout.path(directory, offset)
                 self._open(directory, path, offset).pwrite(view[:take], self._layout.place(offset))
                 self._unsynced[path] = None
                 view = view[take:]

@@ -27,7 +27,7 @@ def read_units(
     parts: list[bytes] = []
     while count > 0:
         take = min(count, layout.room(offset))
-        path = f"{directory}/{layout.name(offset)}"
+        path = layout.path(directory, offset)
         try:
             file = disk.open(path)
         except FileNotFoundError:
@@ -68,13 +68,14 @@ class QueueFileReader:
 
     def read_nowait(self, directory: str, offset: int, count: int) -> bytes | None:
         """Up to `count` units from `offset` on, of one file; None if that needs the disk or a file that is not open."""
-        path = f"{directory}/{self._layout.name(offset)}"
+        path = self._layout.path(directory, offset)
         file = self._files.get(path)
         if file is None:
             return None
         self._files.move_to_end(path)
-        take = min(count, self._layout.room(offset))
-        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
+        place = offset % self._layout.units_per_file
+        take = min(count, self._layout.units_per_file - place)
+        return file.pread_nowait(take * UNIT_BYTES, place * UNIT_BYTES)
 
     def read(self, directory: str, offset: int, count: int, done: Callable[[bytes | BaseException], None]) -> None:
         """As `read_units`, on a worker; `read_nowait` finds the files open from then on.

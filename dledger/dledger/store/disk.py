@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from dledger import native_part
 from dledger.loop_guard import disk_work
 
 Buffer = bytes | bytearray | memoryview
@@ -203,6 +204,8 @@ class OsFile:
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """See `File.pread_nowait`."""
+        if native_part.PART is not None:
+            return native_part.PART.pread_nowait(self._descriptor, size, offset)
         if not _NOWAIT:
             return None
         buffer = bytearray(size)

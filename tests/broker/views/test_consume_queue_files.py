@@ -38,11 +38,11 @@ def test_a_unit_is_position_size_and_tag_code():
 def test_files_have_rocketmqs_names_and_sizes():
     layout = FileLayout()
     assert (UNITS_PER_FILE, layout.file_bytes) == (300_000, 6_000_000)
-    assert [layout.name(offset) for offset in (0, 299_999, 300_000, 600_001)] == [
-        "00000000000000000000",
-        "00000000000000000000",
-        "00000000000006000000",
-        "00000000000012000000",
+    assert [layout.path("queue", offset) for offset in (0, 299_999, 300_000, 600_001)] == [
+        "queue/00000000000000000000",
+        "queue/00000000000000000000",
+        "queue/00000000000006000000",
+        "queue/00000000000012000000",
     ]
     assert layout.first_offset("00000000000006000000") == 300_000
 

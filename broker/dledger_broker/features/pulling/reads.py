@@ -33,13 +33,14 @@ class QueueReads:
         A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
         """
         max_messages = max(max_messages, 1)
-        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
+        low, high, view = queue.min_offset, queue.max_offset, queue.view
+        nothing = outside(offset, low, high, view.end)
         if nothing is not None:
             return nothing
-        units = self._machine.queues.read(queue.view, offset, _units_to_read(max_messages, message_filter))
+        units = self._machine.queues.read(view, offset, _units_to_read(max_messages, message_filter))
         if units is None:
-            return GetResult(ReadStatus.COLD, offset, queue.min_offset, queue.max_offset, [])
-        return self._select(queue, offset, max_messages, max_bytes, message_filter, units)
+            return GetResult(ReadStatus.COLD, offset, low, high, [])
+        return self._select(offset, low, high, max_messages, max_bytes, message_filter, units)
 
     def get_messages_later(
         self,
@@ -65,21 +66,22 @@ class QueueReads:
                 # A trim may have come meanwhile, after which the files of what it took are removed.
                 done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
             else:
-                done(self._select(queue, offset, max_messages, max_bytes, message_filter, units))
+                low, high = queue.min_offset, queue.max_offset
+                done(self._select(offset, low, high, max_messages, max_bytes, message_filter, units))
 
         self._machine.queues.read_later(queue.view, offset, _units_to_read(max_messages, message_filter), selected)
 
     def _select(
         self,
-        queue: QueueState,
         offset: int,
+        low: int,
+        high: int,
         max_messages: int,
         max_bytes: int,
         message_filter: MessageFilter | None,
         units: bytes,
     ) -> GetResult:
         first_position = self._machine.log.first_position
-        low, high = queue.min_offset, queue.max_offset
         if isinstance(message_filter, SqlFilter | ClassFilter):
             return select(
                 units, offset, low, high, max_examined(message_filter), MAX_EXAMINED_BYTES, None, first_position
@@ -88,6 +90,8 @@ class QueueReads:
 
 
 def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:
+    if message_filter is None:
+        return max_messages
     if isinstance(message_filter, SqlFilter | ClassFilter):
         return max_examined(message_filter)
     return units_to_read(max_messages, message_filter)

@@ -214,7 +214,9 @@ class PullRequests(Part):
         max_bytes = self._max_bytes(fields)
         max_messages = min(fields.max_msg_nums, MAX_MESSAGES)
         result = self._reads.get_messages(queue, fields.queue_offset, max_messages, max_bytes, message_filter)
-        if result.status is ReadStatus.COLD:
+        if result.status is ReadStatus.FOUND:
+            self._deliver(request, fields, message_filter, result, fields.queue_offset)
+        elif result.status is ReadStatus.COLD:
             self._requests.spawn(request, self._read_cold(request, fields, queue, message_filter))
         else:
             self._conclude(request, fields, queue, message_filter, result)
@@ -295,8 +297,10 @@ class PullRequests(Part):
         if pieces is None:
             self._counters.cold_reads += 1
             self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
-        else:
+        elif isinstance(message_filter, SqlFilter):
             self._answer(request, fields, *self._chosen(fields, message_filter, result, pieces, asked))
+        else:
+            self._answer_found(request, fields, result, pieces)
 
     async def _deliver_later(
         self,
