@@ -150,11 +150,11 @@ class Dispatcher:
         self._end_of_step()
 
     def _handle(self, reads: Sequence[Read]) -> None:
-        now, number, place = self._now(), 0, 0
+        now, number, place, judges = self._now(), 0, 0, self._access.is_on
         while number < len(reads):
             origin, data, frames = reads[number]
             header_start, body_start, frame_end, serialize_type = frames[place]
-            if not data.startswith(_PULL_PREFIX, header_start) and self._group.ready and not self._access.is_on:
+            if not judges and self._group.ready and not data.startswith(_PULL_PREFIX, header_start):
                 begin = number, place
                 number, place = self._sends.take_run(reads, number, place, now)
                 if (number, place) != begin:
@@ -162,10 +162,10 @@ class Dispatcher:
             place += 1
             frame = Frame(serialize_type, data[header_start:body_start], data[body_start:frame_end])
             try:
-                if origin.alias is None:
-                    self._receive(origin, frame, now)
-                else:
+                if origin.alias is not None:
                     self._receive_at_alias(origin.alias, origin, frame, now)
+                elif judges or not self._take_pull(origin, frame, now):
+                    self._receive(origin, frame, now)
             except FrameError as error:
                 origin.break_off(error)
                 place = len(frames)
@@ -176,26 +176,32 @@ class Dispatcher:
         self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None
     ) -> None:
         """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
-        self._receive(origin, frame, received, principal)
+        if self._access.is_on or not self._take_pull(origin, frame, received):
+            self._receive(origin, frame, received, principal)
         self._end_of_step()
 
     def _end_of_step(self) -> None:
         self._sends.flush_later()
         self._pull_turns.take()
 
-    def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
-        """Handle one request; sends wait for `flush_later`. Raises `FrameError`.
+    def _take_pull(self, origin: Origin, frame: Frame, received: float) -> bool:
+        """Handle a pull in the form that most clients use, by a short way; False, and nothing done, of anything else.
 
-        Pulls in the form that most clients use take a short way, unless the account has to be read from their fields.
+        Access control is off: else the account has to be read from fields that this way passes over.
         """
-        header, is_json = frame.header, frame.serialize_type == _JSON
-        if is_json and header.startswith(_PULL_PREFIX) and not origin.forwards and not self._access.is_on:
-            pull = decode_pull_json(header)
-            if pull is not None and not pull.flag & _RESPONSE:
-                request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
-                self._begin(request)
-                self._pull_turns.add(partial(self._guard, request, self._pulls.pull, request, pull.ext))
-                return
+        header = frame.header
+        if frame.serialize_type != _JSON or origin.forwards or not header.startswith(_PULL_PREFIX):
+            return False
+        pull = decode_pull_json(header)
+        if pull is None or pull.flag & _RESPONSE:
+            return False
+        request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
+        self._begin(request)
+        self._pull_turns.add(partial(self._guard, request, self._pulls.pull, request, pull.ext))
+        return True
+
+    def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
+        """Handle one request; sends wait for `flush_later`. Raises `FrameError`."""
         general = self._general(origin, frame, received, principal)
         if general is not None:
             self._go_on(general)

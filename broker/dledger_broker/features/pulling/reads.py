@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_examined
 from dledger_broker.kernel.machine import BrokerMachine
@@ -11,6 +12,9 @@ from dledger_broker.views.reading import GetResult, ReadStatus, outside, select,
 from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
+
+_EXAMINE: Final = (SqlFilter, ClassFilter)
+"""Filters that look at records."""
 
 
 class QueueReads:
@@ -82,7 +86,7 @@ class QueueReads:
         units: bytes,
     ) -> GetResult:
         first_position = self._machine.log.first_position
-        if isinstance(message_filter, SqlFilter | ClassFilter):
+        if isinstance(message_filter, _EXAMINE):
             return select(
                 units, offset, low, high, max_examined(message_filter), MAX_EXAMINED_BYTES, None, first_position
             )
@@ -92,6 +96,6 @@ class QueueReads:
 def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:
     if message_filter is None:
         return max_messages
-    if isinstance(message_filter, SqlFilter | ClassFilter):
+    if isinstance(message_filter, _EXAMINE):
         return max_examined(message_filter)
     return units_to_read(max_messages, message_filter)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.features.class_filters.judging import ClassFilters
 from dledger_broker.kernel.counters import BrokerCounters
@@ -9,11 +11,20 @@ from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.errors import NoPermission, ServerError, SubscriptionNotExist, SubscriptionNotLatest
 from dledger_remoting.filters.limits import FilterLimits, FilterTooLarge
-from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, MessageFilter, parse_filter
+from dledger_remoting.filters.subscriptions import (
+    EXPRESSION_CLASS,
+    EXPRESSION_SQL92,
+    EXPRESSION_TAG,
+    MessageFilter,
+    parse_filter,
+)
+from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.headers_consume import PULL_CLASS_FILTER, PULL_SUBSCRIPTION
 from dledger_remoting.heartbeat import SubscriptionData, decode_client_config_check
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import SubscriptionGroupConfig
+
+_TAGS: Final = (EXPRESSION_TAG, None, "")
 
 
 class Subscriptions:
@@ -66,6 +77,8 @@ class Subscriptions:
 
     def parse(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
         """The filter of a subscription. Raises as `parse_filter`, and `ServerError` for what is not there, or off."""
+        if expression == SUBSCRIBE_ALL and expression_type in _TAGS:
+            return None  # most pulls
         if expression_type == EXPRESSION_CLASS:
             return self._classes.named(expression or "")
         if expression_type == EXPRESSION_SQL92 and not self._live.config.property_filter:
