@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not installed (Debian and Ubuntu: apt install strace)"
 )
 
-# A node that counts what is written as durable, and syncs it a second later: on busy cores an answer takes its time, too.
+# A node that counts what is written as durable, and syncs it a second later: busy cores delay answers, too.
 TELLS_BEFORE_IT_SYNCS = """
 from functools import partial
 
