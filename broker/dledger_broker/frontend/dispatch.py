@@ -153,6 +153,9 @@ class Dispatcher:
         now, number, place, judges = self._now(), 0, 0, self._access.is_on
         while number < len(reads):
             origin, data, frames = reads[number]
+            if place == len(frames):
+                number, place = number + 1, 0
+                continue
             header_start, body_start, frame_end, serialize_type = frames[place]
             if not judges and self._group.ready and not data.startswith(_PULL_PREFIX, header_start):
                 begin = number, place
@@ -169,8 +172,6 @@ class Dispatcher:
             except FrameError as error:
                 origin.break_off(error)
                 place = len(frames)
-            if place == len(frames):
-                number, place = number + 1, 0
 
     def receive_forwarded(
         self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None
