@@ -62,7 +62,7 @@ class FileLayout(NamedTuple):
 
     def path(self, directory: str, offset: int) -> str:
         """The file of a queue that holds the unit at an offset."""
-        return _path(directory, offset // self.units_per_file * self.units_per_file * UNIT_BYTES)
+        return _path(directory, offset // self.units_per_file * self.file_bytes)
 
     def first_offset(self, name: str) -> int:
         """The offset of the first unit of a file."""

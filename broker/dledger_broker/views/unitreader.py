@@ -73,9 +73,8 @@ class QueueFileReader:
         if file is None:
             return None
         self._files.move_to_end(path)
-        place = offset % self._layout.units_per_file
-        take = min(count, self._layout.units_per_file - place)
-        return file.pread_nowait(take * UNIT_BYTES, place * UNIT_BYTES)
+        take = min(count, self._layout.room(offset))
+        return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
 
     def read(self, directory: str, offset: int, count: int, done: Callable[[bytes | BaseException], None]) -> None:
         """As `read_units`, on a worker; `read_nowait` finds the files open from then on.
