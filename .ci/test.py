@@ -59,6 +59,9 @@ REQUESTS_ON_NATIVE = (
     "tests/broker/features/sending",
     "tests/broker/features/quotas",
     "tests/broker/features/accounts",
+    "tests/broker/features/pulling",
+    "tests/broker/features/resets",
+    "tests/broker/features/retries",
     "tests/broker/frontend",
 )
 LOW_PRIORITY = ("nice", "-n", "15")

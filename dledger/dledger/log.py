@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dledger.net.requests import Handler, RequestChannel
 from dledger.replica.proposer import Fill
 from dledger.replica.status import NodeStatus
 from dledger.store.disk import DiskSpace
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
-from dledger.store.reader import SegmentInfo
+from dledger.store.reader import OpenFile, SegmentInfo
 from dledger.types import Membership, WallClock
+
+T = TypeVar("T")
 
 
 class Log(Protocol):
@@ -104,6 +106,9 @@ class Log(Protocol):
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """Raw log bytes if they are in the page cache, else None.  Raises `TrimmedError`."""
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        """Call `use` with the file that has a position, which stays open meanwhile, see `dledger.store.reader`."""
 
     def read(self, position: int, size: int) -> Awaitable[bytes]:
         """Raw log bytes inside one segment, on a bounded pool.  Raises `TrimmedError`, `BusyError`."""

@@ -12,14 +12,14 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from dledger.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 8
+INTERFACE: Final = 9
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""
@@ -80,6 +80,14 @@ class SendRun(Protocol):
         """The answers of each origin, and the origin of each send that wants none."""
 
 
+Ask: TypeAlias = tuple[bytes | None, int, int, int, int, int, frozenset[int] | None]
+"""What a pull asks of a queue: its units, or the descriptor, first byte and number of those in a file; how many
+messages and bytes it may get; the codes of the tags that match, None where all do."""
+Found: TypeAlias = tuple[int, int, int, int, bytes | None]
+"""How many units were passed, how many of them chosen, the bytes of their records, the position of the first, and the
+records: None if they are not all in the file of the log that was given."""
+
+
 class NativePart(Protocol):
     """What `dledger_native` offers.
 
@@ -99,6 +107,12 @@ class NativePart(Protocol):
 
     def pread_nowait(self, descriptor: int, size: int, offset: int) -> bytes | None:
         """`size` bytes of a file out of the page cache; None if it has not got them all. Raises OSError."""
+
+    def read_pulls(self, asks: Sequence[Ask], log: tuple[int, int, int], first_position: int) -> list[Found | None]:
+        """For each pull what it gets out of files and page cache; None if that is nothing, not sound, or not there.
+
+        `log` is an open file of the log: descriptor, and the positions at which it begins and ends.
+        """
 
     def scan_runs(self, records: bytes | memoryview, log_position: int) -> list[tuple[bytes, int, int, bytes]] | None:
         """`dledger_broker.views.scan.scan_runs`; None of records that are unusual or not sound."""

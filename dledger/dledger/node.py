@@ -45,6 +45,7 @@ from dledger.store.disk import DiskSpace
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
+from dledger.store.reader import OpenFile
 from dledger.types import Membership, Position, ReplicaId, WallClock
 
 T = TypeVar("T")
@@ -329,6 +330,10 @@ class Node(Log):
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """See `Log.read_nowait`."""
         return self.replica.store.read_nowait(position, size)
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        """See `Log.with_open_file`."""
+        return self.replica.store.with_open_file(position, use)
 
     async def read(self, position: int, size: int) -> bytes:
         """See `Log.read`."""

@@ -11,6 +11,7 @@ mod guard;
 mod layout;
 mod page_cache;
 mod places;
+mod pulls;
 mod records;
 mod runs;
 mod select;
@@ -20,7 +21,7 @@ mod sync_thread;
 mod targets;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 8;
+const INTERFACE: u32 = 9;
 /// What it was built from, see `build.rs`; `install.py` looks for this text in wheels.
 const SOURCES: &str = concat!("dledger_native sources ", env!("SOURCES_CRC"));
 
@@ -36,6 +37,7 @@ fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(guard::on_panic, module)?)?;
     module.add_function(wrap_pyfunction!(guard::panic_at_next, module)?)?;
     module.add_function(wrap_pyfunction!(page_cache::pread_nowait, module)?)?;
+    module.add_function(wrap_pyfunction!(pulls::read_pulls, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
     module.add_function(wrap_pyfunction!(select::select_units, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)

@@ -8,9 +8,9 @@ use pyo3::types::{PyBytes, PyFrozenSet};
 
 use crate::guard::guarded;
 
-const UNIT_BYTES: usize = 20;
+pub const UNIT_BYTES: usize = 20;
 /// A filter of more tags is the twin's: they are looked at anew for each pull.
-const MAX_CODES: usize = 64;
+pub const MAX_CODES: usize = 64;
 
 struct Unit {
     position: i64,
@@ -28,13 +28,13 @@ fn unit(bytes: &[u8]) -> Option<Unit> {
 
 /// How many units were passed, how many of them chosen, the bytes of their records, how many were below the log's first
 /// position, and (position, size) of the pieces of the log that the records are.
-type Selected = (usize, usize, i64, usize, Vec<(i64, i64)>);
+pub type Selected = (usize, usize, i64, usize, Vec<(i64, i64)>);
 
 /// What a pull may get.
-struct Limits {
-    messages: usize,
-    bytes: i64,
-    first_position: i64,
+pub struct Limits {
+    pub messages: usize,
+    pub bytes: i64,
+    pub first_position: i64,
 }
 
 /// All units as one piece, if their records are to be answered and lie back to back, as the twin tells that: by the first
@@ -87,6 +87,12 @@ fn choose(units: &[u8], limits: &Limits, codes: Option<&HashSet<i64>>) -> Option
     Some((passed, count, total, removed, runs))
 }
 
+/// What to answer from units; `whole`: they may be looked at all at once. None of units that are not sound.
+pub fn select(units: &[u8], limits: &Limits, codes: Option<&HashSet<i64>>, whole: bool) -> Option<Selected> {
+    let all = whole.then(|| whole_run(units, limits)).flatten();
+    all.or_else(|| choose(units, limits, codes))
+}
+
 /// `select` of the twin, but for what it is told only to tell it again. None of what is not sound, and of long filters.
 #[pyfunction]
 pub fn select_units(
@@ -103,9 +109,6 @@ pub fn select_units(
     }
     let limits = Limits { messages: max_messages, bytes: max_bytes, first_position };
     let codes = codes.map(|codes| codes.extract::<HashSet<i64>>()).transpose()?;
-    let chosen = guarded(py, "select_units", || {
-        let all = whole.then(|| whole_run(units, &limits)).flatten();
-        all.or_else(|| choose(units, &limits, codes.as_ref()))
-    });
+    let chosen = guarded(py, "select_units", || select(units, &limits, codes.as_ref(), whole));
     Ok(chosen.flatten())
 }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import random
+import tempfile
 import time
 
 import click
@@ -45,6 +47,12 @@ PIECES = (
     bytes(4),
     b"\xda\xa3\x20\xa7",
 )
+
+
+LOG_CONTENT = bytes(number % 251 for number in range(700))
+LOG, _path = tempfile.mkstemp()  # one in memory alone cannot tell what it has
+os.unlink(_path)
+os.write(LOG, LOG_CONTENT)
 
 
 class Counts:
@@ -140,10 +148,26 @@ def compare_units(rng: random.Random, counts: Counts) -> int:
     asked = bytes(units), rng.randint(1, 9), max_bytes, codes, first_position
     whole = codes is None and rng.random() < 0.5
     chosen = native.select_units(*asked, whole)
+    compare_read(*asked)
     if chosen is None:
         return 0
     assert chosen == reading.choose_units(*asked, whole=whole)
     return 1
+
+
+def compare_read(
+    units: bytes, max_messages: int, max_bytes: int, codes: frozenset[int] | None, first_position: int
+) -> None:
+    """What a pull gets of a small log, or where it lies; as its twin."""
+    ask = units, -1, 0, 0, max_messages, max_bytes, codes
+    [found] = native.read_pulls([ask], (LOG, 0, len(LOG_CONTENT)), first_position)
+    if found is not None:
+        passed, count, size, _, runs = reading.choose_units(
+            units, max_messages, max_bytes, codes, first_position, whole=codes is None
+        )
+        is_here = all(at >= 0 and length >= 0 and at + length <= len(LOG_CONTENT) for at, length in runs)
+        records = b"".join(LOG_CONTENT[at : at + length] for at, length in runs) if is_here else None
+        assert found == (passed, count, size, runs[0][0], records)
 
 
 class Client:

@@ -81,6 +81,14 @@ def test_anything_else_raises_what_is_handled_as_any_error(function: str, told: 
     assert [name for name, _ in told] == [function]
 
 
+def test_pulls_of_a_turn_are_all_left_to_the_twin(told: list[tuple[str, str]]) -> None:
+    asks = [(UNITS, -1, 0, 0, 32, 2_500, None)] * 2
+    assert native.read_pulls(asks, (-1, 0, -1), 0) == [(2, 2, 200, 1000, None)] * 2
+    native.panic_at_next("read_pulls")
+    assert native.read_pulls(asks, (-1, 0, -1), 0) == [None, None]
+    assert [name for name, _ in told] == ["read_pulls"]
+
+
 def test_callers_get_what_the_twin_says() -> None:
     for function, call in {
         "scan_runs": lambda: scan.scan_runs(RECORD, 7),

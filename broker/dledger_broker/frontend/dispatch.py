@@ -15,7 +15,7 @@ from dledger.log import Log
 from dledger_broker.errors import NoSuchQueue, wire_error
 from dledger_broker.frontend.alias_port import SENDS, answer_of, mark_send
 from dledger_broker.frontend.forwarding import Forwarder
-from dledger_broker.frontend.pull_turns import PullTurns, SendsUnderWay
+from dledger_broker.frontend.pull_turns import PullsOfTurn, PullTurns, SendsUnderWay
 from dledger_broker.frontend.refused_codes import refusal_of
 from dledger_broker.kernel.access import Access, AccessRefused
 from dledger_broker.kernel.activating import Activation
@@ -77,7 +77,7 @@ class Sends(SendsUnderWay, Protocol):
         """As `flush_gathered`, at the end of this turn of the event loop."""
 
 
-class Pulls(Protocol):
+class Pulls(PullsOfTurn, Protocol):
     """`pull.PullRequests`."""
 
     def pull(self, request: Request, fields: PullFields) -> None:
@@ -126,7 +126,7 @@ class Dispatcher:
         self._answers = answers
         self._forwarder = forwarder
         self._sends = sends
-        self._pull_turns.attach(sends)
+        self._pull_turns.attach(sends, pulls)
         self._pulls = pulls
         self._table = table
 
@@ -198,7 +198,7 @@ class Dispatcher:
             return False
         request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
         self._begin(request)
-        self._pull_turns.add(partial(self._guard, request, self._pulls.pull, request, pull.ext))
+        self._pull_turns.add(partial(self.guard, request, self._pulls.pull, request, pull.ext))
         return True
 
     def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
@@ -293,9 +293,9 @@ class Dispatcher:
         elif route.needs is Needs.CONFIRMED_LEADER and not request.confirmed:
             self.confirm(request)
         elif route.feature is not None and not self._activation.is_active(route.feature):
-            self._guard(request, self._activation.require, route.feature)
+            self.guard(request, self._activation.require, route.feature)
         else:
-            self._guard(request, route.handler, request)
+            self.guard(request, route.handler, request)
 
     def _is_admitted(self, request: Request, route: Route) -> bool:
         """Whether a request's account may have what it asks for; else it is answered."""
@@ -312,7 +312,8 @@ class Dispatcher:
         if feature is not None:
             self._activation.require_at(leader, feature)
 
-    def _guard(self, request: Request, handle: Callable[[*Ts], None], *what: *Ts) -> None:
+    def guard(self, request: Request, handle: Callable[[*Ts], None], *what: *Ts) -> None:
+        """See `Requests.guard`."""
         try:
             handle(*what)
         except InvariantError:

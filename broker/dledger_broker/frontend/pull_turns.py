@@ -30,6 +30,16 @@ class SendsUnderWay(Protocol):
         """Whether sends are on their way, or were a moment ago, or wait to be staged."""
 
 
+class PullsOfTurn(Protocol):
+    """`pull.PullRequests`, which may read pulls that are handled one behind the other together."""
+
+    def begin_turn(self) -> None:
+        """Pulls come that may be answered as late as in `end_turn`."""
+
+    def end_turn(self) -> None:
+        """Answer those that came since `begin_turn`."""
+
+
 class PullTurns:
     """The pulls of all connections that wait for their turn, in the order in which they came.
 
@@ -40,13 +50,15 @@ class PullTurns:
         self._env = env
         self._counters = counters
         self._sends: SendsUnderWay
+        self._pulls: PullsOfTurn
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_due = False
         """A turn will come, or is now."""
 
-    def attach(self, sends: SendsUnderWay) -> None:
-        """Name the sends, before the first pull."""
+    def attach(self, sends: SendsUnderWay, pulls: PullsOfTurn) -> None:
+        """Name the sends and who answers pulls, before the first pull."""
         self._sends = sends
+        self._pulls = pulls
 
     def add(self, pull: Callable[[], None]) -> None:
         """Have a pull handled in its turn; `take` is called next."""
@@ -60,18 +72,30 @@ class PullTurns:
     def take_all(self) -> None:
         """Handle all that wait, before a request that is neither a pull nor a send."""
         while self._waiting:
-            self._waiting.popleft()()
+            self._handle(len(self._waiting))
 
     def _turn(self) -> None:
         self._is_due = True
-        yields, found, handled = self._sends.are_under_way, self._counters.reads_found, 0
         try:
-            while self._waiting:
-                if yields and (handled == MAX_PULLS or self._counters.reads_found != found):
-                    break
-                handled += 1
-                self._waiting.popleft()()
+            if self._sends.are_under_way:
+                self._handle_some()
+            else:
+                self.take_all()
         finally:
             self._is_due = bool(self._waiting)
             if self._is_due:
                 self._env.call_soon(self._turn)
+
+    def _handle_some(self) -> None:
+        found, handled = self._counters.reads_found, 0
+        while self._waiting and handled < MAX_PULLS and self._counters.reads_found == found:
+            handled += 1
+            self._handle(1)
+
+    def _handle(self, most: int) -> None:
+        """Handle the first that wait; they may be answered as late as when all are handled."""
+        self._pulls.begin_turn()
+        while self._waiting and most:
+            most -= 1
+            self._waiting.popleft()()
+        self._pulls.end_turn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVarTuple, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from dledger_remoting.errors import FrameError, OutcomeUnknown, RemotingError
 from dledger_remoting.frame import Frame, FrameBounds, FrameDecoder
 from dledger_remoting.hosts import HostAddress
 
+Ts = TypeVarTuple("Ts")
 Buffer: TypeAlias = bytes | memoryview
 
 _FROM_GO: Final = b'"language":"GO"'
@@ -233,6 +234,9 @@ class Requests(Protocol):
 
     def pass_on(self, request: Request) -> None:
         """Hand a request to the leader, now or as soon as there is one. Nothing of it has been proposed."""
+
+    def guard(self, request: Request, handle: Callable[[*Ts], None], *what: *Ts) -> None:
+        """Call what handles a request; an error that it raises is the answer, but for `InvariantError`."""
 
     def spawn(self, request: Request, work: Coroutine[None, None, None]) -> None:
         """Go on with a request in a task, because its answer may need the disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError, TooLargeError, TrimmedError
@@ -17,7 +18,10 @@ from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer, DiskSpace
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
+from dledger.store.reader import OpenFile
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta, WallClock
+
+T = TypeVar("T")
 
 NODE_ID = "fake-n0"
 MEMBERSHIP = Membership((ReplicaId(NODE_ID, "00000000"),))
@@ -263,6 +267,9 @@ class FakeNode:
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """See `Log.read_nowait`."""
         return None if self.cold else self._read(position, size)
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        """See `Log.with_open_file`: it has no file."""
 
     async def read(self, position: int, size: int) -> bytes:
         """See `Log.read`."""

@@ -25,7 +25,7 @@ from dledger_broker.views.unitfiles import (
     queue_directory,
     topic_directory,
 )
-from dledger_broker.views.unitreader import QueueFileReader, close_all, read_units
+from dledger_broker.views.unitreader import QueueFileReader, UnitPlace, close_all, read_units
 from dledger_broker.views.units import UNIT_BYTES, first_where
 from dledger_broker.views.writer import ViewWriter
 
@@ -89,6 +89,15 @@ class ConsumeQueues:
             return None  # its files give their names away: none may be kept open under a name that another queue gets
         count = min(count, view.tail_start - offset)
         return self._reader.read_nowait(queue_directory(view.topic, view.queue_id), offset, count)
+
+    def place(self, view: QueueView, offset: int, count: int) -> UnitPlace | None:
+        """As `read`, but those of a file are not read: for this turn of the event loop."""
+        if offset >= view.tail_start:
+            return view.in_memory(offset, count), -1, 0, 0
+        if view.dropped:
+            return None
+        count = min(count, view.tail_start - offset)
+        return self._reader.place(queue_directory(view.topic, view.queue_id), offset, count)
 
     def read_later(
         self, view: QueueView, offset: int, count: int, done: Callable[[bytes | BaseException], None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from typing import TypeAlias
 
 from dledger.environment import BACKGROUND, COLD, Environment
 from dledger.errors import CorruptionError
@@ -15,6 +16,10 @@ from dledger.loop_guard import excepted
 from dledger.store.disk import Disk, File
 from dledger_broker.views.unitfiles import MAX_OPEN_FILES, FileLayout
 from dledger_broker.views.units import UNIT_BYTES
+
+UnitPlace: TypeAlias = tuple[bytes | None, int, int, int]
+"""Units of a queue: themselves, or the descriptor of their file, the byte at which they begin, and how many they are.
+The descriptor is good for this turn of the event loop."""
 
 
 def read_units(
@@ -75,6 +80,16 @@ class QueueFileReader:
         self._files.move_to_end(path)
         take = min(count, self._layout.room(offset))
         return file.pread_nowait(take * UNIT_BYTES, self._layout.place(offset))
+
+    def place(self, directory: str, offset: int, count: int) -> UnitPlace | None:
+        """Where up to `count` units from `offset` on lie in one file; None if it is not open, or has no descriptor."""
+        path = self._layout.path(directory, offset)
+        file = self._files.get(path)
+        descriptor = None if file is None else file.descriptor
+        if descriptor is None:
+            return None
+        self._files.move_to_end(path)
+        return None, descriptor, self._layout.place(offset), min(count, self._layout.room(offset))
 
     def read(self, directory: str, offset: int, count: int, done: Callable[[bytes | BaseException], None]) -> None:
         """As `read_units`, on a worker; `read_nowait` finds the files open from then on.

@@ -62,6 +62,10 @@ class File(Protocol):
         """Write all of `data`; a short write is continued, an error raises."""
 
     @property
+    def descriptor(self) -> int | None:
+        """What the system calls the file until it is closed, for the native part; None where the system has none."""
+
+    @property
     def sync_descriptor(self) -> int | None:
         """The descriptor whose fdatasync is all that `datasync` does; None where that is something else."""
 
@@ -228,6 +232,11 @@ class OsFile:
         view = memoryview(data)
         while written < len(view):
             written += os.pwrite(self._descriptor, view[written:], offset + written)
+
+    @property
+    def descriptor(self) -> int:
+        """See `File.descriptor`."""
+        return self._descriptor
 
     @property
     def sync_descriptor(self) -> int | None:

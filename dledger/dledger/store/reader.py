@@ -6,7 +6,8 @@ in place; a segment that is read cannot be closed meanwhile.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple, Self, TypeVar
 
 from dledger.errors import CorruptionError, StorageError, TrimmedError
 from dledger.format import parse_run
@@ -20,12 +21,22 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.store.window import RecentWindow, TermTable
 from dledger.types import EntryMeta, SnapshotMeta
 
+T = TypeVar("T")
+
 
 class SegmentInfo(NamedTuple):
     """One kept segment, by log positions."""
 
     start_position: int
     end_position: int
+
+
+class OpenFile(NamedTuple):
+    """An open file of the log: its descriptor, and the positions at which it begins and ends."""
+
+    descriptor: int
+    start: int
+    end: int
 
 
 class Pin:
@@ -264,6 +275,29 @@ class LogReader:
             return None
         try:
             return file.pread_nowait(size, position - segment.start)
+        finally:
+            segment.release()
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        """Call `use` with the file that has a position, which stays open meanwhile; it must not block.
+
+        None, and nothing called, if that file is not open, or has no descriptor, or the position is not in the log, or
+        a part of the log is damaged.  On the event loop only.
+        """
+        if self._damage.ranges or position >= self.end_position:
+            return None
+        try:
+            segment = self._table.containing(position)
+        except TrimmedError:
+            return None
+        file = segment.acquire_open()
+        if file is None:
+            return None
+        try:
+            descriptor = file.descriptor
+            if descriptor is None:
+                return None
+            return use(OpenFile(descriptor, segment.start, segment.start + self.segment_bytes))
         finally:
             segment.release()
 

@@ -114,6 +114,10 @@ class SimFile:
             self._inode.pending.append((offset, content))
 
     @property
+    def descriptor(self) -> None:
+        """See `File.descriptor`; there is none."""
+
+    @property
     def sync_descriptor(self) -> None:
         """See `File.sync_descriptor`; there is none."""
 

@@ -8,7 +8,7 @@ for messages, and as long as a read may wait for quotas.
 
 from __future__ import annotations
 
-from dledger_broker.features.pulling.requests import MAX_SUSPEND_S
+from dledger_broker.features.pulling.limits import MAX_SUSPEND_S
 from dledger_broker.features.quotas.admission import READ_HOLD_S, Admission
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode

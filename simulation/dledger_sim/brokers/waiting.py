@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from dledger_broker.features.pulling.limits import MAX_SUSPEND_S
 from dledger_broker.features.pulling.longpoll import HeldPull
-from dledger_broker.features.pulling.requests import MAX_SUSPEND_S, PullRequests
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState

@@ -18,6 +18,7 @@ from dledger.replica.status import NodeStatus
 from dledger.store.disk import DiskSpace
 from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
+from dledger.store.reader import OpenFile
 from dledger.types import Membership, WallClock
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.network import SimTransport
@@ -99,6 +100,10 @@ class SimulatedNode(Log):
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """See `Log.read_nowait`."""
         return self._life.replica.store.read_nowait(position, size)
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        """See `Log.with_open_file`."""
+        return self._life.replica.store.with_open_file(position, use)
 
     async def read(self, position: int, size: int) -> bytes:
         """See `Log.read`."""

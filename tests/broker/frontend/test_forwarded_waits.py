@@ -8,7 +8,7 @@ import pytest
 from served_broker import ServedBroker
 
 from dledger.net.errors import PeerGoneError
-from dledger_broker.features.pulling.requests import MAX_SUSPEND_S
+from dledger_broker.features.pulling.limits import MAX_SUSPEND_S
 from dledger_broker.kernel.routes import Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from tests.broker.frontend.test_forwarding import Node

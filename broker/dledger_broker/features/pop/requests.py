@@ -27,8 +27,8 @@ from dledger_broker.features.pop.reading import PopReads, Read, Wanted
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
+from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
-from dledger_broker.features.pulling.requests import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights

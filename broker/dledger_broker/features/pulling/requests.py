@@ -20,6 +20,7 @@ from dledger_broker.clients.readers import Readers
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.pulling.limits import MAX_HELD_BYTES, max_bytes, max_messages, polls_s
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.features.pulling.passed_on import passed_on
 from dledger_broker.features.pulling.permits import READING, ReadPermits
@@ -28,6 +29,7 @@ from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
+from dledger_broker.features.pulling.turn_reads import TurnReads
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
@@ -47,20 +49,9 @@ from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
-from dledger_remoting.headers_consume import (
-    PULL_COMMIT_OFFSET,
-    PULL_SUSPEND,
-)
+from dledger_remoting.headers_consume import PULL_COMMIT_OFFSET
 from dledger_remoting.hotpath import PullFields, pull_response_head
 from dledger_remoting.record import physical_offset_of
-
-MAX_ANSWER_BYTES: Final = 256 << 10
-"""Most record bytes in one answer, unless a single record is larger."""
-MAX_MESSAGES: Final = 1_024
-MAX_SUSPEND_S: Final = 60.0
-"""A long poll waits no longer, whatever the client says."""
-MAX_HELD_BYTES: Final = 64 << 10
-"""A larger pull does not wait, because its bytes would wait in memory."""
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -115,6 +106,7 @@ class PullRequests(Part):
         self._counters = counters
         self._requests = requests
         self._reads = QueueReads(machine)
+        self._turn_reads = TurnReads(machine, log, env.native)
         self._subscriptions = Subscriptions(live, counters, gossip, classes)
         self._classes = classes
         self._offsets = offsets
@@ -202,18 +194,32 @@ class PullRequests(Part):
             # Once: while the leader was confirmed, or the pull waited, the client may have committed a newer one.
             request.committed = True
             self._offsets.commit_by_pull(request, fields)
-        if not self._quotas.takes(request, fields.topic, 0, 0, _polls_s(fields)):
+        if not self._quotas.takes(request, fields.topic, 0, 0, polls_s(fields)):
             return
-        self._read(request, fields, topic.queue(fields.queue_id), message_filter)
+        queue = topic.queue(fields.queue_id)
+        if not self._turn_reads.take(request, fields, queue, message_filter):
+            self._read(request, fields, queue, message_filter)
+
+    def begin_turn(self) -> None:
+        """See `PullsOfTurn`."""
+        self._turn_reads.begin()
+
+    def end_turn(self) -> None:
+        """See `PullsOfTurn`."""
+        for (request, fields, queue, message_filter, _, _), result, records in self._turn_reads.end():
+            if result is None or records is None:
+                self._requests.guard(request, self._read, request, fields, queue, message_filter)
+            else:
+                self._requests.guard(request, self._answer_found, request, fields, result, [records])
 
     # ---------------------------------------------------------------- reading
 
     def _read(
         self, request: Request, fields: PullFields, queue: QueueState, message_filter: MessageFilter | None
     ) -> None:
-        max_bytes = self._max_bytes(fields)
-        max_messages = min(fields.max_msg_nums, MAX_MESSAGES)
-        result = self._reads.get_messages(queue, fields.queue_offset, max_messages, max_bytes, message_filter)
+        result = self._reads.get_messages(
+            queue, fields.queue_offset, max_messages(fields), max_bytes(fields), message_filter
+        )
         if result.status is ReadStatus.FOUND:
             self._deliver(request, fields, message_filter, result, fields.queue_offset)
         elif result.status is ReadStatus.COLD:
@@ -226,17 +232,13 @@ class PullRequests(Part):
     ) -> None:
         """Read the queue's units on a worker."""
         self._counters.cold_reads += 1
-        offset, count, max_bytes = fields.queue_offset, min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
+        offset, count, size = fields.queue_offset, max_messages(fields), max_bytes(fields)
         started = self._env.now()
         result: GetResult = await called_back(
-            lambda done: self._reads.get_messages_later(queue, offset, count, max_bytes, message_filter, done)
+            lambda done: self._reads.get_messages_later(queue, offset, count, size, message_filter, done)
         )
         self._counters.count_cold_time(self._env.now() - started)
         self._conclude(request, fields, queue, message_filter, result)
-
-    @staticmethod
-    def _max_bytes(fields: PullFields) -> int:
-        return min(fields.max_msg_bytes, MAX_ANSWER_BYTES) if fields.max_msg_bytes > 0 else MAX_ANSWER_BYTES
 
     def _conclude(
         self,
@@ -259,7 +261,7 @@ class PullRequests(Part):
         if result.status in _UNSURE and not request.confirmed and code != ResponseCode.PULL_NOT_FOUND:
             self._requests.confirm(request)
         elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
-            deadline = request.received + _polls_s(fields)
+            deadline = request.received + polls_s(fields)
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:
             self._answer_nothing(request, fields, code, result.next_begin, result)
@@ -272,7 +274,7 @@ class PullRequests(Part):
         self._requests.fail(request, NotLeaderError(None, 0, why))
 
     def _may_wait(self, request: Request, fields: PullFields) -> bool:
-        if not _polls_s(fields) or not self.accepts_waiting:
+        if not polls_s(fields) or not self.accepts_waiting:
             return False
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
@@ -356,8 +358,7 @@ class PullRequests(Part):
         if not isinstance(matcher, SqlFilter | Verdicts):
             return result, pieces
         self._counters.records_examined += result.message_count
-        max_messages = max(1, min(fields.max_msg_nums, MAX_MESSAGES))
-        return choose(result, pieces, asked, matcher, max_messages, self._max_bytes(fields))
+        return choose(result, pieces, asked, matcher, max_messages(fields), max_bytes(fields))
 
     def _answer(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
         if result.status is ReadStatus.FOUND:
@@ -443,8 +444,7 @@ class PullRequests(Part):
     def _look_again(self, pull: HeldPull) -> GetResult | None:
         """What there is where a held pull waits; None if it was answered, or waits for a quota of what there is."""
         fields, message_filter, offset = pull.fields, pull.message_filter, pull.offset
-        max_messages, max_bytes = min(fields.max_msg_nums, MAX_MESSAGES), self._max_bytes(fields)
-        result = self._reads.get_messages(pull.queue, offset, max_messages, max_bytes, message_filter)
+        result = self._reads.get_messages(pull.queue, offset, max_messages(fields), max_bytes(fields), message_filter)
         if result.status is not ReadStatus.FOUND:
             return result
         if isinstance(message_filter, SqlFilter):
@@ -475,7 +475,7 @@ class PullRequests(Part):
 
     def _is_within_quotas(self, pull: HeldPull) -> bool:
         """Whether a held pull may have what was found; else it waits once more."""
-        return self._quotas.takes_again(pull.request, pull.fields.topic, _polls_s(pull.fields))
+        return self._quotas.takes_again(pull.request, pull.fields.topic, polls_s(pull.fields))
 
     def _expire(self, pull: HeldPull) -> None:
         """Nothing came in time: the client goes on behind what its filter rejected."""
@@ -488,13 +488,6 @@ class PullRequests(Part):
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
-
-
-def _polls_s(fields: PullFields) -> float:
-    """How long a pull asks to wait for messages; 0: not at all."""
-    if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0:
-        return 0.0
-    return min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
 
 
 def _nobody(_request: Request, _fields: PullFields) -> bool:

@@ -12,7 +12,8 @@ from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, record
 
 from dledger.errors import CorruptionError, TrimmedError
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.requests import MAX_HELD_BYTES, PullRequests
+from dledger_broker.features.pulling.limits import MAX_HELD_BYTES
+from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand

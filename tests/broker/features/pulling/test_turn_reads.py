@@ -1,0 +1,184 @@
+"""Pulls of one turn are read together, each as if it were alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+import pytest
+from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records
+
+from dledger.errors import TrimmedError
+from dledger.native_part import Ask, Found
+from dledger.store.reader import OpenFile
+from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.sending.on_their_way import RECENT_S
+from dledger_broker.frontend.pull_turns import PullTurns
+from dledger_broker.views.reading import choose_units
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand, encode_command
+
+T = TypeVar("T")
+
+
+class Part:
+    """The native part's read of pulls, in Python; `calls` are starts of files, and how many pulls were read."""
+
+    def __init__(self, broker: ServedBroker) -> None:
+        self.node = broker.memory.node
+        self.calls: list[tuple[int, int]] = []
+        self.closed: set[int] = set()
+        """Starts of files that are not open."""
+
+    def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
+        starts = self.node.log.segment_starts
+        number = bisect_right(starts, position)
+        file = OpenFile(3, starts[number - 1], (*starts, self.node.log.end)[number])
+        return None if file.start in self.closed else use(file)
+
+    def read_pulls(self, asks: Sequence[Ask], log: OpenFile, first_position: int) -> list[Found | None]:
+        self.calls.append((log.start if log.end > 0 else -1, len(asks)))
+        return [self._read(ask, log, first_position) for ask in asks]
+
+    def _read(self, ask: Ask, log: OpenFile, first_position: int) -> Found | None:
+        units, _, _, _, max_messages, max_bytes, codes = ask
+        assert units is not None
+        passed, count, size, _, runs = choose_units(
+            units, max_messages, max_bytes, codes, first_position, whole=codes is None
+        )
+        if not count:
+            return None
+        if any(at < log.start or at + length > log.end for at, length in runs):
+            return passed, count, size, runs[0][0], None
+        return passed, count, size, runs[0][0], b"".join(self.node.log.data[at : at + length] for at, length in runs)
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> ServedBroker:
+    """A broker with two messages in each of four queues; nobody sends just now."""
+    broker = make_broker()
+    client = broker.client()
+    for number in range(8):
+        client.send_message("T1", b"%d" % number, queue_id=number % 4, properties=f"TAGS\x01{'ab'[number // 4]}\x02")
+    client.pull("T1")  # its group is made
+    broker.advance(RECENT_S)
+    return broker
+
+
+@pytest.fixture
+def part(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> Part:
+    part = Part(broker)
+    monkeypatch.setattr(broker.service.parts[PullRequests]._turn_reads, "_part", part)
+    monkeypatch.setattr(broker.memory.node, "with_open_file", part.with_open_file)
+    return part
+
+
+def pull(queue_id: int, offset: int = 0, **fields: str) -> bytes:
+    ext = pull_ext("T1", queue_id, offset, **fields)
+    return encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, opaque=queue_id, ext=ext))
+
+
+def found(client: FakeClient) -> list[tuple[int, list[bytes]]]:
+    return [(answer.opaque, [record.body for record in records(answer)]) for answer in client.answers]
+
+
+EVERYTHING = [(0, [b"0", b"4"]), (1, [b"1", b"5"]), (2, [b"2", b"6"]), (3, [b"3", b"7"])]
+
+
+def test_they_are_read_in_one_call_and_answered_in_their_order(broker: ServedBroker, part: Part) -> None:
+    for calls in ([(-1, 4), (0, 4)], [(0, 4)]):
+        client = broker.client()
+        part.calls.clear()
+        client.feed(b"".join(map(pull, range(4))))
+        assert (found(client), part.calls) == (EVERYTHING, calls), (
+            "where the log is read is known from the first turn on"
+        )
+        assert {answer.ext["nextBeginOffset"] for answer in client.answers} == {"2"}
+
+
+def test_each_gets_what_its_own_limits_and_filter_say(broker: ServedBroker, part: Part) -> None:
+    client = broker.client()
+    client.feed(
+        pull(0, maxMsgNums="1")
+        + pull(1, maxMsgBytes="1")
+        + pull(2, subscription="b")
+        + pull(3, subscription="b", expressionType="SQL92")
+    )
+    by_itself, *answers = client.answers
+    assert (by_itself.opaque, by_itself.code) == (3, 20), "a filter that looks into records"
+    assert found(client)[1:] == [(0, [b"0"]), (1, [b"1"]), (2, [b"6"])]
+    assert [answer.ext["nextBeginOffset"] for answer in answers] == ["1", "1", "2"]
+
+
+def test_what_is_not_there_is_told_as_of_a_pull_by_itself(broker: ServedBroker, part: Part) -> None:
+    client = broker.client()
+    client.feed(pull(0, offset=2) + pull(1, offset=9) + pull(2, subscription="c") + pull(3))
+    broker.settle()
+    assert {answer.opaque: (answer.code, answer.ext["nextBeginOffset"]) for answer in client.answers} == {
+        0: (19, "2"),
+        1: (21, "2"),
+        2: (20, "2"),
+        3: (0, "2"),
+    }
+
+
+def test_records_in_several_files_are_read_file_by_file(broker: ServedBroker, part: Part) -> None:
+    sender, client, log = broker.client(), broker.client(), broker.memory.node.log
+    for queue_id in range(4):
+        log.roll(0)
+        sender.send_message("T1", b"new", queue_id=queue_id)
+    broker.advance(RECENT_S)
+    first, *others = log.segment_starts
+    client.feed(pull(3, offset=0, maxMsgNums="2") + pull(1, offset=2) + pull(2, offset=2))
+    assert found(client) == [(3, [b"3", b"7"]), (1, [b"new"]), (2, [b"new"])]
+    assert part.calls == [(-1, 3), (first, 3), (others[1], 2), (others[2], 1)]
+
+
+def test_records_on_both_sides_of_a_roll_are_read_by_themselves(broker: ServedBroker, part: Part) -> None:
+    broker.memory.node.log.roll(0)
+    sender, client = broker.client(), broker.client()
+    sender.send_message("T1", b"new")
+    broker.advance(RECENT_S)
+    client.feed(pull(0) + pull(1))
+    assert found(client) == [(0, [b"0", b"4", b"new"]), (1, [b"1", b"5"])]
+
+
+def test_what_is_in_no_open_file_is_read_by_itself(broker: ServedBroker, part: Part) -> None:
+    for _ in range(2):
+        client = broker.client()
+        client.feed(pull(0))
+        assert found(client) == [(0, [b"0", b"4"])]
+        part.closed = {0}
+    assert part.calls == [(-1, 1), (0, 1), (-1, 1)]
+
+
+def test_one_that_fails_leaves_the_others(broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trimmed(*_: object) -> NoReturn:
+        raise TrimmedError("position 0 is below the first kept position 9")
+
+    part.closed = {0}
+    monkeypatch.setattr(broker.memory.node, "read_nowait", trimmed)
+    broken, client = broker.client(), broker.client()
+    monkeypatch.setattr(broken, "answer_frame", lambda _: 1 // 0)
+    broken.feed(pull(0))
+    client.feed(pull(1))
+    assert [answer.code for answer in client.answers] == [20]
+    assert [answer.code for answer in broken.answers] == [1]
+
+
+def test_a_pull_that_comes_while_pulls_are_gathered_answers_none_twice(
+    broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may have all pulls that wait handled first (`take_all`), in the midst of a turn."""
+    turns, client = broker.service.requests._pull_turns, broker.client()
+    assert isinstance(turns, PullTurns)
+    add = turns.add
+
+    def adding(handle: Callable[[], None]) -> None:
+        add(handle)
+        add(turns.take_all)
+
+    monkeypatch.setattr(turns, "add", adding)
+    client.feed(b"".join(map(pull, range(4))))
+    assert sorted(found(client)) == EVERYTHING
