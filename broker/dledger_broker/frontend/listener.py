@@ -80,6 +80,8 @@ class Listener:
         )
         self.door: Final = None if tls is None else self._make_door(tls)
         self._unwritten: list[ClientConnection] = []
+        self._is_handling = False
+        """What is answered meanwhile is written right behind that, without another round of the loop."""
         self._servers: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self.is_deaf = False
@@ -161,14 +163,20 @@ class Listener:
         """Handle what has been received, in the order in which it came."""
         reads, self._reads = self._reads, []
         self._read_bytes = 0
+        if not reads:
+            return
+        self._is_handling = True
         try:
-            if reads:
-                with self._handling:
-                    self._on_reads(reads)
+            with self._handling:
+                self._on_reads(reads)
         except BaseException:
             for connection, _, _ in reads:
                 connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
             raise
+        finally:
+            self._is_handling = False
+            if self._unwritten:
+                self.flush()
         most = self.limits.max_in_flight
         for connection, _, _ in reads:
             if connection.in_flight > most:
@@ -183,8 +191,8 @@ class Listener:
                 self._on_lost(connection)
 
     def schedule_flush(self, connection: ClientConnection) -> None:
-        """Write what `connection` has collected at the end of this turn."""
-        if not self._unwritten:
+        """Write what `connection` has collected: behind what is being handled, or at the end of this turn."""
+        if not self._unwritten and not self._is_handling:
             self.loop.call_soon(self.flush)
         self._unwritten.append(connection)
 
