@@ -14,6 +14,7 @@ import (
 
 const replicas = 3
 const prefetched = 5000
+const heartbeat = 500 * time.Millisecond
 
 type natsService struct{}
 
@@ -129,7 +130,10 @@ func (service natsService) read(fromStart bool, received func(body []byte)) (fun
 	if err != nil {
 		return nil, err
 	}
-	running, err := consumer.Consume(func(message jetstream.Msg) { received(message.Data()) }, jetstream.PullMaxMessages(prefetched))
+	// The consumer is on any node. A pull that comes before this connection's node knows that one's subject is lost, and
+	// with the usual heartbeats it would be repeated only after the measurement.
+	running, err := consumer.Consume(func(message jetstream.Msg) { received(message.Data()) },
+		jetstream.PullMaxMessages(prefetched), jetstream.PullExpiry(time.Second), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return nil, err
 	}
