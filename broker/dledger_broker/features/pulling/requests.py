@@ -197,7 +197,8 @@ class PullRequests(Part):
         if not self._quotas.takes(request, fields.topic, 0, 0, polls_s(fields)):
             return
         queue = topic.queue(fields.queue_id)
-        if not self._turn_reads.take(request, fields, queue, message_filter):
+        # With a quota each pull is charged with what it has read before the next one is asked whether it may.
+        if self._quotas.limits((fields.topic,)) or not self._turn_reads.take(request, fields, queue, message_filter):
             self._read(request, fields, queue, message_filter)
 
     def begin_turn(self) -> None:

@@ -108,7 +108,7 @@ class Admission:
         self._asks_first.append(hand_over)
 
     def limits(self, topics: Iterable[str]) -> bool:
-        """Whether sends to these topics may be limited; asked once for many sends."""
+        """Whether requests for these topics may be limited; asked once for many of them."""
         meters = self._present()
         return bool(meters) and (
             self._of_accounts or any(QuotaOwner(self._scope.topic, topic) in meters for topic in topics)

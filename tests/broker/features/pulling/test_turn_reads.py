@@ -18,6 +18,7 @@ from dledger_broker.frontend.pull_turns import PullTurns
 from dledger_broker.views.reading import choose_units
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_command
+from tests.broker.features.quotas.quota_calls import put
 
 T = TypeVar("T")
 
@@ -151,6 +152,14 @@ def test_what_is_in_no_open_file_is_read_by_itself(broker: ServedBroker, part: P
         assert found(client) == [(0, [b"0", b"4"])]
         part.closed = {0}
     assert part.calls == [(-1, 1), (0, 1), (-1, 1)]
+
+
+def test_with_a_quota_each_is_charged_before_the_next_may_read(broker: ServedBroker, part: Part) -> None:
+    client = broker.client()
+    assert put(client, "topic-reads", "T1", messages=2) == 0
+    client.answers.clear()
+    client.feed(b"".join(map(pull, range(3))))
+    assert (found(client), part.calls) == ([(0, [b"0", b"4"])], [])
 
 
 def test_one_that_fails_leaves_the_others(broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
