@@ -17,9 +17,9 @@ pub fn pread_nowait<'py>(
     size: usize,
     offset: i64,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let (bytes, buffer) = uninitialized(py, size)?;
-    match read_at_once(descriptor, buffer, size, offset) {
-        Ok(count) => Ok((count == size).then_some(bytes)),
+    let mut bytes = Unfilled::new(py, size)?;
+    match bytes.read(descriptor, size, offset) {
+        Ok(_) => Ok(bytes.filled()),
         Err(error) => match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR | libc::EOPNOTSUPP | libc::EINVAL) => Ok(None),
             _ => Err(error.into()),
@@ -27,22 +27,46 @@ pub fn pread_nowait<'py>(
     }
 }
 
-/// A bytes object that nobody else has yet, and its content, which is anything until it is written. To fill it with zeros
-/// first, as `PyBytes::new_with` does, took a tenth of a read.
-pub fn uninitialized(py: Python<'_>, size: usize) -> PyResult<(Bound<'_, PyBytes>, *mut libc::c_void)> {
-    let length = ffi::Py_ssize_t::try_from(size).map_err(|_| PyMemoryError::new_err(()))?;
-    // SAFETY: without a source this makes an object of `length` bytes; null, which the second call takes, is an error.
-    unsafe {
-        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
-        let bytes = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>();
-        let content = ffi::PyBytes_AsString(bytes.as_ptr());
-        Ok((bytes, content.cast()))
-    }
+/// A bytes object that nobody has until it is full. To write zeros into it first, as `PyBytes::new_with` does, took a
+/// tenth of a read.
+pub struct Unfilled<'py> {
+    bytes: Bound<'py, PyBytes>,
+    size: usize,
+    done: usize,
 }
 
-pub fn read_at_once(descriptor: RawFd, buffer: *mut libc::c_void, size: usize, offset: i64) -> Result<usize, Error> {
-    let piece = libc::iovec { iov_base: buffer, iov_len: size };
-    // SAFETY: `buffer` has `size` bytes, which nothing else uses before the call returns.
-    let count = unsafe { libc::preadv2(descriptor, &piece, 1, offset, libc::RWF_NOWAIT) };
-    usize::try_from(count).map_err(|_| Error::last_os_error())
+impl<'py> Unfilled<'py> {
+    pub fn new(py: Python<'py>, size: usize) -> PyResult<Self> {
+        let length = ffi::Py_ssize_t::try_from(size).map_err(|_| PyMemoryError::new_err(()))?;
+        // SAFETY: without a source this makes an object of `length` bytes, or is null, which is an error. None of them is
+        // an object of others, but for the empty one, into which nothing is written.
+        let bytes = unsafe {
+            let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
+            Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>()
+        };
+        Ok(Self { bytes, size, done: 0 })
+    }
+
+    /// Read the next `size` bytes from a file; false if there is no room for them, or the page cache has not got them all.
+    pub fn read(&mut self, descriptor: RawFd, size: usize, offset: i64) -> Result<bool, Error> {
+        if size > self.size - self.done {
+            return Ok(false);
+        }
+        // SAFETY: behind the `done` first there are `size` bytes, which nobody else sees before they are written.
+        let count = unsafe {
+            let place = ffi::PyBytes_AsString(self.bytes.as_ptr()).cast::<u8>().add(self.done);
+            let piece = libc::iovec { iov_base: place.cast(), iov_len: size };
+            libc::preadv2(descriptor, &piece, 1, offset, libc::RWF_NOWAIT)
+        };
+        let count = usize::try_from(count).map_err(|_| Error::last_os_error())?;
+        if count == size {
+            self.done += size;
+        }
+        Ok(count == size)
+    }
+
+    /// The object, None if it is not full.
+    pub fn filled(self) -> Option<Bound<'py, PyBytes>> {
+        (self.done == self.size).then_some(self.bytes)
+    }
 }

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
 use crate::guard::guarded;
-use crate::page_cache::{read_at_once, uninitialized};
-use crate::select::{select, Limits, Selected, MAX_CODES, UNIT_BYTES};
+use crate::page_cache::Unfilled;
+use crate::select::{select, Limits, MAX_CODES, UNIT_BYTES};
 
 /// The units of a pull, or where they are: descriptor, first byte, number. How many messages and bytes it may get, and
 /// the codes of the tags that match, None where all do.
@@ -30,61 +30,46 @@ pub fn read_pulls<'py>(
     log: LogFile,
     first_position: i64,
 ) -> PyResult<Vec<Option<Found<'py>>>> {
-    let mut buffer = Vec::new();
-    let all = guarded(py, "read_pulls", || {
-        asks.iter().map(|ask| read_one(py, ask, log, first_position, &mut buffer)).collect()
-    });
+    let all = guarded(py, "read_pulls", || asks.iter().map(|ask| read_one(py, ask, log, first_position)).collect());
     Ok(all.unwrap_or_else(|| asks.iter().map(|_| None).collect()))
 }
 
-fn read_one<'py>(
-    py: Python<'py>,
-    ask: &Ask<'py>,
-    log: LogFile,
-    first_position: i64,
-    buffer: &mut Vec<u8>,
-) -> Option<Found<'py>> {
+fn read_one<'py>(py: Python<'py>, ask: &Ask<'py>, log: LogFile, first_position: i64) -> Option<Found<'py>> {
     let (held, descriptor, at, count, max_messages, max_bytes, codes) = ask;
     let units = match held {
-        Some(units) => units.as_bytes(),
-        None => {
-            buffer.resize(count.checked_mul(UNIT_BYTES)?, 0);
-            let read = read_at_once(*descriptor, buffer.as_mut_ptr().cast(), buffer.len(), *at).ok()?;
-            (read == buffer.len()).then_some(&buffer[..])?
-        }
+        Some(units) => units.clone(),
+        None => read(py, *descriptor, &[(*at, count.checked_mul(UNIT_BYTES)?)])?,
     };
+    let units = units.as_bytes();
     if units.len() % UNIT_BYTES != 0 || codes.as_ref().is_some_and(|codes| codes.len() > MAX_CODES) {
         return None;
     }
     let codes: Option<HashSet<i64>> = codes.as_ref().map(|codes| codes.extract()).transpose().ok()?;
     let limits = Limits { messages: *max_messages, bytes: *max_bytes, first_position };
-    let chosen = select(units, &limits, codes.as_ref(), codes.is_none())?;
-    let position = chosen.4.first()?.0;
-    Some((chosen.0, chosen.1, chosen.2, position, records(py, &chosen, log)?))
+    let (passed, count, size, _, runs) = select(units, &limits, codes.as_ref(), codes.is_none())?;
+    let position = runs.first()?.0;
+    Some((passed, count, size, position, records(py, &runs, log)?))
 }
 
 /// The records that were chosen, Some(None) if some are in another file; None if they cannot be read at once.
-fn records<'py>(py: Python<'py>, chosen: &Selected, log: LogFile) -> Option<Option<Bound<'py, PyBytes>>> {
+fn records<'py>(py: Python<'py>, runs: &[(i64, i64)], log: LogFile) -> Option<Option<Bound<'py, PyBytes>>> {
     let (descriptor, start, end) = log;
-    let is_here =
-        |&(at, size): &(i64, i64)| at >= start && size >= 0 && at.checked_add(size).is_some_and(|to| to <= end);
-    if !chosen.4.iter().all(is_here) {
-        return Some(None);
-    }
-    let total = usize::try_from(chosen.2).ok()?;
-    let (bytes, content) = uninitialized(py, total).ok()?;
-    let mut done = 0;
-    for &(at, size) in &chosen.4 {
-        let size = usize::try_from(size).ok()?;
-        if size > total - done {
-            return None;
+    let mut pieces = Vec::with_capacity(runs.len());
+    for &(at, size) in runs {
+        if at < start || size < 0 || at.checked_add(size).is_none_or(|to| to > end) {
+            return Some(None);
         }
-        // SAFETY: `size` bytes are left there, as has just been looked at.
-        let place = unsafe { content.add(done) };
-        if read_at_once(descriptor, place, size, at - start).ok()? != size {
-            return None;
-        }
-        done += size;
+        pieces.push((at - start, usize::try_from(size).ok()?));
     }
-    (done == total).then_some(Some(bytes)) // or what was never written would be answered
+    read(py, descriptor, &pieces).map(Some)
+}
+
+/// Pieces of a file, (offset, size), as one; None if the page cache has not got them all.
+fn read<'py>(py: Python<'py>, descriptor: RawFd, pieces: &[(i64, usize)]) -> Option<Bound<'py, PyBytes>> {
+    let total = pieces.iter().try_fold(0usize, |sum, &(_, size)| sum.checked_add(size))?;
+    let mut bytes = Unfilled::new(py, total).ok()?;
+    for &(at, size) in pieces {
+        bytes.read(descriptor, size, at).ok()?.then_some(())?;
+    }
+    bytes.filled()
 }

@@ -28,7 +28,7 @@ fn unit(bytes: &[u8]) -> Option<Unit> {
 
 /// How many units were passed, how many of them chosen, the bytes of their records, how many were below the log's first
 /// position, and (position, size) of the pieces of the log that the records are.
-pub type Selected = (usize, usize, i64, usize, Vec<(i64, i64)>);
+type Selected = (usize, usize, i64, usize, Vec<(i64, i64)>);
 
 /// What a pull may get.
 pub struct Limits {

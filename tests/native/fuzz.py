@@ -127,7 +127,7 @@ def compare_records(data: bytes) -> int:
 
 
 def compare_units(rng: random.Random, counts: Counts) -> int:
-    """Whether the native part chose from some units; as its twin."""
+    """How often the native part took some units, to choose from them and to read; as its twin."""
     damaged = rng.random() < 0.3
     units, position = bytearray(), rng.choice(PLACES if damaged else (0, 70))
     count = rng.randrange(8)
@@ -148,17 +148,17 @@ def compare_units(rng: random.Random, counts: Counts) -> int:
     asked = bytes(units), rng.randint(1, 9), max_bytes, codes, first_position
     whole = codes is None and rng.random() < 0.5
     chosen = native.select_units(*asked, whole)
-    compare_read(*asked)
+    read = compare_read(*asked)
     if chosen is None:
-        return 0
+        return read
     assert chosen == reading.choose_units(*asked, whole=whole)
-    return 1
+    return read + 1
 
 
 def compare_read(
     units: bytes, max_messages: int, max_bytes: int, codes: frozenset[int] | None, first_position: int
-) -> None:
-    """What a pull gets of a small log, or where it lies; as its twin."""
+) -> int:
+    """Whether the native part told what a pull gets of a small log, or where that lies; as its twin."""
     ask = units, -1, 0, 0, max_messages, max_bytes, codes
     [found] = native.read_pulls([ask], (LOG, 0, len(LOG_CONTENT)), first_position)
     if found is not None:
@@ -168,6 +168,7 @@ def compare_read(
         is_here = all(at >= 0 and length >= 0 and at + length <= len(LOG_CONTENT) for at, length in runs)
         records = b"".join(LOG_CONTENT[at : at + length] for at, length in runs) if is_here else None
         assert found == (passed, count, size, runs[0][0], records)
+    return int(found is not None)
 
 
 class Client:

@@ -36,5 +36,10 @@ def with_open_file(node: FakeNode, position: int, use: Callable[[OpenFile], T]) 
         return use(OpenFile(file.fileno(), start, end))
 
 
-FakeEnvironment.native = importlib.import_module("dledger_native")
+native = importlib.import_module("dledger_native")
+with tempfile.TemporaryFile(buffering=0) as file:
+    file.write(b"x")
+    # Else no pull would be read by the native part, and nobody would see it.
+    assert native.pread_nowait(file.fileno(), 1, 0) == b"x", "this file system cannot tell what it has: set TMPDIR"
+FakeEnvironment.native = native
 FakeNode.with_open_file = with_open_file

@@ -103,9 +103,10 @@ def answers_in(data: bytes) -> list[RemotingCommand]:
 def test_the_client_port(sent: list[bytes], lengths: list[int]) -> None:
     received: list[bytes] = []
 
-    def on_reads(reads: Sequence[Read]) -> None:
+    def on_reads(reads: Sequence[Read]) -> bool:
         for _, data, frames in reads:
             received.extend(bytes(data[body:end]) for _, body, end, _ in frames)
+        return True
 
     async def feed() -> None:
         config = BrokerConfig(broker_group="b", node_id="n", data_dir=Path("unused"))

@@ -1,7 +1,7 @@
 """One client's connection.
 
 Whole frames are handed to the listener, which has those of all connections handled together at the end of a turn of
-the event loop; what is left of a frame waits in the connection. Answers are collected and written once per turn. A
+the event loop; what is left of a frame waits in the connection. Answers are collected and written together. A
 connection that does not read, floods or sends garbage is slowed down first and closed then, each limit with a counter.
 """
 
@@ -56,7 +56,7 @@ class ConnectionOwner(Protocol):
         """Forget a connection."""
 
     def schedule_flush(self, connection: ClientConnection) -> None:
-        """Call `flush` of a connection at the end of this turn."""
+        """Call `flush` of a connection behind what is being handled, or at the end of this turn."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -209,7 +209,7 @@ class ClientConnection(asyncio.Protocol):
         self._close(f"it broke the protocol: {error.remark}")
 
     def answer(self, parts: Sequence[Buffer]) -> None:
-        """See `Origin`; written at the end of the turn."""
+        """See `Origin`; written with what else is answered now."""
         self.in_flight -= 1
         self._send(parts)
 
@@ -250,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
         self._out.extend(parts)
 
     def flush(self) -> None:
-        """Write what the turn brought, in one call."""
+        """Write what was collected, in one call."""
         parts, self._out = self._out, []
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -138,11 +138,15 @@ class Dispatcher:
 
     # ---------------------------------------------------------------- in
 
-    def on_reads(self, reads: Sequence[Read]) -> None:
-        """Handle what all connections brought in a turn of the event loop."""
+    def on_reads(self, reads: Sequence[Read]) -> bool:
+        """Handle what all connections brought in a turn of the event loop.
+
+        Returns whether answers may be written at once; else the entry of this turn's sends goes first.
+        """
         self._handle(reads)
         self._sends.flush_gathered()
         self._pull_turns.take()
+        return not self._sends.are_under_way
 
     def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
         """Handle the frames of one read; its sends share a unit with those that follow in this turn at least."""

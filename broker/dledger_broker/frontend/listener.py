@@ -35,9 +35,9 @@ _KEYS: Final = ("port", "alias_port")
 class Listener:
     """All connections of clients to this node: those that are open are in `connections`.
 
-    `on_reads` gets what all connections have received in a turn. `on_lost` is told of every connection that had been
-    admitted, after everything that came over it. With `tls` both ports speak TLS, as the configuration says. `holds`
-    is told what holds the loop.
+    `on_reads` gets what all connections have received in a turn, and says whether answers may be written at once.
+    `on_lost` is told of every connection that had been admitted, after everything that came over it. With `tls` both
+    ports speak TLS, as the configuration says. `holds` is told what holds the loop.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Listener:
         live: LiveConfig,
         counters: BrokerCounters,
         connections: set[ClientConnection],
-        on_reads: Callable[[Sequence[Read]], None],
+        on_reads: Callable[[Sequence[Read]], bool],
         on_lost: Callable[[ClientConnection], None],
         tls: TlsContext | None = None,
         holds: LoopHolds | None = None,
@@ -81,7 +81,7 @@ class Listener:
         self.door: Final = None if tls is None else self._make_door(tls)
         self._unwritten: list[ClientConnection] = []
         self._is_handling = False
-        """What is answered meanwhile is written right behind that, without another round of the loop."""
+        """What is answered meanwhile is written, or scheduled, right behind that."""
         self._servers: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self.is_deaf = False
@@ -165,18 +165,20 @@ class Listener:
         self._read_bytes = 0
         if not reads:
             return
-        self._is_handling = True
+        self._is_handling, writes_now = True, False
         try:
             with self._handling:
-                self._on_reads(reads)
+                writes_now = self._on_reads(reads)
         except BaseException:
             for connection, _, _ in reads:
                 connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
             raise
         finally:
             self._is_handling = False
-            if self._unwritten:
+            if self._unwritten and writes_now:
                 self.flush()
+            elif self._unwritten:
+                self.loop.call_soon(self.flush)
         most = self.limits.max_in_flight
         for connection, _, _ in reads:
             if connection.in_flight > most:

@@ -95,7 +95,9 @@ class PullTurns:
     def _handle(self, most: int) -> None:
         """Handle the first that wait; they may be answered as late as when all are handled."""
         self._pulls.begin_turn()
-        while self._waiting and most:
-            most -= 1
-            self._waiting.popleft()()
-        self._pulls.end_turn()
+        try:
+            while self._waiting and most:
+                most -= 1
+                self._waiting.popleft()()
+        finally:
+            self._pulls.end_turn()

@@ -62,8 +62,9 @@ class Server:
         self.arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self.auto: Callable[[Request], None] | None = None
+        self.writes_now = False
 
-    def on_reads(self, reads: Sequence[Read]) -> None:
+    def on_reads(self, reads: Sequence[Read]) -> bool:
         for connection, data, frames in reads:
             for header_start, body_start, frame_end, serialize_type in frames:
                 header, body = data[header_start:body_start], data[body_start:frame_end]
@@ -78,6 +79,7 @@ class Server:
                     if self.auto is not None:
                         self.auto(request)
         self._announce()
+        return self.writes_now
 
     def on_lost(self, connection: ClientConnection) -> None:
         self.lost.append(connection)
@@ -394,6 +396,40 @@ async def test_answers_of_one_turn_are_written_once(make_server: MakeServer, mon
         request.respond()
     assert [(await client.answer()).opaque for _ in range(64)] == list(range(1, 65))
     assert flushes == [64]
+
+
+@pytest.mark.parametrize("writes_now", [True, False])
+async def test_answers_are_written_behind_their_requests_if_no_entry_of_the_turn_goes_first(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, *, writes_now: bool
+) -> None:
+    server = await make_server()
+    client, flush, order = await RawClient.connect(server), ClientConnection.flush, list[str]()
+    monkeypatch.setattr(ClientConnection, "flush", lambda self: (order.append("written"), flush(self)))
+
+    def answer(request: Request) -> None:
+        request.respond()
+        asyncio.get_running_loop().call_soon(order.append, "what the turn has scheduled")
+
+    server.writes_now, server.auto = writes_now, answer
+    await client.send(frame(1))
+    assert (await client.answer()).opaque == 1
+    assert order == ["written", "what the turn has scheduled"][:: 1 if writes_now else -1]
+
+
+async def test_what_was_answered_before_a_fault_is_written(make_server: MakeServer) -> None:
+    server = await make_server()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    other, client = await RawClient.connect(server), await RawClient.connect(server)
+    await other.send(frame(1))
+    await server.wait_for(lambda: len(server.requests) == 1)
+
+    def fail(_: Request) -> None:
+        server.requests[0].respond()
+        raise RuntimeError("a fault of this node")
+
+    server.auto = fail
+    await client.send(frame(2))
+    assert (await other.answer()).opaque == 1
 
 
 async def small_window_client(server: Server) -> socket.socket:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
 from dledger.environment import AsyncioEnvironment, called_back
 from dledger.errors import CorruptionError
+from dledger.invariants import known
 from dledger.loop_guard import as_worker
+from dledger.store.disk import OsDisk
 from dledger.testing.disk import SimDisk, SimFile
 from dledger_broker.testing import FakeEnvironment
 from dledger_broker.views.unitfiles import FileLayout, QueueFileWriter, UnitBatch
@@ -154,3 +158,27 @@ async def test_the_event_loop_touches_no_disk(disk: Files):
     finally:
         env.close()
     assert disk.open_files == 0
+
+
+@pytest.mark.parametrize(("offset", "count", "expected"), [(3, 5, 5), (8, 5, 2), (10, 5, 5)])
+def test_a_place_is_where_the_units_are_read_from(tmp_path: Path, offset: int, count: int, expected: int):
+    disk, env = OsDisk(tmp_path), FakeEnvironment()
+    with as_worker():
+        writer = QueueFileWriter(disk, LAYOUT)
+        writer.write([UnitBatch(FIRST, 0, UNITS)])
+        writer.close()
+    reader = QueueFileReader(disk, env, LAYOUT)
+    assert reader.place(FIRST, offset, count) is None, "it is not open"
+    read(reader, env, FIRST, offset, count)
+    held, descriptor, at, units = known(reader.place(FIRST, offset, count), "it is open")
+    assert (held, units) == (None, expected)
+    assert os.pread(descriptor, units * UNIT_BYTES, at) == UNITS[offset * UNIT_BYTES :][: expected * UNIT_BYTES]
+    with as_worker():
+        close_all(reader.close())
+
+
+def test_a_file_without_a_descriptor_has_no_place(disk: Files):
+    env = FakeEnvironment()
+    reader = QueueFileReader(disk, env, LAYOUT)
+    read(reader, env, FIRST, 0, 1)
+    assert reader.place(FIRST, 0, 1) is None

@@ -7,7 +7,7 @@ cache has not got, what is empty, gone or damaged, and what a filter looks into,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from dledger.log import Log
@@ -17,13 +17,13 @@ from dledger_broker.features.pulling import limits
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.views.reading import GetResult, ReadStatus, units_to_read
+from dledger_broker.views.reading import MAX_SCANNED_UNITS, GetResult, ReadStatus
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.hotpath import PullFields
 
 _MAX_FILES: Final = 4
-"""As many files of the log are read for a turn; readers that lie in more of them are read one by one."""
+"""So many of the log's are read for a turn, beside the one that was read last. What lies in others is read by itself."""
 _NOWHERE: Final = OpenFile(-1, 0, -1)
 """No record is in it."""
 
@@ -62,10 +62,9 @@ class TurnReads:
         units = most = limits.max_messages(fields)
         codes = None
         if message_filter is not None:
-            if not isinstance(message_filter, TagFilter):
+            if not isinstance(message_filter, TagFilter) or message_filter.matches_all:
                 return False
-            units = units_to_read(most, message_filter)
-            codes = None if message_filter.matches_all else message_filter.codes
+            units, codes = MAX_SCANNED_UNITS, message_filter.codes
         place = self._machine.queues.place(view, offset, units)
         if place is None:
             return False
@@ -85,16 +84,17 @@ class TurnReads:
     def _read(self, part: NativePart, asks: Sequence[Ask]) -> Sequence[Found | None]:
         """What each gets, file by file, first from the one that was read last; or where it lies."""
         found = self._read_near(part, asks) or part.read_pulls(asks, _NOWHERE, self._log.first_position)
+        waiting = _elsewhere(found, range(len(asks)))
         for _ in range(_MAX_FILES):
-            elsewhere = [(number, one[3]) for number, one in enumerate(found) if one is not None and one[4] is None]
-            if not elsewhere:
+            if not waiting:
                 break
-            self._near = elsewhere[0][1]
-            some = self._read_near(part, [asks[number] for number, _ in elsewhere])
-            if some is None:
-                break
-            for (number, _), one in zip(elsewhere, some, strict=True):
+            first, *others = waiting
+            self._near = waiting[first]
+            some = self._read_near(part, [asks[number] for number in waiting])
+            for number, one in zip(waiting, some or (), strict=some is not None):
                 found[number] = one
+            # The first was looked for in its own file: that is not open, or its records lie in the next one, too.
+            waiting = _elsewhere(found, others)
         return found
 
     def _read_near(self, part: NativePart, asks: Sequence[Ask]) -> list[Found | None] | None:
@@ -103,6 +103,11 @@ class TurnReads:
             return None
         first_position = self._log.first_position
         return self._log.with_open_file(self._near, lambda file: part.read_pulls(asks, file, first_position))
+
+
+def _elsewhere(found: Sequence[Found | None], numbers: Iterable[int]) -> dict[int, int]:
+    """Those of some numbers whose records lie in a file that was not read, and where."""
+    return {number: one[3] for number in numbers if (one := found[number]) is not None and one[4] is None}
 
 
 def _result(pull: GatheredPull, found: Found | None) -> tuple[GatheredPull, GetResult | None, bytes | None]:

@@ -10,6 +10,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records
 
 from dledger.errors import TrimmedError
+from dledger.invariants import InvariantError
 from dledger.native_part import Ask, Found
 from dledger.store.reader import OpenFile
 from dledger_broker.features.pulling.requests import PullRequests
@@ -122,6 +123,7 @@ def test_what_is_not_there_is_told_as_of_a_pull_by_itself(broker: ServedBroker, 
         2: (20, "2"),
         3: (0, "2"),
     }
+    assert part.calls == [(-1, 2), (0, 1)]
 
 
 def test_records_in_several_files_are_read_file_by_file(broker: ServedBroker, part: Part) -> None:
@@ -141,8 +143,22 @@ def test_records_on_both_sides_of_a_roll_are_read_by_themselves(broker: ServedBr
     sender, client = broker.client(), broker.client()
     sender.send_message("T1", b"new")
     broker.advance(RECENT_S)
-    client.feed(pull(0) + pull(1))
-    assert found(client) == [(0, [b"0", b"4", b"new"]), (1, [b"1", b"5"])]
+    second = broker.memory.node.log.segment_starts[-1]
+    client.feed(pull(0) + pull(0, offset=2) + pull(1))
+    assert found(client) == [(0, [b"0", b"4", b"new"]), (0, [b"new"]), (1, [b"1", b"5"])]
+    assert part.calls == [(-1, 3), (0, 3), (second, 1)], "the others are read natively"
+
+
+def test_a_file_that_is_not_open_keeps_nobody_from_others(broker: ServedBroker, part: Part) -> None:
+    broker.memory.node.log.roll(0)
+    sender, client = broker.client(), broker.client()
+    sender.send_message("T1", b"new")
+    broker.advance(RECENT_S)
+    part.closed = {0}
+    second = broker.memory.node.log.segment_starts[-1]
+    client.feed(pull(1) + pull(0, offset=2))
+    assert found(client) == [(1, [b"1", b"5"]), (0, [b"new"])]
+    assert part.calls == [(-1, 2), (second, 1)]
 
 
 def test_what_is_in_no_open_file_is_read_by_itself(broker: ServedBroker, part: Part) -> None:
@@ -174,6 +190,25 @@ def test_one_that_fails_leaves_the_others(broker: ServedBroker, part: Part, monk
     client.feed(pull(1))
     assert [answer.code for answer in client.answers] == [20]
     assert [answer.code for answer in broken.answers] == [1]
+
+
+def test_a_fault_in_a_turn_leaves_nobody_without_an_answer(
+    broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, client = broker.service.requests._pull_turns, broker.client()
+    add = turns.add
+
+    def broken() -> NoReturn:
+        raise InvariantError("a promise of the code to itself does not hold")
+
+    def adding(handle: Callable[[], None]) -> None:
+        add(handle)
+        add(broken)
+
+    monkeypatch.setattr(turns, "add", adding)
+    with pytest.raises(InvariantError):
+        client.feed(pull(0))
+    assert found(client) == EVERYTHING[:1]
 
 
 def test_a_pull_that_comes_while_pulls_are_gathered_answers_none_twice(
