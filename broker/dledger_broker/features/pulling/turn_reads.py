@@ -23,7 +23,7 @@ from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.hotpath import PullFields
 
 _MAX_FILES: Final = 4
-"""So many of the log's are read for a turn, beside the one that was read last. What lies in others is read by itself."""
+"""So many of the log's are read for a turn, beside the one that was read last. What lies in others is read alone."""
 _NOWHERE: Final = OpenFile(-1, 0, -1)
 """No record is in it."""
 
