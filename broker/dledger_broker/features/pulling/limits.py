@@ -22,7 +22,7 @@ def max_messages(fields: PullFields) -> int:
 
 
 def max_bytes(fields: PullFields) -> int:
-    """How many bytes of records a pull gets at most."""
+    """How many bytes of records a pull gets at most, unless a single record is larger."""
     return min(fields.max_msg_bytes, MAX_ANSWER_BYTES) if fields.max_msg_bytes > 0 else MAX_ANSWER_BYTES
 
 

@@ -17,7 +17,7 @@ from dledger_broker.features.pulling import limits
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
-from dledger_broker.views.reading import MAX_SCANNED_UNITS, GetResult, ReadStatus
+from dledger_broker.views.reading import MAX_SCANNED_UNITS, GetResult, ReadStatus, outside
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.hotpath import PullFields
@@ -57,7 +57,7 @@ class TurnReads:
         if not self._gathers:
             return False
         offset, low, high, view = fields.queue_offset, queue.min_offset, queue.max_offset, queue.view
-        if not low <= offset < high or offset >= view.end:
+        if outside(offset, low, high, view.end) is not None:
             return False
         units = most = limits.max_messages(fields)
         codes = None
