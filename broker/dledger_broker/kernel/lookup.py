@@ -129,6 +129,8 @@ class Lookup:
 
     async def _units(self, queue: QueueState, offset: int, count: int) -> bytes:
         """Up to `count` units, at least one."""
+        if queue.dropped and queue.next_offset >= 0:  # a deletion would have left it no offset
+            raise NotLeaderError(None, 0, f"a snapshot has replaced what this node knew of {queue}")
         if offset >= queue.view.end:
             raise NotLeaderError(None, 0, f"this node has not rebuilt the files of {queue} beyond {queue.view.end} yet")
         units = self._queues.read(queue.view, offset, count)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dledger.environment import Environment
+from dledger.errors import CorruptionError
 from dledger.invariants import invariant
 from dledger.store.disk import Disk
 from dledger_broker.views.checkpoint import remove_checkpoint
@@ -86,7 +87,7 @@ class ConsumeQueues:
         if offset >= view.tail_start:
             return view.in_memory(offset, count)
         if view.dropped:
-            return None  # its files give their names away: none may be kept open under a name that another queue gets
+            return None  # see `read_later`
         count = min(count, view.tail_start - offset)
         return self._reader.read_nowait(queue_directory(view.topic, view.queue_id), offset, count)
 
@@ -105,6 +106,9 @@ class ConsumeQueues:
         """As `read`, on a worker.  `done` may get `CorruptionError` (files are gone), `BusyError` or `OSError`."""
         if offset >= view.tail_start:
             done(view.in_memory(offset, count))
+            return
+        if view.dropped:  # what lies under its name is no longer its own, and would be kept open for the next one's
+            done(CorruptionError(f"the files of {view.topic}/{view.queue_id} went with its topic: ask again"))
             return
         count = min(count, view.tail_start - offset, self.layout.units_per_file)
         directory = queue_directory(view.topic, view.queue_id)

@@ -57,6 +57,10 @@ class QueueReads:
     ) -> None:
         """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
         max_messages = max(max_messages, 1)
+        removed = GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, [])
+        if queue.dropped:  # while this read waited for its task: its offsets say nothing any more
+            done(removed)
+            return
         nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
             done(nothing)
@@ -65,7 +69,7 @@ class QueueReads:
         def selected(units: bytes | BaseException) -> None:
             if queue.dropped:
                 # What was read may be of another topic, which has got the name of this queue's.
-                done(GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, []))
+                done(removed)
             elif isinstance(units, BaseException):
                 # A trim may have come meanwhile, after which the files of what it took are removed.
                 done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)

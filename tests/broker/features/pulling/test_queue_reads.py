@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.errors import CorruptionError, TrimmedError
+from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
+from dledger.types import Membership, SnapshotMeta
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
 from dledger_broker.views.unitfiles import queue_directory
@@ -155,6 +156,26 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
     assert broker.run(question(lookup, queue, position)) == answer
 
 
+def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
+    """It has looked at one unit when the state is replaced. The queue is not gone, as that of a deleted topic is."""
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    broker.send("orders", 0, *[Message(b"x")] * 20)
+    broker.flush_views()
+    broker.flush_views()
+    machine, queue = broker.machine, broker.queue("orders")
+    read_later = machine.queues.read_later
+
+    def read_once(*read):
+        read_later(*read)
+        machine.queues.read_later = read_later
+        machine.decode(SnapshotMeta(broker.log.end, 2, 1, 0, Membership()), list(machine.snapshot()))()
+
+    machine.queues.read_later = read_once
+    with pytest.raises(NotLeaderError, match="a snapshot has replaced"):
+        broker.run(machine.lookup.search_offset(queue, 1))
+
+
 def test_times_find_offsets():
     broker = BrokerInMemory()
     broker.create_topic("orders")
@@ -220,18 +241,30 @@ def test_adjacent_records_are_selected_at_once_as_they_are_one_by_one(spaced, ma
     assert select(units, *limits, None, first_position) == one_by_one
 
 
-def test_a_search_in_a_topic_that_is_deleted_meanwhile_leaves_no_file_open_for_the_next_topic_of_that_name():
-    """1. The deletion is applied; 2. a search goes on in the old queue; 3. its files give their name away."""
-    broker = BrokerInMemory()
+def test_a_read_of_a_deleted_topic_leaves_no_file_open_for_the_next_topic_of_that_name():
+    """1. A deletion is applied, and the view writer is busy; 2. a search goes on in the old queue; 3. its files give
+    their name away; 4. the next topic's units leave the memory."""
+    broker, answers = BrokerInMemory(), []
     for generation in (b"old", b"new"):
         broker.create_topic("orders")
         broker.send("orders", 0, *[Message(generation + b"%d" % number) for number in range(20)])
         broker.flush_views()
         broker.flush_views()
-        searched = broker.queue("orders")
+        queue = broker.queue("orders")
         if generation == b"old":
             broker.machine.proposals.delete_topic("orders", lambda _: None)
+            broker.machine.queues._writer.submit(lambda: None, lambda _: None)
             broker.node.commit()
-            broker.machine.queues.read(searched.view, 0, 1)
+            assert broker.machine.queues.read(queue.view, 0, 1) is None
+            broker.machine.queues.read_later(queue.view, 0, 1, answers.append)
             broker.env.run_ready()
+    assert isinstance(answers[0], CorruptionError)
     assert broker.bodies("orders") == [b"new%d" % number for number in range(20)]
+
+
+def test_a_read_that_a_deletion_overtakes_is_to_be_repeated(broker):
+    """Its queue's offsets say nothing any more: a reader would be sent to -1."""
+    queue, results = broker.queue("orders"), []
+    broker.delete_topic("orders")
+    broker.reads.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
+    assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.MESSAGE_WAS_REMOVING, 12)]
