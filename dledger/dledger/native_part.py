@@ -19,7 +19,7 @@ from dledger.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 VARIABLE: Final = "DLEDGER_NATIVE"
-INTERFACE: Final = 9
+INTERFACE: Final = 10
 """Number of what is called here; the native part tells the one that it offers."""
 NONE: Final = "none"
 """What stands for the version where Python does everything."""

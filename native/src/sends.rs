@@ -149,7 +149,7 @@ impl SendRun {
                 }
                 let taken_before = self.sends.len();
                 self.reads.push(Read { origin: origin.clone().unbind(), data: data.clone().unbind(), received });
-                let (mut awaited, mut outcome) = (0i64, Taken::Yes);
+                let mut outcome = Taken::Yes;
                 while place < frames.len() {
                     let (header, body, end, serialize_type): (usize, usize, usize, u8) =
                         frames.get_item(place)?.extract()?;
@@ -162,16 +162,13 @@ impl SendRun {
                         break;
                     }
                     place += 1;
-                    if self.sends.last().is_some_and(|send| send.header.flag & ONEWAY == 0) {
-                        awaited += 1;
-                    }
                 }
-                if self.sends.len() == taken_before {
+                let taken = self.sends.len() - taken_before;
+                if taken == 0 {
                     self.reads.pop();
-                }
-                if awaited > 0 {
+                } else {
                     let name = intern!(py, "in_flight");
-                    origin.setattr(name, origin.getattr(name)?.extract::<i64>()?.saturating_add(awaited))?;
+                    origin.setattr(name, origin.getattr(name)?.extract::<isize>()?.saturating_add_unsigned(taken))?;
                 }
                 match outcome {
                     Taken::Yes => (number, place) = (number + 1, 0),

@@ -82,6 +82,7 @@ class FakeClient:
             self.answer_frame(frame)
 
     def settle(self) -> None:
+        self.in_flight -= 1
         self.settled += 1
 
     def refuse(self, term: int) -> None:

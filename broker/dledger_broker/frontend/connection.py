@@ -225,7 +225,10 @@ class ClientConnection(asyncio.Protocol):
         self._out.extend(frames)
 
     def settle(self) -> None:
-        """See `Origin`: nothing is kept for a oneway request."""
+        """See `Origin`."""
+        self.in_flight -= 1
+        if self._reading_paused:  # nothing is written behind it, which would look
+            self.update_reading()
 
     def refuse(self, term: int) -> None:
         """Never called: only a forwarded request is refused."""

@@ -57,7 +57,6 @@ has confirmed the leader. So is `NoSuchQueue`."""
 _PULL_PREFIX: Final = b'{"code":11,'
 _JSON: Final = 0
 _RESPONSE: Final = 1
-_ONEWAY: Final = 2
 _HEADER_BYTES: Final = 4096
 """Room for the header of an answer."""
 
@@ -202,7 +201,7 @@ class Dispatcher:
             return False
         request = Request(origin, pull.code, pull.opaque, pull.flag, _JSON, header, frame.body, received)
         self._begin(request)
-        self._pull_turns.add(partial(self.guard, request, self._pulls.pull, request, pull.ext))
+        self._pull_turns.add(origin.key, partial(self.guard, request, self._pulls.pull, request, pull.ext))
         return True
 
     def _receive(self, origin: Origin, frame: Frame, received: float, principal: Principal | None = None) -> None:
@@ -240,15 +239,19 @@ class Dispatcher:
         return request if self._introduced(request) else None
 
     def _go_on(self, general: Request) -> None:
-        origin, route = general.origin, self.route(general.code)
-        if not route.behind_sends and general.code not in SENDS:
-            self._pull_turns.take_all()
-        if origin.forwards and route.needs is not Needs.NOTHING:
-            self._forwarder.pass_on(general)
-        elif route.behind_sends:
-            self._pull_turns.add(partial(self._dispatch, general))
+        channel = general.origin.key
+        if self.route(general.code).behind_sends:
+            self._pull_turns.add(channel, partial(self._pass_on_or_dispatch, general))
+        elif general.code in SENDS or self._pull_turns.let_pass(channel):
+            self._pass_on_or_dispatch(general)
         else:
-            self._dispatch(general)
+            self._pull_turns.add_behind(channel, partial(self._pass_on_or_dispatch, general))
+
+    def _pass_on_or_dispatch(self, request: Request) -> None:
+        if request.origin.forwards and self.route(request.code).needs is not Needs.NOTHING:
+            self._forwarder.pass_on(request)
+        else:
+            self._dispatch(request)
 
     def run(self, request: Request) -> None:
         """See `Requests.run`."""
@@ -274,8 +277,7 @@ class Dispatcher:
 
     def _begin(self, request: Request) -> None:
         self._counters.requests += 1
-        if not request.flag & _ONEWAY:
-            request.origin.in_flight += 1
+        request.origin.in_flight += 1
 
     # ---------------------------------------------------------------- dispatch
 

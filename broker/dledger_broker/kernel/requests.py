@@ -71,7 +71,7 @@ class Origin(Protocol):
     held: int
     """Long polls that wait here; they are no longer `in_flight`."""
     in_flight: int
-    """Requests without an answer."""
+    """Requests that are not settled yet, oneway ones as well: they take as much memory."""
     forwards: int
     """Requests that wait for a leader or for another node's answer; later ones of this channel must not pass them."""
     forwards_sent: set[int]
@@ -279,8 +279,9 @@ def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: by
 
 def own_request(origin: Origin, command: RemotingCommand, received: float, account: str = "") -> Request:
     """A request that this node makes by itself, in the name of `origin` and its account, as if it had come at
-    `received`.
+    `received`: `origin` has it in flight.
     """
+    origin.in_flight += 1
     decoder = FrameDecoder()
     decoder.receive_data(encode_command(command))
     frame = cast(Frame, decoder.next_frame())  # what one command was encoded as is whole

@@ -22,7 +22,7 @@ from dledger_broker.frontend.listener import TURN_BYTES, Listener
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read, Request, read_request
-from dledger_remoting.command import RemotingCommand, decode_command, encode_command
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_serving.issuing import Authority
@@ -379,6 +379,24 @@ async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: 
         request.respond()
     for _ in range(5):
         await client.answer()
+    assert len(server.requests) == 11
+    server.requests[5].respond()
+    await server.wait_for(lambda: len(server.requests) == 12)
+
+
+async def test_requests_that_want_no_answer_pause_reading_as_well(make_server: MakeServer) -> None:
+    """Nothing is written when they are done, behind which reading might go on."""
+    server = await make_server(max_in_flight=10)
+    client = await RawClient.connect(server)
+    oneway = [encode_command(RemotingCommand(34, opaque=number, flag=FLAG_ONEWAY)) for number in range(12)]
+    await client.send(b"".join(oneway[:11]))
+    await server.wait_for(lambda: len(server.requests) == 11)
+    assert server.counters.max_in_flight == 1
+    await client.send(oneway[11])
+    for request in server.requests[:5]:
+        request.respond()
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert len(server.requests) == 11
     server.requests[5].respond()
     await server.wait_for(lambda: len(server.requests) == 12)

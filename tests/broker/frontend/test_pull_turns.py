@@ -1,4 +1,4 @@
-"""Pulls beside sends: a turn stages its unit first, and then answers one pull that finds messages."""
+"""Turns of pulls: a few in each, and beside sends one that finds messages, behind the unit of these."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, send_ext
 
 from dledger_broker.features.sending.on_their_way import RECENT_S
-from dledger_broker.frontend.pull_turns import MAX_PULLS
+from dledger_broker.frontend.pull_turns import MAX_PULLS, MAX_PULLS_BESIDE_SENDS
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.command import RemotingCommand, encode_command, encode_json_header
 from dledger_remoting.frame import split_frames
 
-PULL, SEND = 11, 310
+PULL, SEND, ONEWAY = 11, 310, 2
+FIRST_TURN = MAX_PULLS - 1
+"""The one that has made the group has been of it as well."""
 
 
 class Turns:
@@ -58,8 +60,8 @@ def read(broker: ServedBroker, client: FakeClient, *commands: RemotingCommand) -
     broker.service.requests.on_reads([(client, data, split_frames(data, len(data))[0])])
 
 
-def pull(opaque: int, queue_id: int = 0, **fields: str) -> RemotingCommand:
-    return RemotingCommand(PULL, opaque=opaque, ext=pull_ext("T1", queue_id, 0, **fields))
+def pull(opaque: int, queue_id: int = 0, *, flag: int = 0, **fields: str) -> RemotingCommand:
+    return RemotingCommand(PULL, opaque=opaque, flag=flag, ext=pull_ext("T1", queue_id, 0, **fields))
 
 
 def send(opaque: int) -> RemotingCommand:
@@ -74,6 +76,83 @@ def test_pulls_wait_for_nothing_without_sends(broker: ServedBroker) -> None:
     client = broker.client()
     read(broker, client, *(pull(number) for number in range(20)))
     assert answered(client) == list(range(20))
+
+
+def test_a_turn_handles_no_more_pulls_than_are_soon_written(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, client = Turns(broker, monkeypatch), broker.client()
+    read(broker, client, *(pull(number) for number in range(2 * MAX_PULLS)))
+    for most in (FIRST_TURN, FIRST_TURN + MAX_PULLS, 2 * MAX_PULLS):
+        assert answered(client) == list(range(most))
+        turns.next()
+    assert turns.due == []
+
+
+def test_several_reads_of_a_turn_are_one_turn(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, client = Turns(broker, monkeypatch), broker.client()
+    for number in range(MAX_PULLS):
+        read(broker, client, pull(number))
+    assert answered(client) == list(range(FIRST_TURN))
+    turns.next()
+    assert answered(client) == list(range(MAX_PULLS))
+
+
+def test_who_has_many_pulls_lets_others_have_theirs(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, many, few = Turns(broker, monkeypatch), broker.client("client/1"), broker.client("client/2")
+    read(broker, many, *(pull(number) for number in range(3 * MAX_PULLS)))
+    read(broker, few, pull(1), pull(2))
+    assert answered(few) == []
+    turns.next()
+    assert answered(few) == [1, 2]
+    assert len(many.answers) == FIRST_TURN + MAX_PULLS - 2
+
+
+@pytest.mark.parametrize("beside_sends", [False, True])
+def test_a_commit_behind_more_pulls_than_a_turn_handles_waits_behind_them(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, *, beside_sends: bool
+) -> None:
+    if beside_sends:
+        hold_commits(broker, monkeypatch)
+    turns, client, other = Turns(broker, monkeypatch), broker.client(), broker.client("client/2")
+    pulls = [pull(number, sysFlag="5", commitOffset="1") for number in range(MAX_PULLS + 1)]
+    unknown, other_unknown = (RemotingCommand(999, opaque=opaque) for opaque in (900, 901))
+    read(broker, client, *([send(800)] if beside_sends else []), *pulls, unknown)
+    read(broker, other, other_unknown)
+    assert answered(other) == [901], "what others ask waits for none of these"
+    assert 900 not in answered(client)
+    for _ in range(MAX_PULLS + 2):
+        turns.next()
+    assert answered(client) == [*range(MAX_PULLS + 1), 900]
+
+
+def test_what_waits_behind_pulls_is_handled_once_they_are_answered(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pulls of a turn may be gathered: what comes behind could change what they find."""
+    turns, client = Turns(broker, monkeypatch), broker.client()
+    pulls, seen = broker.service.requests._pulls, list[str]()
+    end_turn = pulls.end_turn
+    monkeypatch.setattr(pulls, "end_turn", lambda: (seen.append("answered"), end_turn()))
+    read(broker, client, *(pull(number) for number in range(MAX_PULLS + 1)))
+    seen.clear()
+    broker.service.requests._pull_turns.add_behind(client.key, lambda: seen.append("handled"))
+    turns.next()
+    assert seen[:2] == ["answered", "handled"]
+
+
+def test_pulls_that_want_no_answer_count_while_they_wait(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connection is read no further when they are too many."""
+    hold_commits(broker, monkeypatch)
+    turns, client = Turns(broker, monkeypatch), broker.client()
+    read(broker, client, send(100))
+    for _ in range(3):
+        read(broker, client, *(pull(number, flag=ONEWAY) for number in range(100)))
+    waiting = broker.service.requests._pull_turns.waiting
+    assert (client.in_flight, client.settled) == (1 + waiting, 300 - waiting)
+    for _ in range(300):
+        turns.next()
+    assert (client.in_flight, client.settled) == (1, 300)
 
 
 def test_a_unit_is_staged_before_the_pulls_that_came_ahead_of_its_sends(
@@ -117,10 +196,10 @@ def test_beside_sends_a_turn_answers_some_pulls_that_find_nothing(
 ) -> None:
     hold_commits(broker, monkeypatch)
     turns, client = Turns(broker, monkeypatch), broker.client()
-    read(broker, client, send(100), *(pull(number, 1) for number in range(2 * MAX_PULLS)))
-    assert answered(client) == list(range(MAX_PULLS))
+    read(broker, client, send(100), *(pull(number, 1) for number in range(2 * MAX_PULLS_BESIDE_SENDS)))
+    assert answered(client) == list(range(MAX_PULLS_BESIDE_SENDS))
     turns.next()
-    assert answered(client) == list(range(2 * MAX_PULLS))
+    assert answered(client) == list(range(2 * MAX_PULLS_BESIDE_SENDS))
 
 
 def test_a_pull_by_the_general_path_waits_for_its_turn_as_well(

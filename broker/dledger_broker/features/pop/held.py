@@ -52,8 +52,7 @@ class HeldPops:
         """Let a request wait; `expire` answers it at its deadline."""
         held = HeldPop(request, wait, expire)
         origin = request.origin
-        if not request.is_oneway:
-            origin.in_flight -= 1
+        origin.in_flight -= 1
         origin.held += 1
         self._count += 1
         for topic in wait.topics:
@@ -112,6 +111,5 @@ class HeldPops:
                 del self._by_topic[topic]
         origin = held.request.origin
         origin.held -= 1
-        if not held.request.is_oneway:
-            origin.in_flight += 1
+        origin.in_flight += 1
         self._count -= 1

@@ -72,8 +72,7 @@ class LongPolls:
     def hold(self, pull: HeldPull) -> None:
         """Let a pull wait until its deadline."""
         origin = pull.request.origin
-        if not pull.request.is_oneway:
-            origin.in_flight -= 1
+        origin.in_flight -= 1
         origin.held += 1
         self._waiting += 1
         self._by_queue.setdefault(pull.queue, []).append(pull)
@@ -144,8 +143,7 @@ class LongPolls:
             del self._by_group[pull.fields.consumer_group]
         origin = pull.request.origin
         origin.held -= 1
-        if not pull.request.is_oneway:
-            origin.in_flight += 1
+        origin.in_flight += 1
         self._waiting -= 1
         if self._waiting == 0:
             self._changed()
@@ -155,8 +153,7 @@ class LongPolls:
         self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
         origin = pull.request.origin
         origin.held += 1
-        if not pull.request.is_oneway:
-            origin.in_flight -= 1
+        origin.in_flight -= 1
         self._waiting += 1
 
     def _remove(self, pull: HeldPull) -> None:

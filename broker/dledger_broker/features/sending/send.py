@@ -64,7 +64,6 @@ _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _SPECIAL_SYS_FLAGS: Final = SYS_TRANSACTION_MASK | SYS_INNER_BATCH_MASK
 _JSON: Final = 0
 _RESPONSE: Final = 1
-_ONEWAY: Final = 2
 
 
 def _may_be_sent_again(request: Request) -> bool:
@@ -250,8 +249,7 @@ class SendRequests(Part):
                         return number, place
                     place += 1
                     taken += 1
-                    if not send.flag & _ONEWAY:
-                        origin.in_flight += 1
+                    origin.in_flight += 1
                     request = Request(origin, send.code, send.opaque, send.flag, _JSON, header, body, received)
                     if pending_bytes + size > MAX_UNIT_BYTES:
                         self._pending_bytes = pending_bytes

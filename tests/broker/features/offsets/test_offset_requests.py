@@ -9,7 +9,7 @@ from served_broker import FakeClient, ServedBroker, pull_ext
 
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer, Taken
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_broker.kernel.requests import read_request
+from dledger_broker.kernel.requests import Request, read_request
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.topics import SubscriptionGroupConfig
@@ -373,3 +373,18 @@ def test_a_commit_that_came_back_from_a_deposed_leader_is_known_to_be_old(
     broker.advance(1)
     assert client.answered(77).code == ResponseCode.SUCCESS
     assert committed(newer) == "120"
+
+
+def test_a_commit_that_a_pull_brings_to_a_follower_is_in_flight_until_the_leader_has_it(
+    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be settled without having been counted, and `max_in_flight` hold nobody any more."""
+    monkeypatch.setattr(broker.group, "ready", False)
+    monkeypatch.setattr(broker.group, "leader_id", "n2")
+    passed_on: list[Request] = []
+    monkeypatch.setattr(broker.service.requests._forwarder, "pass_on", passed_on.append)
+    client.pull("T1", sysFlag="5", commitOffset="1")
+    assert [request.code for request in passed_on] == [RequestCode.UPDATE_CONSUMER_OFFSET]
+    assert client.in_flight == 1
+    passed_on[0].respond()
+    assert client.in_flight == 0

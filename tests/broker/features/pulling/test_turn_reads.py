@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import pytest
@@ -201,9 +202,9 @@ def test_a_fault_in_a_turn_leaves_nobody_without_an_answer(
     def broken() -> NoReturn:
         raise InvariantError("a promise of the code to itself does not hold")
 
-    def adding(handle: Callable[[], None]) -> None:
-        add(handle)
-        add(broken)
+    def adding(channel: str, handle: Callable[[], None]) -> None:
+        add(channel, handle)
+        add(channel, broken)
 
     monkeypatch.setattr(turns, "add", adding)
     with pytest.raises(InvariantError):
@@ -214,14 +215,14 @@ def test_a_fault_in_a_turn_leaves_nobody_without_an_answer(
 def test_a_pull_that_comes_while_pulls_are_gathered_answers_none_twice(
     broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler may have all pulls that wait handled first (`take_all`), in the midst of a turn."""
+    """A handler may have the pulls of a channel that wait handled first (`let_pass`), in the midst of a turn."""
     turns, client = broker.service.requests._pull_turns, broker.client()
     assert isinstance(turns, PullTurns)
     add = turns.add
 
-    def adding(handle: Callable[[], None]) -> None:
-        add(handle)
-        add(turns.take_all)
+    def adding(channel: str, handle: Callable[[], None]) -> None:
+        add(channel, handle)
+        add(channel, partial(turns.let_pass, channel))
 
     monkeypatch.setattr(turns, "add", adding)
     client.feed(b"".join(map(pull, range(4))))
