@@ -8,7 +8,7 @@ from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.replica import Replica
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.logreader import LogReader
-from dledger_broker.views.units import UNIT
+from dledger_broker.views.units import UNIT, require_in_log
 from dledger_remoting.record import MessageRecord
 from dledger_remoting.topics import is_broker_written
 
@@ -125,6 +125,7 @@ class Lookup:
 
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
         position, size, _ = UNIT.unpack(await self._units(queue, offset, 1))
+        require_in_log(position, size, self._replica.applied_position)
         return position, size
 
     async def _units(self, queue: QueueState, offset: int, count: int) -> bytes:

@@ -20,6 +20,8 @@ from typing import Final
 
 import numpy as np
 
+from dledger.errors import CorruptionError
+
 UNIT: Final = Struct(">qiq")
 UNIT_TYPE: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 UNIT_BYTES: Final = 20
@@ -34,6 +36,19 @@ def is_record_unit(unit: bytes) -> bool:
         return False
     position, size, _ = UNIT.unpack(unit)
     return bool(position >= 0 and 0 < size < FILLER_SIZE)
+
+
+def require_in_log(position: int, size: int, end: int) -> None:
+    """Raise `CorruptionError` if a unit names no bytes of the log, of which `end` is the applied end.
+
+    Units have no checksums. One that has rotted must not have the log asked for what it never had: that ends the node,
+    again at every start.
+    """
+    if size <= 0 or position + size > end:
+        raise CorruptionError(
+            f"a queue's file names {size} bytes at {position}, and the log ends at {end}: stop this node, delete its"
+            " consumequeue directory and start it; it makes that anew"
+        )
 
 
 def first_where(start: int, end: int, holds: Callable[[int], bool]) -> int:

@@ -15,7 +15,7 @@ from store_model import (
     make_entry,
 )
 
-from dledger.errors import IdentityError, LogFullError, StorageError, TooLargeError, TrimmedError
+from dledger.errors import CorruptionError, IdentityError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, blank
 from dledger.invariants import InvariantError
 from dledger.store import space
@@ -215,6 +215,14 @@ def trim_first_segments(model: LoggedModel) -> int:
     model.snapshot(position)
     model.trim(position)
     return position
+
+
+def test_what_does_not_lie_in_one_segment_is_not_there(model: LoggedModel):
+    """Who asks for it has its place from a file that has rotted."""
+    model.fill(random.Random(3), 60)
+    for read in (model.log.read, model.log.read_nowait):
+        with pytest.raises(CorruptionError, match="do not lie in one segment"):
+            read(SEGMENT_BYTES - 10, 20)
 
 
 def test_trimming_drops_whole_segments_their_index_and_older_snapshots(model: LoggedModel):

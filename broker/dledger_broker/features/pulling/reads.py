@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dledger.errors import CorruptionError
 from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_examined
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
+from dledger_broker.views.units import require_in_log
 from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
@@ -34,7 +36,7 @@ class QueueReads:
         """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
 
         A filter in SQL92 or by class looks at records, which are not read here: all that it is to examine is given.
-        A result that is `cold` was not read: ask `get_messages_later`.  May raise `StorageError`.
+        A result that is `cold` was not read: ask `get_messages_later`.  May raise `CorruptionError`, `StorageError`.
         """
         max_messages = max(max_messages, 1)
         low, high, view = queue.min_offset, queue.max_offset, queue.view
@@ -75,7 +77,12 @@ class QueueReads:
                 done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
             else:
                 low, high = queue.min_offset, queue.max_offset
-                done(self._select(offset, low, high, max_messages, max_bytes, message_filter, units))
+                try:
+                    found = self._select(offset, low, high, max_messages, max_bytes, message_filter, units)
+                except CorruptionError as error:
+                    done(error)
+                else:
+                    done(found)
 
         self._machine.queues.read_later(queue.view, offset, _units_to_read(max_messages, message_filter), selected)
 
@@ -91,10 +98,12 @@ class QueueReads:
     ) -> GetResult:
         first_position = self._machine.log.first_position
         if isinstance(message_filter, _EXAMINE):
-            return select(
-                units, offset, low, high, max_examined(message_filter), MAX_EXAMINED_BYTES, None, first_position
-            )
-        return select(units, offset, low, high, max_messages, max_bytes, message_filter, first_position)
+            max_messages, max_bytes, message_filter = max_examined(message_filter), MAX_EXAMINED_BYTES, None
+        result = select(units, offset, low, high, max_messages, max_bytes, message_filter, first_position)
+        end = self._machine.applied_position
+        for position, size in result.runs:
+            require_in_log(position, size, end)
+        return result
 
 
 def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:

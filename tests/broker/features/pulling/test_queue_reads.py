@@ -176,6 +176,19 @@ def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
         broker.run(machine.lookup.search_offset(queue, 1))
 
 
+@pytest.mark.parametrize("unit", [(1 << 40, 100), (0, 1 << 30), (0, 0), (0, -1), ((1 << 63) - 1, 1)])
+def test_a_unit_that_has_rotted_is_told_and_the_log_not_asked_for_what_it_never_had(broker, unit):
+    """That would be a broken promise of the code, which ends the node, at each such pull."""
+    queue, results = broker.queue("orders"), []
+    queue.view.tail[12 * UNIT_BYTES : 13 * UNIT_BYTES] = UNIT.pack(*unit, 0)
+    with pytest.raises(CorruptionError, match="delete its consumequeue directory"):
+        broker.reads.get_messages(queue, 12, 1, 1 << 20)
+    broker.reads.get_messages_later(queue, 12, 1, 1 << 20, None, results.append)
+    assert isinstance(results[0], CorruptionError)
+    with pytest.raises(CorruptionError, match="delete its consumequeue directory"):
+        broker.run(broker.machine.lookup.store_time_at(queue, 12))
+
+
 def test_times_find_offsets():
     broker = BrokerInMemory()
     broker.create_topic("orders")
