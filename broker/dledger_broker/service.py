@@ -115,6 +115,7 @@ class BrokerService:
 
     def channel_lost(self, channel: ClientChannel) -> None:
         """A client's connection has closed."""
+        self.requests.channel_lost(channel.key)
         self.gossip.local.channel_lost(channel)
         self.relay.channel_lost(channel)
 
@@ -142,6 +143,7 @@ class BrokerService:
             part.close()
         await self._save()
         close_intake()
+        self.requests.finish_reads()
         await self._save()
 
     async def part(self) -> None:

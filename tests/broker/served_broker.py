@@ -21,7 +21,7 @@ from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.parts import Feature
-from dledger_broker.kernel.requests import Buffer
+from dledger_broker.kernel.requests import Buffer, WaitsCounted
 from dledger_broker.live_keys import text_of
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
@@ -37,7 +37,7 @@ STORE_HOST = HostAddress("10.0.0.1", 10911)
 CLIENT_HOST = HostAddress("10.0.0.9", 40000)
 
 
-class FakeClient:
+class FakeClient(WaitsCounted):
     """A client's channel: the `Origin` of its requests, which keeps what is answered."""
 
     is_forwarded = False

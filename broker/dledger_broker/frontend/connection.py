@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from dledger_broker.clients.tables import NOTIFY_FIELD
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.requests import Buffer, channel_key
+from dledger_broker.kernel.requests import Buffer, WaitsCounted, channel_key
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
@@ -59,7 +59,7 @@ class ConnectionOwner(Protocol):
         """Call `flush` of a connection behind what is being handled, or at the end of this turn."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(WaitsCounted, asyncio.Protocol):
     """Implements `Channel` for a client that is connected to this node."""
 
     is_forwarded: Final = False
@@ -227,7 +227,16 @@ class ClientConnection(asyncio.Protocol):
     def settle(self) -> None:
         """See `Origin`."""
         self.in_flight -= 1
-        if self._reading_paused:  # nothing is written behind it, which would look
+        self._look_whether_to_read()
+
+    def begin_wait(self) -> None:
+        """See `Origin`."""
+        super().begin_wait()
+        self._look_whether_to_read()
+
+    def _look_whether_to_read(self) -> None:
+        """Fewer requests are in flight, and nothing is written behind that, which would look."""
+        if self._reading_paused:
             self.update_reading()
 
     def refuse(self, term: int) -> None:

@@ -147,6 +147,14 @@ class Dispatcher:
         self._pull_turns.take()
         return not self._sends.are_under_way
 
+    def channel_lost(self, channel: str) -> None:
+        """Handle what waits of a channel that is gone: nothing of it comes behind that."""
+        self._pull_turns.take_of(channel)
+
+    def finish_reads(self) -> None:
+        """Handle all that was read and waits for its turn; nothing more is read."""
+        self._pull_turns.take_all()
+
     def on_frames(self, origin: Channel, data: bytes, frames: list[FrameBounds]) -> None:
         """Handle the frames of one read; its sends share a unit with those that follow in this turn at least."""
         self._handle(((origin, data, frames),))

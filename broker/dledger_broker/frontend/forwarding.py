@@ -40,7 +40,7 @@ from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request
+from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request, WaitsCounted
 from dledger_broker.kernel.routes import Route
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import decode_command
@@ -90,7 +90,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
-class ForwardedOrigin:
+class ForwardedOrigin(WaitsCounted):
     """The `Origin` of a request that another node has passed on."""
 
     __slots__ = (
@@ -103,8 +103,6 @@ class ForwardedOrigin:
         "forward_target",
         "forwards",
         "forwards_sent",
-        "held",
-        "in_flight",
         "key",
     )
 

@@ -5,9 +5,9 @@ Answered as they come, they keep the loop for a millisecond before the sends tha
 it sees what acknowledges those that are on their way. Thousands of pulls of one connection would keep it for seconds,
 and all that they read in memory, before anything is written.
 
-Channels take turns; the pulls of one are handled in the order in which they came. Nothing but sends overtakes a pull of
-its channel: a client that pulls with an offset to commit, and then commits a newer one, would find the older one
-committed.
+Channels take turns; the pulls of one are handled in the order in which they came, and so is what waits behind them.
+Nothing but sends overtakes these: a client that pulls with an offset to commit, and then commits a newer one, would find
+the older one committed.
 """
 
 from __future__ import annotations
@@ -91,15 +91,26 @@ class PullTurns:
             return True
         if len(waiting) > self._left:
             return False
-        del self._waiting[channel]
-        self._left -= len(waiting)
+        self.take_of(channel)
+        return True
+
+    def take_of(self, channel: str) -> None:
+        """Handle all that waits of a channel."""
+        waiting = self._waiting.pop(channel, None)
+        if waiting is None:
+            return
+        self._left = max(0, self._left - len(waiting))
         self._pulls.begin_turn()
         try:
             while waiting:
                 waiting.popleft()()
         finally:
             self._pulls.end_turn()
-        return True
+
+    def take_all(self) -> None:
+        """Handle all that waits: the node stops."""
+        while self._waiting:
+            self._handle(MAX_PULLS)
 
     def add_behind(self, channel: str, handle: Callable[[], None]) -> None:
         """Have a request handled behind the pulls of its channel, once they are answered."""
@@ -139,7 +150,7 @@ class PullTurns:
         try:
             while self._waiting and most:
                 most -= 1
-                self._left -= 1
+                self._left = max(0, self._left - 1)
                 self._next()()
         finally:
             self._pulls.end_turn()

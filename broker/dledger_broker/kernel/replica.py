@@ -16,5 +16,9 @@ class Replica(Protocol):
         """The state as it is applied now; another object after a snapshot was installed."""
 
     @property
+    def applied_position(self) -> int:
+        """Behind the last entry that is applied."""
+
+    @property
     def log(self) -> Log:
         """The log; it takes what is proposed."""

@@ -97,8 +97,32 @@ class Origin(Protocol):
     def settle(self) -> None:
         """A oneway request is done."""
 
+    def begin_wait(self) -> None:
+        """A request waits for messages from now on: it is `held`, and not `in_flight`."""
+
+    def end_wait(self) -> None:
+        """It waits no longer."""
+
     def refuse(self, term: int) -> None:
         """This node does not lead and nothing was proposed: the node in between may hand the request on."""
+
+
+class WaitsCounted:
+    """Counts of an origin's requests: those that wait, and the others."""
+
+    __slots__ = ("held", "in_flight")
+    held: int
+    in_flight: int
+
+    def begin_wait(self) -> None:
+        """See `Origin`."""
+        self.in_flight -= 1
+        self.held += 1
+
+    def end_wait(self) -> None:
+        """See `Origin`."""
+        self.held -= 1
+        self.in_flight += 1
 
 
 class Channel(Origin, Protocol):

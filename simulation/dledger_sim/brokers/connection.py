@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, NamedTuple, Protocol, cast
 
 from dledger_broker.frontend.connection import pack_born_host
-from dledger_broker.kernel.requests import Buffer
+from dledger_broker.kernel.requests import Buffer, WaitsCounted
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError
@@ -81,7 +81,7 @@ _POLLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE})
 """What waits for messages is not answered over a connection that is gone."""
 
 
-class SimConnection:
+class SimConnection(WaitsCounted):
     """One connection of a client to one life of a node; frames keep their order in each direction."""
 
     is_forwarded: Final = False
@@ -248,8 +248,7 @@ class SimConnection:
 
     def answer_frame(self, frame: bytes) -> None:
         """See `Origin`."""
-        self.in_flight -= 1
-        require(self.in_flight >= 0, "a request is answered once", node=self._life.node.name)
+        self._settled()
         back_at = self._heard()
         self._decoder.receive_data(frame)
         received = self._decoder.next_frame()
@@ -267,6 +266,11 @@ class SimConnection:
 
     def settle(self) -> None:
         """See `Origin`."""
+        self._settled()
+
+    def _settled(self) -> None:
+        self.in_flight -= 1
+        require(self.in_flight >= 0, "a request is settled once", node=self._life.node.name)
 
     def refuse(self, term: int) -> None:
         """See `Origin`: never called, for only forwarded requests are refused."""

@@ -23,7 +23,7 @@ from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Buffer, Principal, Request, read_request
+from dledger_broker.kernel.requests import Buffer, Principal, Request, WaitsCounted, read_request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -45,7 +45,7 @@ def decoded(parts: Sequence[Buffer]) -> RemotingCommand:
     return decode_command(frame)
 
 
-class Client:
+class Client(WaitsCounted):
     """An `Origin` that keeps its answers."""
 
     is_forwarded = False

@@ -384,6 +384,19 @@ async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: 
     await server.wait_for(lambda: len(server.requests) == 12)
 
 
+async def test_requests_that_wait_for_messages_pause_reading_no_longer(make_server: MakeServer) -> None:
+    """A connection's long polls may be many more than what it may have in flight."""
+    server = await make_server(max_in_flight=10)
+    client = await RawClient.connect(server)
+    await client.send(b"".join(frame(number) for number in range(1, 12)))
+    await server.wait_for(lambda: len(server.requests) == 11)
+    assert server.counters.max_in_flight == 1
+    await client.send(frame(12))
+    for request in server.requests[:11]:
+        request.origin.begin_wait()
+    await server.wait_for(lambda: len(server.requests) == 12)
+
+
 async def test_requests_that_want_no_answer_pause_reading_as_well(make_server: MakeServer) -> None:
     """Nothing is written when they are done, behind which reading might go on."""
     server = await make_server(max_in_flight=10)

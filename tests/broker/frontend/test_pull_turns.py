@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, send_ext
 
+from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.sending.on_their_way import RECENT_S
 from dledger_broker.frontend.pull_turns import MAX_PULLS, MAX_PULLS_BESIDE_SENDS
 from dledger_broker.kernel.requests import Request
@@ -251,3 +252,37 @@ def test_a_commit_does_not_overtake_a_pull_that_commits_an_older_offset(
     query = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
     found = broker.client().call(14, query)
     assert found.ext["offset"] == "2"
+
+
+def heartbeat(opaque: int) -> RemotingCommand:
+    body = b'{"clientID":"C1","producerDataSet":[],"consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY"'
+    body += b',"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","subscriptionDataSet":[]}]}'
+    return RemotingCommand(34, opaque=opaque, body=body)
+
+
+def test_what_waits_of_a_channel_that_is_lost_is_handled_before_that(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a heartbeat makes a member of a client that is gone, and nobody forgets it for minutes."""
+    turns, client = Turns(broker, monkeypatch), broker.client()
+    commits = {"sysFlag": "5", "commitOffset": "1"}
+    read(broker, client, *(pull(number, **commits) for number in range(2 * MAX_PULLS)), heartbeat(900))
+    client.is_open = False
+    broker.service.channel_lost(client)
+    for _ in range(5):
+        turns.next()
+    assert broker.service.gossip.local.channel_of("C1") is None
+    assert answered(client) == [*range(FIRST_TURN), 900], "nobody would read answers to the other pulls"
+    assert client.in_flight == 0
+
+
+def test_what_waits_when_a_node_stops_is_handled_before_its_commits_are_saved(broker: ServedBroker) -> None:
+    client, newer = broker.client(), {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "2"}
+    pulls = [pull(number, flag=ONEWAY) for number in range(2 * MAX_PULLS)]
+
+    def close_intake() -> None:
+        read(broker, client, *pulls, RemotingCommand(15, opaque=900, flag=ONEWAY, ext=newer))
+
+    broker.memory.run(broker.service.settle(close_intake))
+    assert (client.in_flight, client.settled) == (0, 2 * MAX_PULLS + 1)
+    assert broker.memory.machine.state.table(OFFSETS).get("CG", "T1", 0) == 2

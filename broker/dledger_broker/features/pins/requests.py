@@ -17,7 +17,7 @@ from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
-from dledger_broker.kernel.requests import Buffer, Request, Requests, channel_key, own_request
+from dledger_broker.kernel.requests import Buffer, Request, Requests, WaitsCounted, channel_key, own_request
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_remoting.bodies import encode_body
@@ -167,7 +167,7 @@ def _check_name(name: str) -> None:
         raise InvalidParameter(f"the pin's name has {len(name.encode())} bytes, 1 to {MAX_PIN_NAME_BYTES}")
 
 
-class _Unheard:
+class _Unheard(WaitsCounted):
     """The `Origin` of a request that the node itself makes and whose answer nobody needs."""
 
     is_forwarded: Final = False

@@ -51,9 +51,7 @@ class HeldPops:
     def hold(self, request: Request, wait: PopWait, deadline: float, expire: Callable[[], None]) -> None:
         """Let a request wait; `expire` answers it at its deadline."""
         held = HeldPop(request, wait, expire)
-        origin = request.origin
-        origin.in_flight -= 1
-        origin.held += 1
+        request.origin.begin_wait()
         self._count += 1
         for topic in wait.topics:
             self._by_topic.setdefault(topic, {})[held] = None
@@ -109,7 +107,5 @@ class HeldPops:
             del waiting[held]
             if not waiting:
                 del self._by_topic[topic]
-        origin = held.request.origin
-        origin.held -= 1
-        origin.in_flight += 1
+        held.request.origin.end_wait()
         self._count -= 1

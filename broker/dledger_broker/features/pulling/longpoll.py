@@ -71,9 +71,7 @@ class LongPolls:
 
     def hold(self, pull: HeldPull) -> None:
         """Let a pull wait until its deadline."""
-        origin = pull.request.origin
-        origin.in_flight -= 1
-        origin.held += 1
+        pull.request.origin.begin_wait()
         self._waiting += 1
         self._by_queue.setdefault(pull.queue, []).append(pull)
         self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
@@ -141,9 +139,7 @@ class LongPolls:
         del group[pull]
         if not group:
             del self._by_group[pull.fields.consumer_group]
-        origin = pull.request.origin
-        origin.held -= 1
-        origin.in_flight += 1
+        pull.request.origin.end_wait()
         self._waiting -= 1
         if self._waiting == 0:
             self._changed()
@@ -151,9 +147,7 @@ class LongPolls:
     def _resume(self, pull: HeldPull) -> None:
         pull.is_done = False
         self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
-        origin = pull.request.origin
-        origin.held += 1
-        origin.in_flight -= 1
+        pull.request.origin.begin_wait()
         self._waiting += 1
 
     def _remove(self, pull: HeldPull) -> None:

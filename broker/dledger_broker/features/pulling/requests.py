@@ -194,6 +194,9 @@ class PullRequests(Part):
             # Once: while the leader was confirmed, or the pull waited, the client may have committed a newer one.
             request.committed = True
             self._offsets.commit_by_pull(request, fields)
+        if not request.origin.is_open:  # it committed what it had to, and nobody would read an answer
+            request.origin.settle()
+            return
         if not self._quotas.takes(request, fields.topic, 0, 0, polls_s(fields)):
             return
         queue = topic.queue(fields.queue_id)
