@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.kernel.requests import WaitsCounted
 from dledger_broker.testing import FakeEnvironment
 
 
@@ -20,9 +21,15 @@ class Fields:
         return self._group
 
 
+class Origin(WaitsCounted):
+    is_open = True
+
+    def __init__(self) -> None:
+        self.in_flight, self.held = 1, 0
+
+
 def held(polls: LongPolls, group: str, queue: Any) -> HeldPull:
-    origin = SimpleNamespace(in_flight=1, held=0, is_open=True)
-    request: Any = SimpleNamespace(origin=origin, is_oneway=False)
+    request: Any = SimpleNamespace(origin=Origin())
     fields: Any = Fields(group)
     pull = HeldPull(request, fields, queue, 0, None, 10.0)
     polls.hold(pull)
