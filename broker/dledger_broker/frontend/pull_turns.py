@@ -6,8 +6,8 @@ it sees what acknowledges those that are on their way. Thousands of pulls of one
 and all that they read in memory, before anything is written.
 
 Channels take turns; the pulls of one are handled in the order in which they came, and so is what waits behind them.
-Nothing but sends overtakes these: a client that pulls with an offset to commit, and then commits a newer one, would find
-the older one committed.
+Nothing but sends overtakes these: a client that pulls with an offset to commit, and then commits a newer one, would
+find the older one committed.
 """
 
 from __future__ import annotations

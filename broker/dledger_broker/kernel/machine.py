@@ -143,6 +143,8 @@ class BrokerMachine:
             replica=self,
             every_bytes=self.config.checkpoint_bytes,
         )
+        self._files_kept: list[tuple[QueueView, int]] = []
+        """Queues' files below an offset that the checkpoint on the disk still lists."""
         self.log_reader = reader = LogReader(self)
         self.keys = KeySearch(
             self._disk,
@@ -421,15 +423,22 @@ class BrokerMachine:
     def _trimmed(self, position: int) -> None:
         """The log now starts at `position`; the state has the first kept offsets since before."""
         self._finish_recovery()
-        shortened: list[QueueView] = []
+        shortened, self._files_kept = self._files_kept, []
         for queue in self.state.topic_table.queues():
             view = queue.view
             start = min(queue.first_offset, view.end)
             if start > view.start:
                 view.start = start
-                shortened.append(view)
+                shortened.append((view, start))
         self.keys.trimmed(position)
-        self.checkpointer.request(partial(self.queues.remove_below_start, shortened))
+        self.checkpointer.request(partial(self._remove_files_below, shortened))
+
+    def _remove_files_below(self, shortened: list[tuple[QueueView, int]], *, saved: bool) -> None:
+        """Remove what no checkpoint lists any more; if the one on the disk does, the next trim asks again."""
+        if saved:
+            self.queues.remove_below(shortened)
+        else:
+            self._files_kept += shortened
 
 
 def _extents_of(topics: TopicTable) -> list[TopicExtent]:

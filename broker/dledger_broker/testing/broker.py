@@ -120,7 +120,7 @@ class BrokerInMemory:
     def checkpoint(self) -> None:
         """Make the views' files durable and say so."""
         done: list[bool] = []
-        self.machine.checkpointer.request(lambda: done.append(True))
+        self.machine.checkpointer.request(lambda *, saved: done.append(saved))
         while not done:
             self.env.advance(0.1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from dledger.environment import Environment
 from dledger.store.disk import Disk
@@ -26,6 +27,17 @@ SCRUB_S = 3600.0
 """How often the copies are read again."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Told(Protocol):
+    """Who waits for a checkpoint."""
+
+    def __call__(self, *, saved: bool) -> None:
+        """It is on the disk, or cannot be."""
+
+
+def _nobody_waits(*, saved: bool) -> None:
+    """As of now."""
 
 
 class Checkpointer:
@@ -59,7 +71,7 @@ class Checkpointer:
         self._running = False
         self._begun_at = self._took_s = 0.0
         self._last = False
-        self._requested: list[Callable[[], None]] = []
+        self._requested: list[Told] = []
 
     @property
     def position(self) -> int:
@@ -77,10 +89,10 @@ class Checkpointer:
         if rested and not self._running and not self._last:
             self._start([])
 
-    def request(self, done: Callable[[], None]) -> None:
-        """Write a checkpoint of what is held now or later; `done` follows when it is saved or cannot be."""
+    def request(self, done: Told = _nobody_waits) -> None:
+        """Write a checkpoint of what is held now or later; `done` is told when it is saved, or cannot be."""
         if self._last:
-            done()
+            done(saved=False)
             return
         self._requested.append(done)
         if not self._running:
@@ -107,18 +119,22 @@ class Checkpointer:
             _logger.warning("event=checkpoint_rotten paths=%r", str(rotten))
         elif rotten and not self._last:
             _logger.warning("event=rot_mended paths=%r consequence='a new checkpoint is written'", ", ".join(rotten))
-            self.request(lambda: None)
+            self.request()
 
     def close(self, done: Callable[[], None]) -> None:
         """Write the last checkpoint, if the log is durable already; `done` follows in any case.  None follows it."""
-        self.request(done)
+
+        def finished(*, saved: bool) -> None:  # noqa: ARG001 - whether it was or not
+            done()
+
+        self.request(finished)
         self._last = self._queues.hurry = True
 
     def _take_requested(self) -> None:
         requested, self._requested = self._requested, []
         self._start(requested)
 
-    def _start(self, waiters: list[Callable[[], None]]) -> None:
+    def _start(self, waiters: list[Told]) -> None:
         self._running = True
         self._begun_at = self._env.now()
         position, topics = self._capture()
@@ -126,31 +142,29 @@ class Checkpointer:
         self._queues.flush()
         self._queues.sync(partial(self._synced, position, topics, waiters))
 
-    def _synced(
-        self, position: int, topics: list[TopicExtent], waiters: list[Callable[[], None]], failure: str | None
-    ) -> None:
+    def _synced(self, position: int, topics: list[TopicExtent], waiters: list[Told], failure: str | None) -> None:
         if failure is not None:
             _logger.warning("event=checkpoint_stays error=%r", str(failure))
-            self._finish(waiters)
+            self._finish(waiters, saved=False)
         elif position > self._replica.log.durable_position:
             if self._last:
-                self._finish(waiters)
+                self._finish(waiters, saved=False)
                 return
             self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, failure))
         else:
             save = partial(_save, self._disk, position, topics, self.incarnation)
             self._writer.submit(save, partial(self._saved, waiters))
 
-    def _saved(self, waiters: list[Callable[[], None]], result: BaseException | None) -> None:
+    def _saved(self, waiters: list[Told], result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             _logger.warning("event=checkpoint_not_written error=%r", str(result))
-        self._finish(waiters)
+        self._finish(waiters, saved=result is None)
 
-    def _finish(self, waiters: list[Callable[[], None]]) -> None:
+    def _finish(self, waiters: list[Told], *, saved: bool) -> None:
         self._running = False
         self._took_s = self._env.now() - self._begun_at
         for waiter in waiters:
-            waiter()
+            waiter(saved=saved)
         if self._requested and not self._running:
             self._take_requested()
 

@@ -252,12 +252,12 @@ class ConsumeQueues:
         self._resident.clear()
         self._remove(DIRECTORY)
 
-    def remove_below_start(self, views: Iterable[QueueView]) -> None:
-        """Remove the files that lie wholly below what their queue holds.
+    def remove_below(self, starts: Iterable[tuple[QueueView, int]]) -> None:
+        """Remove the files that lie wholly below an offset of their queue.
 
         Not those of a queue that was dropped meanwhile: its name may be another one's by now.
         """
-        jobs = [(queue_directory(view.topic, view.queue_id), view.start) for view in views if not view.dropped]
+        jobs = [(queue_directory(view.topic, view.queue_id), start) for view, start in starts if not view.dropped]
         self._reader.forget_in({directory for directory, _ in jobs})
 
         def work() -> None:

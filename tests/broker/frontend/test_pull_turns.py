@@ -255,8 +255,8 @@ def test_a_commit_does_not_overtake_a_pull_that_commits_an_older_offset(
 
 
 def heartbeat(opaque: int) -> RemotingCommand:
-    body = b'{"clientID":"C1","producerDataSet":[],"consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY"'
-    body += b',"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","subscriptionDataSet":[]}]}'
+    body = b'{"clientID":"C1","producerDataSet":[],"consumerDataSet":[{"groupName":"CG","subscriptionDataSet":[],'
+    body += b'"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING"}]}'
     return RemotingCommand(34, opaque=opaque, body=body)
 
 

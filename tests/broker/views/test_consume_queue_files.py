@@ -169,9 +169,9 @@ def test_a_full_disk_delays_the_files_and_nothing_else():
     assert broker.bodies("orders") == [b"a"]
     checkpoint = broker.machine.checkpointer
     done = []
-    checkpoint.request(lambda: done.append(True))
+    checkpoint.request(lambda *, saved: done.append(saved))
     broker.env.advance(1.0)
-    assert done == [True]
+    assert done == [False]
     assert not broker.disk.exists("views/checkpoint-0")
     broker.disk.faults.remove(fault)
     broker.send("orders", 0, Message(b"b"))
@@ -339,3 +339,77 @@ def test_no_checkpoint_begins_behind_the_last_one():
     broker.env.run_blocking = None
     broker.node.snapshot()
     broker.machine.checkpointer.maybe_start(1 << 50)
+
+
+def trimmed_broker() -> tuple[BrokerInMemory, int]:
+    """A broker whose checkpoint lists all files of a queue, and where its log may be cut: behind the first two."""
+    broker = BrokerInMemory()
+    broker.node.on_trimmed(broker.machine._trimmed)
+    broker.create_topic("orders")
+    cuts = []
+    for part in range(3):
+        broker.send("orders", 0, *[Message(b"%d" % part)] * (2 * SMALL.units_per_file))
+        cuts.append(broker.node.snapshot())
+    broker.flush_views()
+    broker.flush_views()
+    broker.checkpoint()
+    return broker, cuts[0]
+
+
+def cut_off(broker: BrokerInMemory, position: int, first_offset: int) -> None:
+    created = broker.machine.state.topics["orders"].created_position
+    broker.machine.stage_command(TrimQueues(position, (("orders", created, 0, first_offset),)), lambda _: None)
+    broker.node.commit()
+    assert broker.node.trim(position)
+
+
+def files_of(broker: BrokerInMemory) -> int:
+    return len(broker.disk.listdir("consumequeue/orders/0"))
+
+
+def test_a_trim_removes_files_once_no_checkpoint_lists_them(caplog):
+    broker, cut = trimmed_broker()
+    files = files_of(broker)
+    cut_off(broker, cut, 2 * SMALL.units_per_file)
+    broker.env.advance(5.0)
+    assert files_of(broker) == files - 2
+    broker.restart()
+    assert "queues_rebuilt" not in caplog.text
+
+
+def test_a_trim_removes_no_file_whose_checkpoint_could_not_be_saved(caplog):
+    broker, cut = trimmed_broker()
+    files = files_of(broker)
+    fault = broker.disk.fail(lambda operation, path: "views/checkpoint" in path, errno.ENOSPC, once=False)
+    cut_off(broker, cut, 2 * SMALL.units_per_file)
+    broker.env.advance(5.0)
+    assert files_of(broker) == files
+    broker.disk.faults.remove(fault)
+    caplog.clear()
+    broker.restart()
+    assert "queues_rebuilt" not in caplog.text
+
+
+def test_files_that_were_kept_are_removed_with_the_next_trim():
+    broker, cut = trimmed_broker()
+    files = files_of(broker)
+    fault = broker.disk.fail(lambda operation, path: "views/checkpoint" in path, errno.ENOSPC, once=False)
+    cut_off(broker, cut, 2 * SMALL.units_per_file)
+    broker.env.advance(5.0)
+    broker.disk.faults.remove(fault)
+    broker.machine._trimmed(cut)
+    broker.env.advance(5.0)
+    assert files_of(broker) == files - 2
+
+
+def test_a_trim_while_a_node_stops_removes_no_file_that_its_last_checkpoint_lists(caplog):
+    broker, cut = trimmed_broker()
+    files, closed = files_of(broker), []
+    broker.machine.checkpointer.close(lambda: closed.append(1))
+    cut_off(broker, cut, 2 * SMALL.units_per_file)
+    while not closed:
+        broker.env.advance(0.1)
+    broker.env.run_ready()
+    assert files_of(broker) == files
+    broker.restart()
+    assert "queues_rebuilt" not in caplog.text

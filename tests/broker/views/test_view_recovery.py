@@ -352,7 +352,7 @@ def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):
             case "flush":
                 broker.env.advance(0.1 + rng.random() / 2)
             case "checkpoint":
-                broker.machine.checkpointer.request(lambda: None)
+                broker.machine.checkpointer.request()
                 broker.env.advance(rng.random() / 10)
             case "snapshot":
                 broker.node.snapshot()

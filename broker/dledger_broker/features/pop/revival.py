@@ -104,7 +104,9 @@ class Revivals:
         self._groups = groups
         self._shared_names = shared_names
         self._is_busy = False
+        self._run: JobHandle | None = None
         self._heap: list[tuple[int, PopQueueKey, int]] = []
+        """What becomes due, for the run that there is: the next one begins with all deliveries."""
         self._tasks: set[asyncio.Task[None]] = set()
         machine.on_state(self._watch)
 
@@ -112,7 +114,10 @@ class Revivals:
         state.table(POPPED).on_delivery = self._delivered
 
     def _delivered(self, queue: PopQueue, delivery: Delivery) -> None:
-        heapq.heappush(self._heap, (delivery.due_ms, queue.key, delivery.pop_time_ms))
+        if self._run is not None and self._run.is_stopped:
+            self._run, self._heap = None, []
+        if self._run is not None:
+            heapq.heappush(self._heap, (delivery.due_ms, queue.key, delivery.pop_time_ms))
 
     def close(self) -> None:
         """Read no more."""
@@ -122,6 +127,7 @@ class Revivals:
     def run(self, handle: JobHandle) -> None:
         """See `Job.run`."""
         self._is_busy = False
+        self._run = handle
         self._heap = [
             (delivery.due_ms, queue.key, delivery.pop_time_ms) for queue in self._changes.table for delivery in queue
         ]

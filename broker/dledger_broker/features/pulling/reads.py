@@ -38,6 +38,8 @@ class QueueReads:
         A filter in SQL92 or by class looks at records, which are not read here: all that it is to examine is given.
         A result that is `cold` was not read: ask `get_messages_later`.  May raise `CorruptionError`, `StorageError`.
         """
+        if queue.dropped:  # while a worker read, or judged, what lay in it
+            return _removed(offset)
         max_messages = max(max_messages, 1)
         low, high, view = queue.min_offset, queue.max_offset, queue.view
         nothing = outside(offset, low, high, view.end)
@@ -59,9 +61,8 @@ class QueueReads:
     ) -> None:
         """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
         max_messages = max(max_messages, 1)
-        removed = GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, [])
-        if queue.dropped:  # while this read waited for its task: its offsets say nothing any more
-            done(removed)
+        if queue.dropped:  # while this read waited for its task
+            done(_removed(offset))
             return
         nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
         if nothing is not None:
@@ -71,7 +72,7 @@ class QueueReads:
         def selected(units: bytes | BaseException) -> None:
             if queue.dropped:
                 # What was read may be of another topic, which has got the name of this queue's.
-                done(removed)
+                done(_removed(offset))
             elif isinstance(units, BaseException):
                 # A trim may have come meanwhile, after which the files of what it took are removed.
                 done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
@@ -104,6 +105,11 @@ class QueueReads:
         for position, size in result.runs:
             require_in_log(position, size, end)
         return result
+
+
+def _removed(offset: int) -> GetResult:
+    """Of a queue that is gone, whose own offsets say nothing any more: the reader is to ask again."""
+    return GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, [])
 
 
 def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> int:

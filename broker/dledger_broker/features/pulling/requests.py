@@ -264,7 +264,7 @@ class PullRequests(Part):
             code = ResponseCode.PULL_NOT_FOUND
         if result.status in _UNSURE and not request.confirmed and code != ResponseCode.PULL_NOT_FOUND:
             self._requests.confirm(request)
-        elif code == ResponseCode.PULL_NOT_FOUND and self._may_wait(request, fields):
+        elif code == ResponseCode.PULL_NOT_FOUND and not queue.dropped and self._may_wait(request, fields):
             deadline = request.received + polls_s(fields)
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:

@@ -5,6 +5,7 @@ More of it is in the simulator's schedules (`dledger_sim.brokers.schedules.pops`
 
 from __future__ import annotations
 
+from dledger_broker.features.pop.requests import PopRequests
 from dledger_remoting.record import iter_records
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.schedules.brokers import TOPIC
@@ -74,6 +75,31 @@ def test_a_leader_that_is_cut_off_does_not_say_so_before_it_steps_down_either() 
     assert life.replica.is_ready
     popping.brokers.run(5.0)
     assert codes(answers) != [208]
+
+
+def test_only_a_leader_lists_what_becomes_due() -> None:
+    """A list that nobody reads grows with every pop, until the node leads or has no memory left."""
+    popping = Popping()
+
+    def listed() -> dict[str, int]:
+        lives = {name: node.life for name, node in popping.group.nodes.items()}
+        services = {name: life.service.service for name, life in lives.items() if life is not None}
+        return {name: len(service.parts[PopRequests]._revivals._heap) for name, service in services.items()}
+
+    def pop_and_count() -> tuple[bool, set[int]]:
+        assert popping.pop().code == 0
+        popping.brokers.run(1.0)
+        counts = listed()
+        return counts.pop(popping.brokers.leader) > 0, set(counts.values())
+
+    assert pop_and_count() == (True, {0})
+    old = popping.brokers.leader
+    popping.cut_off(old)
+    popping.brokers.run(3.0)
+    popping.group.network.heal()
+    popping.brokers.run(HIDDEN_MS / 1000)
+    assert popping.brokers.leader != old
+    assert pop_and_count() == (True, {0})
 
 
 def test_nodes_that_start_from_a_snapshot_know_what_was_popped() -> None:
