@@ -33,7 +33,7 @@ class Limits:
     )
     max_in_flight: int = key(
         4_096,
-        "unanswered requests of one connection",
+        "requests of one connection that are not done yet, oneway ones among them",
         consequence="reading pauses beyond",
         bounds=(1, 1_000_000),
     )

@@ -63,11 +63,6 @@ class PullTurns:
         self._sends = sends
         self._pulls = pulls
 
-    @property
-    def waiting(self) -> int:
-        """How many requests wait for their turn."""
-        return sum(map(len, self._waiting.values()))
-
     def add(self, channel: str, pull: Callable[[], None]) -> None:
         """Have a pull of a channel handled in its turn; `take` is called next."""
         waiting = self._waiting.get(channel)
@@ -110,6 +105,7 @@ class PullTurns:
     def take_all(self) -> None:
         """Handle all that waits: the node stops."""
         while self._waiting:
+            self._left = MAX_PULLS
             self._handle(MAX_PULLS)
 
     def add_behind(self, channel: str, handle: Callable[[], None]) -> None:
@@ -150,7 +146,7 @@ class PullTurns:
         try:
             while self._waiting and most:
                 most -= 1
-                self._left = max(0, self._left - 1)
+                self._left -= 1
                 self._next()()
         finally:
             self._pulls.end_turn()

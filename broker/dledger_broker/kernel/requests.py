@@ -95,7 +95,7 @@ class Origin(Protocol):
         """Send several response frames."""
 
     def settle(self) -> None:
-        """A oneway request is done."""
+        """A oneway request is done, or one that nobody is there any more to be answered."""
 
     def begin_wait(self) -> None:
         """A request waits for messages from now on: it is `held`, and not `in_flight`."""

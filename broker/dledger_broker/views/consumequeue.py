@@ -108,7 +108,7 @@ class ConsumeQueues:
             done(view.in_memory(offset, count))
             return
         if view.dropped:  # what lies under its name is no longer its own, and would be kept open for the next one's
-            done(CorruptionError(f"the files of {view.topic}/{view.queue_id} went with its topic: ask again"))
+            done(CorruptionError(f"the files of {view.topic}/{view.queue_id} are not its own any more: ask again"))
             return
         count = min(count, view.tail_start - offset, self.layout.units_per_file)
         directory = queue_directory(view.topic, view.queue_id)

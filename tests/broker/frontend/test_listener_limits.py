@@ -368,13 +368,19 @@ async def test_max_connections_per_host_while_the_node_runs(make_server: MakeSer
     await server.wait_for(lambda: len(server.requests) == 4)
 
 
-async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: MakeServer) -> None:
-    server = await make_server(max_in_flight=10)
+async def paused(server: Server, frames: Sequence[bytes]) -> RawClient:
+    """A client of a server with `max_in_flight=10`, of whose 12 requests 11 were read."""
     client = await RawClient.connect(server)
-    await client.send(b"".join(frame(number) for number in range(1, 12)))
+    await client.send(b"".join(frames[:11]))
     await server.wait_for(lambda: len(server.requests) == 11)
     assert server.counters.max_in_flight == 1
-    await client.send(frame(12))
+    await client.send(frames[11])
+    return client
+
+
+async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: MakeServer) -> None:
+    server = await make_server(max_in_flight=10)
+    client = await paused(server, [frame(number) for number in range(1, 13)])
     for request in server.requests[:5]:
         request.respond()
     for _ in range(5):
@@ -387,11 +393,7 @@ async def test_max_in_flight_pauses_reading_until_half_is_answered(make_server: 
 async def test_requests_that_wait_for_messages_pause_reading_no_longer(make_server: MakeServer) -> None:
     """A connection's long polls may be many more than what it may have in flight."""
     server = await make_server(max_in_flight=10)
-    client = await RawClient.connect(server)
-    await client.send(b"".join(frame(number) for number in range(1, 12)))
-    await server.wait_for(lambda: len(server.requests) == 11)
-    assert server.counters.max_in_flight == 1
-    await client.send(frame(12))
+    await paused(server, [frame(number) for number in range(1, 13)])
     for request in server.requests[:11]:
         request.origin.begin_wait()
     await server.wait_for(lambda: len(server.requests) == 12)
@@ -400,12 +402,8 @@ async def test_requests_that_wait_for_messages_pause_reading_no_longer(make_serv
 async def test_requests_that_want_no_answer_pause_reading_as_well(make_server: MakeServer) -> None:
     """Nothing is written when they are done, behind which reading might go on."""
     server = await make_server(max_in_flight=10)
-    client = await RawClient.connect(server)
     oneway = [encode_command(RemotingCommand(34, opaque=number, flag=FLAG_ONEWAY)) for number in range(12)]
-    await client.send(b"".join(oneway[:11]))
-    await server.wait_for(lambda: len(server.requests) == 11)
-    assert server.counters.max_in_flight == 1
-    await client.send(oneway[11])
+    await paused(server, oneway)
     for request in server.requests[:5]:
         request.respond()
     for _ in range(20):

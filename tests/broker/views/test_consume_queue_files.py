@@ -341,8 +341,8 @@ def test_no_checkpoint_begins_behind_the_last_one():
     broker.machine.checkpointer.maybe_start(1 << 50)
 
 
-def trimmed_broker() -> tuple[BrokerInMemory, int]:
-    """A broker whose checkpoint lists all files of a queue, and where its log may be cut: behind the first two."""
+def trimmed_broker() -> tuple[BrokerInMemory, list[int]]:
+    """A broker whose checkpoint lists all files of a queue, and where its log may be cut: behind two of them each."""
     broker = BrokerInMemory()
     broker.node.on_trimmed(broker.machine._trimmed)
     broker.create_topic("orders")
@@ -353,7 +353,7 @@ def trimmed_broker() -> tuple[BrokerInMemory, int]:
     broker.flush_views()
     broker.flush_views()
     broker.checkpoint()
-    return broker, cuts[0]
+    return broker, cuts
 
 
 def cut_off(broker: BrokerInMemory, position: int, first_offset: int) -> None:
@@ -368,7 +368,7 @@ def files_of(broker: BrokerInMemory) -> int:
 
 
 def test_a_trim_removes_files_once_no_checkpoint_lists_them(caplog):
-    broker, cut = trimmed_broker()
+    broker, (cut, *_) = trimmed_broker()
     files = files_of(broker)
     cut_off(broker, cut, 2 * SMALL.units_per_file)
     broker.env.advance(5.0)
@@ -378,7 +378,7 @@ def test_a_trim_removes_files_once_no_checkpoint_lists_them(caplog):
 
 
 def test_a_trim_removes_no_file_whose_checkpoint_could_not_be_saved(caplog):
-    broker, cut = trimmed_broker()
+    broker, (cut, *_) = trimmed_broker()
     files = files_of(broker)
     fault = broker.disk.fail(lambda operation, path: "views/checkpoint" in path, errno.ENOSPC, once=False)
     cut_off(broker, cut, 2 * SMALL.units_per_file)
@@ -391,7 +391,7 @@ def test_a_trim_removes_no_file_whose_checkpoint_could_not_be_saved(caplog):
 
 
 def test_files_that_were_kept_are_removed_with_the_next_trim():
-    broker, cut = trimmed_broker()
+    broker, (cut, *_) = trimmed_broker()
     files = files_of(broker)
     fault = broker.disk.fail(lambda operation, path: "views/checkpoint" in path, errno.ENOSPC, once=False)
     cut_off(broker, cut, 2 * SMALL.units_per_file)
@@ -403,7 +403,7 @@ def test_files_that_were_kept_are_removed_with_the_next_trim():
 
 
 def test_a_trim_while_a_node_stops_removes_no_file_that_its_last_checkpoint_lists(caplog):
-    broker, cut = trimmed_broker()
+    broker, (cut, *_) = trimmed_broker()
     files, closed = files_of(broker), []
     broker.machine.checkpointer.close(lambda: closed.append(1))
     cut_off(broker, cut, 2 * SMALL.units_per_file)
@@ -411,5 +411,26 @@ def test_a_trim_while_a_node_stops_removes_no_file_that_its_last_checkpoint_list
         broker.env.advance(0.1)
     broker.env.run_ready()
     assert files_of(broker) == files
+    broker.restart()
+    assert "queues_rebuilt" not in caplog.text
+
+
+def test_a_checkpoint_removes_no_file_that_a_later_trim_takes(monkeypatch, caplog):
+    """That trim's own checkpoint is yet to be saved."""
+    broker, cuts = trimmed_broker()
+    files = files_of(broker)
+    for number, cut in enumerate(cuts[:2], 1):
+        cut_off(broker, cut, number * 2 * SMALL.units_per_file)
+    remove = broker.machine.queues.remove_below
+
+    def removed_and_full(starts):
+        remove(starts)
+        broker.disk.fail(lambda operation, path: "views/checkpoint" in path, errno.ENOSPC, once=False)
+
+    monkeypatch.setattr(broker.machine.queues, "remove_below", removed_and_full)
+    broker.env.advance(5.0)
+    assert files_of(broker) == files - 2
+    broker.disk.faults.clear()
+    caplog.clear()
     broker.restart()
     assert "queues_rebuilt" not in caplog.text

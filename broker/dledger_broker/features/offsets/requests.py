@@ -279,7 +279,7 @@ class OffsetRequests(Part):
         if commit is not None:
             if request.principal is not None:  # nobody signed this, and the pull was judged
                 commit.principal = Principal(request.account, is_node=True)
-            request.origin.in_flight += 1
+            request.origin.in_flight += 1  # as `own_request` does
             self._requests.pass_on(commit)
 
     # ---------------------------------------------------------------- of queues

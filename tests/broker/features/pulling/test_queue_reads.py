@@ -23,6 +23,16 @@ def broker():
     return broker
 
 
+def store(broker: BrokerInMemory, generation: bytes) -> list[bytes]:
+    """Make a topic and store messages, whose units lie in files then and not in memory; returns their bodies."""
+    bodies = [generation + b"%d" % number for number in range(20)]
+    broker.create_topic("orders")
+    broker.send("orders", 0, *map(Message, bodies))
+    broker.flush_views()
+    broker.flush_views()
+    return bodies
+
+
 @pytest.mark.parametrize(
     ("offset", "status", "next_begin"),
     [
@@ -160,10 +170,7 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
 def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
     """It has looked at one unit when the state is replaced. The queue is not gone, as that of a deleted topic is."""
     broker = BrokerInMemory()
-    broker.create_topic("orders")
-    broker.send("orders", 0, *[Message(b"x")] * 20)
-    broker.flush_views()
-    broker.flush_views()
+    store(broker, b"x")
     machine, queue = broker.machine, broker.queue("orders")
     read_later = machine.queues.read_later
 
@@ -260,10 +267,7 @@ def test_a_read_of_a_deleted_topic_leaves_no_file_open_for_the_next_topic_of_tha
     their name away; 4. the next topic's units leave the memory."""
     broker, answers = BrokerInMemory(), []
     for generation in (b"old", b"new"):
-        broker.create_topic("orders")
-        broker.send("orders", 0, *[Message(generation + b"%d" % number) for number in range(20)])
-        broker.flush_views()
-        broker.flush_views()
+        bodies = store(broker, generation)
         queue = broker.queue("orders")
         if generation == b"old":
             broker.machine.proposals.delete_topic("orders", lambda _: None)
@@ -273,28 +277,22 @@ def test_a_read_of_a_deleted_topic_leaves_no_file_open_for_the_next_topic_of_tha
             broker.machine.queues.read_later(queue.view, 0, 1, answers.append)
             broker.env.run_ready()
     assert isinstance(answers[0], CorruptionError)
-    assert broker.bodies("orders") == [b"new%d" % number for number in range(20)]
+    assert broker.bodies("orders") == bodies
 
 
 def test_a_file_that_is_open_when_its_topic_is_deleted_is_not_read_under_the_next_one_of_that_name():
     broker = BrokerInMemory()
     for generation in (b"old", b"new"):
-        broker.create_topic("orders")
-        broker.send("orders", 0, *[Message(generation + b"%d" % number) for number in range(20)])
-        broker.flush_views()
-        broker.flush_views()
-        assert broker.bodies("orders") == [generation + b"%d" % number for number in range(20)]
+        bodies = store(broker, generation)
+        assert broker.bodies("orders") == bodies
         if generation == b"old":
             broker.delete_topic("orders")
 
 
 def test_a_file_that_is_open_when_a_snapshot_replaces_the_state_is_not_read_any_more():
     broker = BrokerInMemory()
-    broker.create_topic("orders")
-    broker.send("orders", 0, *[Message(b"old")] * 20)
-    broker.flush_views()
-    broker.flush_views()
-    assert len(broker.bodies("orders")) == 20
+    bodies = store(broker, b"old")
+    assert broker.bodies("orders") == bodies
     machine = broker.machine
     machine.decode(SnapshotMeta(broker.log.end, 2, 1, 0, Membership()), list(machine.snapshot()))()
     broker.env.run_ready()
