@@ -1,0 +1,64 @@
+"""Limiter of log lines that strangers can cause: it allows a few in an interval, and counts the others.
+
+Otherwise a client that connects often would displace all other lines of a log that is rotated by size. Each host and
+kind has one line in an interval. Strangers choose hosts, so the sum of lines has a limit, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+INTERVAL_S: Final = 60.0
+MAX_LINES: Final = 32
+"""Maximum number of lines in an interval."""
+MAX_LINES_OF_HOST: Final = 8
+LINES_OF_CLIENTS: Final = 16
+"""Maximum number of lines about the connections of one host at a port for clients."""
+
+
+class Telling:
+    """Limiter of log lines. `now` is a clock in seconds, `of_host` the maximum number of lines about one host."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, of_host: int = MAX_LINES_OF_HOST) -> None:
+        self._now = now
+        self._max_host_lines = of_host
+        self._interval_start = -math.inf
+        self._logged_kinds: dict[str, set[str]] = {}
+        """Kinds of lines that were written in this interval, by host."""
+        self._lines = 0
+        self._left_out = 0
+
+    def log(
+        self,
+        logger: logging.Logger,
+        level: int,
+        host: str,
+        kind: str,
+        text: str,
+        *values: object,
+        exc_info: BaseException | None = None,
+    ) -> None:
+        """Log a line that ends with the number of lines left out since the last one, or leave it out."""
+        untold = self.untold(host, kind)
+        if untold is not None:
+            line = f"{text} untold=%d"
+            logger.log(level, line, *values, untold, exc_info=exc_info)
+
+    def untold(self, host: str, kind: str) -> int | None:
+        """Return how many lines were left out since the last one, or None if this one is left out, too."""
+        now = self._now()
+        if now - self._interval_start >= INTERVAL_S:
+            self._interval_start, self._lines = now, 0
+            self._logged_kinds.clear()
+        logged_kinds = self._logged_kinds.setdefault(host, set()) if self._lines < MAX_LINES else None
+        if logged_kinds is None or kind in logged_kinds or len(logged_kinds) >= self._max_host_lines:
+            self._left_out += 1
+            return None
+        logged_kinds.add(kind)
+        self._lines += 1
+        untold, self._left_out = self._left_out, 0
+        return untold
