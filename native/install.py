@@ -1,7 +1,7 @@
 """`make native`: installs the native part into this interpreter's environment, from a wheel or with cargo.
 
-A wheel in `dist` is taken if it was built from the sources that are here. Another one may have what has been mended
-since: it is passed over where cargo can build from the sources, and named where it has to do.
+A wheel in `dist` is installed if it was built from the present sources. Any other wheel is ignored and named, because a
+node would not load it. If there is no such wheel, cargo builds from the sources.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ NATIVE: Final = Path(__file__).resolve().parent
 DIST: Final = NATIVE / "dist"
 _MARK: Final = re.compile(rb"dledger_native sources ([0-9a-f]{8})")
 _NOTHING: Final = (
-    "no native part: cargo is not found (https://rustup.rs), and native/dist holds no wheel;"
+    "no native part: cargo is not found (https://rustup.rs), and native/dist holds no wheel of these sources;"
     " everything works without it"
 )
 
 
 def sources_here(directory: Path = NATIVE) -> str:
-    """The checksum of the sources in a directory, as `build.rs` computes it."""
+    """Return the checksum of the sources in a directory, as `build.rs` computes it."""
     named = ("Cargo.lock", "Cargo.toml", "build.rs")
     paths = sorted([*named, *(f"src/{path.name}" for path in (directory / "src").glob("*.rs"))])
     checksum = 0
@@ -35,7 +35,7 @@ def sources_here(directory: Path = NATIVE) -> str:
 
 
 def sources_of(wheel: Path) -> str | None:
-    """The checksum of the sources that a wheel was built from; None of one that does not say."""
+    """Return the checksum of the sources from which a wheel was built, None if the wheel has none."""
     with zipfile.ZipFile(wheel) as files:
         for name in files.namelist():
             if name.endswith(".so") and (found := _MARK.search(files.read(name))):
@@ -44,24 +44,18 @@ def sources_of(wheel: Path) -> str | None:
 
 
 def choose(wheels: list[Path], sources: str, *, has_cargo: bool) -> tuple[Path | None, str]:
-    """What is to be installed, a wheel or these sources, and what is to be said; None if nothing can be."""
+    """Return the wheel or directory to install, and a text about it; None if nothing can be installed."""
     for wheel in wheels:
         if sources_of(wheel) == sources:
             return wheel, f"native part: from {wheel.name}, which was built from these sources"
-    others = ", ".join(wheel.name for wheel in wheels)
+    passed_over = f"; passed over, built from other sources: {', '.join(one.name for one in wheels)}" if wheels else ""
     if has_cargo:
-        passed_over = f"; passed over, built from other sources: {others}" if wheels else ""
         return NATIVE, f"native part: built here with cargo{passed_over}"
-    if wheels:
-        return wheels[-1], (
-            f"native part: from {wheels[-1].name}, which was built from OTHER sources than these, and cargo is"
-            " not found to build these"
-        )
-    return None, _NOTHING
+    return None, f"{_NOTHING}{passed_over}"
 
 
 def main() -> None:
-    """Install what there is, and say what it is."""
+    """Install the native part if possible, and print what was installed."""
     wheels = sorted(DIST.glob("*.whl"), key=lambda path: path.stat().st_mtime)
     what, said = choose(wheels, sources_here(), has_cargo=shutil.which("cargo") is not None)
     if what is None:

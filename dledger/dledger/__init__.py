@@ -1,8 +1,8 @@
-"""A replicated log: Raft over segments of opaque bytes, usable alone.
+"""Replicated log: Raft over segments of opaque bytes. It can be used alone.
 
-`Node` is one member of a group; `StateMachine` is what a service implements, `Log` what it sees.  The folders: `core`
-decides (pure), `store` keeps, `net` carries, `replica` drives the three; between it and whatever decides stands
-`consensus`.  Nothing here knows of topics or messages.
+`Node` is one member of a group. A service implements `StateMachine` and uses `Log`. The folders: `core` decides (pure),
+`store` keeps, `net` carries, and `replica` drives these three. `consensus` is the interface between `replica` and any
+engine that decides. Nothing here knows of topics or messages.
 """
 
 from dledger.config import NodeConfig

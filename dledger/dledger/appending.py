@@ -1,4 +1,4 @@
-"""Waiting for one's own units: what `Node.append` gives to the log, and who tells it what became of that."""
+"""Waiting for one's own units: the context of `Node.append`, and the state machine that resolves it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.types import Position
 
 
 class Appended:
-    """The context of `Node.append`."""
+    """Context of `Node.append`."""
 
     __slots__ = ("future", "position")
 
@@ -20,19 +20,19 @@ class Appended:
         self.position = Position(-1)
 
     def applied(self) -> None:
-        """The unit is committed, and applied here."""
+        """Resolve the future: the unit is committed, and applied here."""
         if not self.future.done():
             self.future.set_result(self.position)
 
     def dropped(self, full: LogFullError | None) -> None:
-        """The unit is in no log, or nobody here will know what became of it; see `StateMachine.dropped`."""
+        """Fail the future: the unit is in no log, or its outcome will stay unknown here; see `StateMachine.dropped`."""
         if not self.future.done():
             unknown = "leadership was lost before the entry was committed: it may be in the log"
             self.future.set_exception(full or OutcomeUnknownError(unknown))
 
 
 class AppendResolver:
-    """A state machine around the service's, which answers `Node.append` once the service has applied."""
+    """State machine around the service's, which answers `Node.append` once the service has applied the entry."""
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
@@ -43,7 +43,7 @@ class AppendResolver:
         self.on_leadership: Callable[[Leadership], None] = machine.on_leadership
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.apply`."""
+        """Have the service apply the entries, then answer their appends."""
         self._machine.apply(entries)
         for entry in entries:
             for context in entry.contexts:
@@ -51,7 +51,7 @@ class AppendResolver:
                     context.applied()
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
-        """See `StateMachine.dropped`."""
+        """Fail the dropped appends, and pass all other contexts on to the service."""
         others = []
         for context in contexts:
             if isinstance(context, Appended):

@@ -11,17 +11,21 @@ from dledger.consensus.settings import RaftSettings
 from dledger.errors import ConfigError
 from dledger.net.settings import PeerTls
 from dledger.replication_keys import Replication
+from dledger_base.secret import GroupSecrets
 
 Address = tuple[str, int]
 
 MIN_SEGMENT_BYTES = 64 << 10
 _KEYS: Final = Replication()
-"""The keys of a file that says nothing: their defaults are declared there."""
+"""Keys of an empty configuration file: the defaults are declared there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """Times in milliseconds, sizes in bytes.  `peers` are the node ids of the whole group, this one included."""
+    """Configuration of a replica. Times are in milliseconds, sizes in bytes.
+
+    `peers` are the node ids of the whole group, including this node's.
+    """
 
     cluster: str
     group: str
@@ -30,23 +34,41 @@ class ReplicaConfig:
     learners: frozenset[str] = frozenset()
     """Nodes that stay learners."""
     flush: Literal["sync", "async"] = "sync"
-    """`sync`: an acknowledgement means fdatasync on a majority.  `async`: written on a majority; a power failure of a
-    majority may lose what was acknowledged in the last 100 ms or 16 MiB."""
+    """With `sync`, an acknowledgement means fdatasync on a majority.
+
+    With `async` it means written on a majority. A power failure of a majority may then lose what was acknowledged in
+    the last 100 ms or 16 MiB.
+    """
     segment_bytes: int = _KEYS.segment_bytes
     heartbeat_ms: int = _KEYS.heartbeat_ms
     election_min_ms: int = _KEYS.election_min_ms
     election_max_ms: int = _KEYS.election_max_ms
     max_uncommitted_bytes: int = _KEYS.max_uncommitted_bytes
     recent_bytes: int = 8 << 20
-    """Newest entries kept in memory."""
+    """Number of bytes of the newest entries that are kept in memory."""
     snapshot_interval_ms: int = _KEYS.snapshot_interval_s * 1000
-    """Least time between two marked segment starts."""
+    """Minimum time between two marked segment starts."""
     scrub_interval_ms: int = 3_600_000
     """Pause between two verifications of the whole log in the background."""
     reserve_bytes: int = _KEYS.reserve_bytes
-    """Disk space kept back for no-ops, membership entries and trims; at most a quarter of a segment is used."""
+    """Size of the disk space kept back for no-ops, membership entries and trims.
+
+    At most a quarter of a segment is used.
+    """
     data_dir: str = ""
-    """Where an operator finds the replica's files; for texts only."""
+    """Directory where an operator finds the replica's files; for texts only."""
+    max_open_segments: int | None = None
+    """Maximum number of segment files that stay open; None: as the limit of the process allows."""
+    fetch_pause_ms: int | None = None
+    """Pause before the earlier part of the log is fetched, which others keep and this replica lacks.
+
+    The same pause follows a failed attempt. With None nothing is fetched.
+    """
+    derived: tuple[str, ...] = ()
+    """Directories of the node whose missing files are made anew from the log.
+
+    They are removed when a fetched part is put in front of the log.
+    """
 
     def __post_init__(self) -> None:
         if self.node_id not in self.peers:
@@ -71,20 +93,20 @@ class ReplicaConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node of a group.
+    """Configuration of one node of a group.
 
-    `peers` gives the address to dial for every *other* node of the group; it need not be where that node listens (a
-    proxy may stand between), and the log, not this, decides who is a member.
+    `peers` has the address to dial for every *other* node of the group. That node need not listen there, because a
+    proxy may be between. The log, not `peers`, decides who is a member.
     """
 
     cluster: str
     group: str
     node_id: str
     data_dir: Path
-    secret: bytes
+    secret: bytes | GroupSecrets
     bind: Address = ("127.0.0.1", 0)
     advertised: Address | None = None
-    """Where others reach `bind`; None: where it listens."""
+    """Address at which others reach `bind`; None: the address where it listens."""
     peers: Mapping[str, Address] = field(default_factory=dict)
     learners: frozenset[str] = frozenset()
     flush: Literal["sync", "async"] = "sync"
@@ -95,13 +117,21 @@ class NodeConfig:
     max_uncommitted_bytes: int = _KEYS.max_uncommitted_bytes
     recent_bytes: int = 8 << 20
     snapshot_interval_ms: int = _KEYS.snapshot_interval_s * 1000
-    """Least time between two snapshots, more if they take long to write; 0: one at every segment's start."""
+    """Minimum time between two snapshots, more if they take long to write; 0: one at every segment's start."""
     scrub_interval_ms: int = 3_600_000
     reserve_bytes: int = _KEYS.reserve_bytes
     tls: PeerTls | None = None
-    """What links are secured with; None: they are plain."""
+    """TLS of the links; None for links without TLS."""
     bootstrap: bool = False
-    """Mint a one-voter group in a directory that has no identity yet."""
+    """True to found a group of this one voter in an empty directory.
+
+    If a peer is in a group, the node joins that instead.
+    """
+    bootstrap_alone: bool = False
+    """True to found the group without asking the peers."""
+    fetch_pause_ms: int | None = 30_000
+    derived: tuple[str, ...] = ()
+    """Directories as in `ReplicaConfig.derived`."""
 
     @property
     def replica(self) -> ReplicaConfig:
@@ -122,4 +152,6 @@ class NodeConfig:
             self.scrub_interval_ms,
             self.reserve_bytes,
             str(self.data_dir),
+            fetch_pause_ms=self.fetch_pause_ms,
+            derived=self.derived,
         )

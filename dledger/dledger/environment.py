@@ -1,13 +1,12 @@
-"""Time, timers, threads and randomness: what a replica needs besides disk and transport.
+"""Environment of a replica: time, timers, threads and randomness, which it needs besides disk and transport.
 
-`Environment` is the boundary, `AsyncioEnvironment` the real thing; the simulator has a deterministic twin.  Code above
-this boundary neither imports `time` nor starts threads, which is what makes a run repeatable from its seed.
+`Environment` is the interface, and `AsyncioEnvironment` the real implementation. The simulator has a deterministic one.
+Code above this interface neither imports `time` nor starts threads, so that a run can be repeated from its seed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
@@ -17,12 +16,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
-from dledger import native_part
 from dledger.errors import BusyError
-from dledger.invariants import invariant
-from dledger.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart, module_of
-from dledger.native_part import NativePart
 from dledger.sync_lane import NativeSyncs, Sync
+from dledger_base import native_part
+from dledger_base.invariants import invariant
+from dledger_base.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart, module_of
+from dledger_base.native_part import NativePart
 
 T = TypeVar("T")
 
@@ -31,79 +30,83 @@ FLUSH: Final = "flush"
 HARD_STATE: Final = "hard_state"
 """Lane of term and vote: one thread of its own, so that a vote never waits behind a data sync."""
 URGENT: Final = "urgent"
-"""Lane of what the group waits for, so that it never waits behind readers of old data: entries to apply, to catch a
-follower up with, and to heal a range; two threads, no order."""
+"""Lane of work that the group waits for, so that it never waits behind readers of old data. Two threads, no order.
+
+It reads entries to apply and entries for a follower that lags behind, and repairs corrupt ranges.
+"""
 COLD: Final = "cold"
-"""Lane of reads of old data that may touch the disk, for clients and for what a broker does by itself with messages:
-two threads, no order."""
+"""Lane of reads of old data that may touch the disk. Two threads, no order.
+
+It is for clients, and for a broker's own work with messages.
+"""
 BACKGROUND: Final = "background"
-"""Lane of what nobody waits for, as zero-filling, scrubs, snapshots and views' files: two threads, no order."""
+"""Lane of work that nobody waits for: zero-filling, scrubs, snapshots, files of views. Two threads, no order."""
 FOREIGN: Final = "foreign"
-"""Lane of waits for other processes, which may not answer until their time is over: two threads, no order."""
+"""Lane of waits for other processes, which may last until they time out. Two threads, no order."""
 
 UNORDERED_THREADS = 2
 MAX_COLD_BACKLOG = 1024
-"""Works that may wait or run in the cold lane; one more is answered with `BusyError`."""
-CLOCK_OFFSET_VARIABLE = "DLEDGER_CLOCK_OFFSET_FILE"
-CLOCK_OFFSET_REREAD_S = 0.1
+"""Maximum number of works that wait or run in the cold lane. Another work is answered with `BusyError`."""
 _SCHEDULING_OF_THREAD: Final = Path("/proc/thread-self/schedstat")
 
 
 class Cancellable(Protocol):
-    """A timer that has not fired yet."""
+    """Timer that can be cancelled before it fires."""
 
     def cancel(self) -> None:
-        """The callback will not be called; no error if it was already."""
+        """Cancel the timer, so that its callback is not called. No error if it was called already."""
 
 
 class Environment(Protocol):
-    """Clock, timers, worker threads and randomness.  All callbacks run on the event loop, one at a time."""
+    """Clock, timers, worker threads and randomness. All callbacks run on the event loop, one at a time."""
 
     def now(self) -> float:
-        """Monotonic seconds; only differences mean something."""
+        """Return monotonic seconds, of which only differences have a meaning."""
 
     def wall_ms(self) -> int:
-        """Wall clock, milliseconds since 1970.  May jump; nothing safe rests on it."""
+        """Return the wall clock in milliseconds since 1970. It may jump; safety does not depend on it."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn of the event loop, in the order of the calls."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
-        """Call once, not before `delay_s` seconds have passed."""
+        """Call once, when at least `delay_s` seconds have passed."""
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` on a thread of `lane` and then `done(result or exception)` on the event loop.
 
-        Lanes `flush` and `hard_state` run one work at a time in the order given.  The others run up to
-        `UNORDERED_THREADS` each at a time in any order; `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
+        Lanes `flush` and `hard_state` run one work at a time, in the given order. Each other lane runs up to
+        `UNORDERED_THREADS` at a time, in any order. `cold` answers `BusyError` beyond `MAX_COLD_BACKLOG`.
         """
 
     holds: LoopHolds
-    """Tells what held the event loop, and for how long."""
+    """Meter that shows which work held the event loop, and for how long."""
 
     native: NativePart | None
-    """What does some things faster, to the byte as Python does; None where runs are to be repeatable on any machine."""
+    """The native part, which does some things faster, byte for byte as Python does.
+
+    None if runs must be repeatable on any machine.
+    """
 
     def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
-        """As `run_blocking(FLUSH, sync.run, done)`; one at a time.
+        """Run a sync as `run_blocking(FLUSH, sync.run, done)` does; one at a time.
 
-        Where `sync.descriptors` are all that there is to do, it may be done without a thread of Python's, beside other
-        work of the lane.
+        If `sync.descriptors` are set, the sync may run without a Python thread, in parallel to other work of the lane.
         """
 
     def waited_for_core_s(self) -> float:
-        """For how long, in all, the event loop's thread was ready to run and had no core; 0 where nobody counts it."""
+        """Return the total seconds for which the loop's thread was ready to run and had no core; 0 if unknown."""
 
     def random(self) -> random.Random:
-        """The source of all randomness of the replica."""
+        """Return the source of all randomness of the replica."""
 
 
 async def called_back(
     call: Callable[[Callable[[T | BaseException], None]], None], *, unclaimed: Callable[[T], None] | None = None
 ) -> T:
-    """Hand a callback to `call` and wait until it is called: return its result, or raise it if it is an exception.
+    """Pass a callback to `call` and wait until it is called. Return its result, or raise it if it is an exception.
 
-    What comes when nobody waits any more is dropped; a result that has to be given back is passed to `unclaimed`.
+    A result that arrives when nobody waits any more is dropped, after a call of `unclaimed`, which may release it.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -131,20 +134,13 @@ async def slept(env: Environment, delay_s: float) -> None:
 
 
 class AsyncioEnvironment:
-    """The environment of a real process on an asyncio (or uvloop) event loop.
-
-    If the environment variable `DLEDGER_CLOCK_OFFSET_FILE` names a file when this is created, the decimal number in
-    it is added to `wall_ms`; it is read again at most every 100 ms, and a missing or unreadable number keeps the last
-    one.  Fault tests shift a node's clock that way.  Environments of one loop share `holds`.
-    """
+    """Environment of a real process on an asyncio (or uvloop) event loop. Environments of one loop share `holds`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, holds: LoopHolds | None = None) -> None:
         self._loop = loop
         self.holds = holds or LoopHolds()
-        self._timers = self.holds.part(TIMERS)
+        self._timer_holds = self.holds.part(TIMERS)
         self._random = random.Random()
-        path = os.environ.get(CLOCK_OFFSET_VARIABLE)
-        self._clock_offset = _ClockOffset(Path(path)) if path else None
         results = self.holds.part(RESULTS)
         self._lanes = {
             FLUSH: _WorkLane(loop, results, FLUSH, threads=1, max_backlog=None),
@@ -154,72 +150,71 @@ class AsyncioEnvironment:
             BACKGROUND: _WorkLane(loop, results, BACKGROUND, threads=UNORDERED_THREADS, max_backlog=None),
             FOREIGN: _WorkLane(loop, results, FOREIGN, threads=UNORDERED_THREADS, max_backlog=None),
         }
-        self._syncs: NativeSyncs | None = None
+        self._native_syncs: NativeSyncs | None = None
         self.native = native_part.PART
 
     def now(self) -> float:
-        """See `Environment.now`."""
+        """Return the seconds of `time.monotonic`."""
         return time.monotonic()
 
     def wall_ms(self) -> int:
-        """See `Environment.wall_ms`."""
-        wall_ms = time.time_ns() // 1_000_000
-        return wall_ms if self._clock_offset is None else wall_ms + self._clock_offset.read_ms(time.monotonic())
+        """Return the milliseconds of `time.time_ns`."""
+        return time.time_ns() // 1_000_000
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """See `Environment.call_soon`."""
-        self._loop.call_soon(self._at_turn_end, callback)
+        """Call at the end of this turn, and count the time for the callback's module."""
+        self._loop.call_soon(self._run_at_turn_end, callback)
 
-    def _at_turn_end(self, callback: Callable[[], None]) -> None:
+    def _run_at_turn_end(self, callback: Callable[[], None]) -> None:
         with self.holds.part(module_of(callback)):
             callback()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
-        """See `Environment.call_later`."""
+        """Set a timer on the event loop, and count its time for the part `TIMERS`."""
         return self._loop.call_later(delay_s, self._on_timer, callback)
 
     def _on_timer(self, callback: Callable[[], None]) -> None:
-        with self._timers:
+        with self._timer_holds:
             callback()
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """See `Environment.run_blocking`; threads start with their lane's first work."""
+        """Run work on a thread of a lane. Threads start with their lane's first work."""
         self._lanes[lane].submit(work, done)
 
     def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
-        """See `Environment.run_sync`; the native part does it where there is one."""
+        """Run a sync on the native thread if possible, else on the flush lane."""
         if self.native is not None and (descriptors := sync.descriptors) is not None:
-            if self._syncs is None:
-                self._syncs = NativeSyncs(self._loop, self.native.SyncThread())
-            self._syncs.submit(sync, descriptors, done)
+            if self._native_syncs is None:
+                self._native_syncs = NativeSyncs(self._loop, self.native.SyncThread())
+            self._native_syncs.submit(sync, descriptors, done)
         else:
             self.run_blocking(FLUSH, sync.run, done)
 
     def waited_for_core_s(self) -> float:
-        """See `Environment.waited_for_core_s`; Linux counts it (its documentation's `scheduler/sched-stats`)."""
+        """Return the waiting time from Linux's scheduler statistics (see its documentation `scheduler/sched-stats`)."""
         try:
             return int(_SCHEDULING_OF_THREAD.read_bytes().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return 0.0
 
     def random(self) -> random.Random:
-        """See `Environment.random`."""
+        """Return this environment's generator of random numbers."""
         return self._random
 
     def close(self) -> None:
-        """Let every work that was submitted finish, then join the threads; blocks that long.
+        """Let all submitted work finish, then join the threads. Blocks until then.
 
-        What finished is still reported if the event loop goes on running, and dropped if it is closed.
+        Results are still reported if the event loop continues to run, and dropped if it is closed.
         """
-        if self._syncs is not None:
-            self._syncs.close()
-            self._syncs = None
+        if self._native_syncs is not None:
+            self._native_syncs.close()
+            self._native_syncs = None
         for lane in self._lanes.values():
             lane.close()
 
 
 class _Work(Generic[T]):
-    """One call on a worker thread and where its outcome goes."""
+    """One call on a worker thread, and the callback for its outcome."""
 
     __slots__ = ("_done", "_work")
 
@@ -228,10 +223,10 @@ class _Work(Generic[T]):
         self._done = done
 
     def run(self) -> Callable[[], None]:
-        """Do the work; what is returned reports its outcome."""
+        """Do the work, and return a call that reports its outcome."""
         try:
             result = self._work()
-        except BaseException as error:  # whatever it was, a thread has nobody else to tell
+        except BaseException as error:  # a thread can report any exception only here
             return partial(self._done, error)
         return partial(self._done, result)
 
@@ -239,8 +234,8 @@ class _Work(Generic[T]):
 class _WorkLane:
     """Threads that share one queue.
 
-    A `SimpleQueue` and `call_soon_threadsafe` do without the locks, conditions and futures of an executor: every
-    acknowledgement waits for this hand-over, there and back.
+    A `SimpleQueue` and `call_soon_threadsafe` avoid the locks, conditions and futures of an executor, because every
+    acknowledgement waits for this hand-over in both directions.
     """
 
     def __init__(
@@ -253,76 +248,58 @@ class _WorkLane:
         max_backlog: int | None,
     ) -> None:
         self._loop = loop
-        self._results = results
+        self._result_holds = results
         self._max_backlog = max_backlog
         self._backlog = 0
         self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, name=f"dledger-{name}-{number}", daemon=True)
+            threading.Thread(target=self._run_thread, name=f"dledger-{name}-{number}", daemon=True)
             for number in range(threads)
         ]
-        self._started = False
-        self._closed = False
+        self._is_started = False
+        self._is_closed = False
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        invariant(not self._closed, "no work is submitted after close")
+        invariant(not self._is_closed, "no work is submitted after close")
         if self._max_backlog is not None and self._backlog >= self._max_backlog:
             error = BusyError(f"{self._backlog} disk reads are waiting, which is the limit; try again later")
-            self._loop.call_soon(self._refuse, partial(done, error))
+            self._loop.call_soon(self._report_refusal, partial(done, error))
             return
-        if not self._started:
-            self._started = True
+        if not self._is_started:
+            self._is_started = True
             for thread in self._threads:
                 thread.start()
         self._backlog += 1
         self._queue.put(_Work(work, done).run)
 
     def close(self) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
-        if self._started:
+        self._is_closed = True
+        if self._is_started:
             for _ in self._threads:
                 self._queue.put(None)
             for thread in self._threads:
                 thread.join()
 
-    def _serve(self) -> None:
-        take = self._queue.get
-        while (run := take()) is not None:
-            self._serve_one(run)
+    def _run_thread(self) -> None:
+        next_work = self._queue.get
+        while (run := next_work()) is not None:
+            self._run_one(run)
             del run  # an idle thread must not keep the last result alive
 
-    def _serve_one(self, run: Callable[[], Callable[[], None]]) -> None:
+    def _run_one(self, run: Callable[[], Callable[[], None]]) -> None:
         report = run()
         try:
-            self._loop.call_soon_threadsafe(self._finish, report)
+            self._loop.call_soon_threadsafe(self._report_result, report)
         except RuntimeError:
             invariant(self._loop.is_closed(), "only a closed loop refuses a callback")
 
-    def _refuse(self, report: Callable[[], None]) -> None:
-        with self._results:
+    def _report_refusal(self, report: Callable[[], None]) -> None:
+        with self._result_holds:
             report()
 
-    def _finish(self, report: Callable[[], None]) -> None:
+    def _report_result(self, report: Callable[[], None]) -> None:
         self._backlog -= 1
-        with self._results:
+        with self._result_holds:
             report()
-
-
-class _ClockOffset:
-    """The number in a file, read at most every `CLOCK_OFFSET_REREAD_S`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset_ms = 0
-        self._read_at: float | None = None
-
-    def read_ms(self, now: float) -> int:
-        if self._read_at is None or now - self._read_at >= CLOCK_OFFSET_REREAD_S:
-            self._read_at = now
-            try:
-                self._offset_ms = int(self._path.read_text(encoding="ascii"))
-            except (OSError, ValueError):
-                pass
-        return self._offset_ms

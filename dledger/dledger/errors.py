@@ -1,22 +1,36 @@
 """Errors of the replicated log.
 
-Every error that leaves a public call of this package is one of these.  Programming errors raise `InvariantError`
-(see `dledger.invariants`) and are never caught.
+If something fails, the public calls of a node raise only `LogError`s. Programming errors raise `InvariantError` (see
+`dledger_base.invariants`), after which the process must not continue.
 """
 
 from __future__ import annotations
 
+from dledger_base.errors import ConfigError, LogError
 
-class LogError(Exception):
-    """Base of all operating errors of the log."""
-
-
-class ConfigError(LogError):
-    """A configuration value is unknown, malformed or contradicts another one; the text names key, value and remedy."""
+__all__ = [
+    "BusyError",
+    "ConfigError",
+    "ContradictionError",
+    "CorruptionError",
+    "IdentityError",
+    "LogError",
+    "LogFullError",
+    "LostDirectoryError",
+    "MarkContradictedError",
+    "NotLeaderError",
+    "OutcomeUnknownError",
+    "StateDivergedError",
+    "StorageError",
+    "TooLargeError",
+    "TrimmedError",
+    "UnreadableIdentityError",
+    "UnreadableResetError",
+]
 
 
 class NotLeaderError(LogError):
-    """The call needs the leader and this replica is not it (or is handing over); nothing was proposed."""
+    """The call needs the leader, and this replica does not lead or is handing over. Nothing was proposed."""
 
     def __init__(self, leader_id: str | None, term: int, detail: str = "") -> None:
         self.leader_id = leader_id
@@ -26,11 +40,11 @@ class NotLeaderError(LogError):
 
 
 class BusyError(LogError):
-    """A bound was reached before anything was proposed; trying again later is safe."""
+    """A bound was reached before anything was proposed. Trying again later is safe."""
 
 
 class OutcomeUnknownError(LogError):
-    """The proposal was made and its fate is not known: it may or may not be in the log."""
+    """The proposal was made and its outcome is not known: it may or may not be in the log."""
 
 
 class TooLargeError(LogError):
@@ -38,49 +52,49 @@ class TooLargeError(LogError):
 
 
 class LogFullError(LogError):
-    """Space could not be reserved; nothing was proposed. Writing resumes by itself once space returns."""
+    """Space could not be reserved. Nothing was proposed. Writing resumes by itself once there is space again."""
 
 
 class StorageError(LogError):
-    """A write or an fsync of the log or of the hard state failed; the replica must stop serving."""
+    """A write, a sync or another operation on the files of a replica failed. The replica must stop serving."""
 
 
 class CorruptionError(LogError):
-    """Stored bytes do not verify; the text names the file, the position and what was found and expected."""
+    """Stored bytes do not verify. The text names the file, the position, and what was found and expected."""
 
 
 class MarkContradictedError(CorruptionError):
-    """A log is not what its durable mark says: it ends below that, or is another log there."""
+    """A log contradicts its durable mark: it ends below the mark, or is another log there."""
 
 
 class UnreadableResetError(CorruptionError):
-    """The intent to replace the log by a snapshot cannot be read: what is left of the log may be half of it."""
+    """The intent to replace the log by a snapshot cannot be read. The rest of the log may be incomplete."""
 
 
 class IdentityError(LogError):
-    """A data directory belongs to another cluster, group, node or format, or is in use by a live process."""
+    """A data directory holds no node, belongs to another cluster, group, node or format, or a live process uses it."""
 
 
 class UnreadableIdentityError(IdentityError):
-    """No copy of a directory's identity can be read: whose directory it is, and which incarnation, is not known."""
+    """No copy of a directory's identity can be read: its owner and incarnation are not known."""
 
 
 class TrimmedError(LogError):
-    """The asked-for position is below the first kept one."""
+    """The requested position is below the first kept position."""
 
 
 class ContradictionError(CorruptionError):
-    """What this replica holds as committed is not what a leader has, or rotted here, and the group has it no more.
+    """Committed data of this replica contradicts a leader's, or has rotted here while the group has trimmed it.
 
-    Its log must be set aside and installed anew.
+    The log must be set aside and installed anew.
     """
 
 
 class LostDirectoryError(CorruptionError):
-    """What a replica promised cannot be read in its directory any more.
+    """Promises of a replica cannot be read in its directory any more.
 
-    It may come back empty, as another incarnation, while a leader that lists it answers.  `lost` names the file and
-    what is lost with it, `remedy` says what an operator can do where there is no such leader.
+    The node may come back empty, as another incarnation, once a leader that lists it answers. `lost` names the file and
+    what is lost with it. `remedy` says what an operator can do if no leader that lists the node answers.
     """
 
     def __init__(self, lost: str, remedy: str, why: str = "") -> None:

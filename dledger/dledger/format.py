@@ -1,4 +1,4 @@
-"""The bytes of the log.
+"""Byte format of the log.
 
 An entry is a 48-byte header (big-endian) and a body:
 
@@ -13,11 +13,11 @@ An entry is a 48-byte header (big-endian) and a body:
         40     4  body crc      crc32(body)
         44     4  body length
 
-The chain crc of the entry before the first is 0.  An entry never crosses a segment; what is left of a segment is a
-blank: magic -1, size = all bytes left including these 8, then zeros.  A blank has no index and is no link of the chain.
-Blanks are at least 8 bytes, so an entry fits a segment only if it leaves exactly 0 or at least 8 bytes.
+The chain crc of the entry before the first is 0. An entry never crosses a segment. The rest of a segment is a blank:
+magic -1, size = all bytes left including these 8, then zeros. A blank has no index and is not part of the chain. Blanks
+are at least 8 bytes, so an entry fits a segment only if it leaves exactly 0 or at least 8 bytes.
 
-The layout is DLedger's (its `DLedgerEntryCoder`), with the fields that it leaves zero put to work.
+The layout is DLedger's (its `DLedgerEntryCoder`), and uses the fields that DLedger leaves zero.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dledger.checksum import crc32
 from dledger.errors import CorruptionError
 from dledger.types import EntryKind, EntryMeta, Membership
+from dledger_base.checksum import crc32
 
 HEADER_BYTES = 48
 BLANK_BYTES = 8
 BLANK_MAGIC = 0xFFFFFFFF
 MAX_ENTRY_BODY_BYTES = 1 << 20
-"""A sealed group's body, unless a single unit is larger."""
+"""Maximum size of a sealed entry's body in bytes, unless a single unit is larger."""
 MAX_UNIT_BYTES = 8 << 20
-"""The largest unit; a message of 4 MiB with its properties fits."""
+"""Maximum size of a unit in bytes. A message of 4 MiB with its properties fits."""
 
 _HEADER = struct.Struct(">IIQQQIIII")
 _TAIL = struct.Struct(">II")
@@ -50,16 +50,16 @@ _decode_membership = msgspec.msgpack.Decoder(Membership).decode
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """Body of a membership entry: MessagePack of `Membership`."""
+    """Return the body of a membership entry: MessagePack of `Membership`."""
     return msgspec.msgpack.encode(membership)
 
 
 def seal(
     entry: bytearray, kind: int, index: int, term: int, position: int, channel: int, previous_chain: int
 ) -> EntryMeta:
-    """Write the header into the first 48 bytes of `entry`, whose body stands behind them; returns what it says.
+    """Write the header into the first 48 bytes of `entry`, which the body follows, and return its meta.
 
-    A membership entry's meta lacks its membership; the caller adds it.
+    A membership entry's meta lacks its membership. The caller adds it.
     """
     size = len(entry)
     _HEADER.pack_into(entry, 0, kind, size, index, term, position, channel, 0, 0, size - HEADER_BYTES)
@@ -72,24 +72,24 @@ def seal(
 
 
 def link(buffer: bytes | bytearray | memoryview, offset: int, previous_chain: int) -> int:
-    """The chain crc that the header at `offset` must carry after `previous_chain`."""
+    """Return the chain crc that the header at `offset` must have after `previous_chain`."""
     view = memoryview(buffer)
     prefix = crc32(view[offset : offset + 36], crc32(_U32.pack(previous_chain)))
     return crc32(view[offset + 40 : offset + 48], prefix)
 
 
 def blank(left: int) -> bytes:
-    """What fills the last `left` bytes of a segment (at least 8)."""
+    """Return the blank that fills the last `left` bytes of a segment (at least 8)."""
     return _BLANK.pack(BLANK_MAGIC, left) + bytes(left - BLANK_BYTES)
 
 
 def parse_entry(
     buffer: bytes | bytearray | memoryview, offset: int, end: int, previous_chain: int | None
 ) -> EntryMeta | None:
-    """Verify the entry at `offset` of a buffer that is filled up to `end`.
+    """Verify the entry at `offset` of a buffer that is filled up to `end`, and return its meta.
 
-    Returns None if fewer bytes are there than the entry needs.  `previous_chain` None skips the chain check.
-    Raises `CorruptionError` if the bytes are no valid entry.
+    Returns None if fewer bytes are there than the entry needs. `previous_chain` None skips the chain check. Raises
+    `CorruptionError` if the bytes are not a valid entry.
     """
     if end - offset < HEADER_BYTES:
         return None
@@ -116,9 +116,9 @@ def parse_entry(
 
 
 def parse_run(buffer: bytes | bytearray | memoryview, previous_chain: int | None) -> list[EntryMeta]:
-    """All entries of a run of whole entries, verified, each continuing index, position and chain of the one before.
+    """Verify a run of whole entries, each of which continues its predecessor's index, position and chain.
 
-    Raises `CorruptionError` if a byte is left over or does not verify.
+    Returns their metas. Raises `CorruptionError` if a byte is left over or does not verify.
     """
     metas: list[EntryMeta] = []
     offset, end = 0, len(buffer)
@@ -135,7 +135,7 @@ def parse_run(buffer: bytes | bytearray | memoryview, previous_chain: int | None
 
 
 def blank_length(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> int | None:
-    """The length that a blank at `offset` claims, or None if there is none."""
+    """Return the length that a blank at `offset` claims, or None if there is none."""
     if end - offset < BLANK_BYTES:
         return None
     magic, size = _BLANK.unpack_from(buffer, offset)
@@ -143,10 +143,10 @@ def blank_length(buffer: bytes | bytearray | memoryview, offset: int, end: int) 
 
 
 def iter_commands(section: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The commands of an entry's state-command section, in order.
+    """Yield the commands of an entry's state-command section, in order.
 
-    A command is: kind (2 bytes), payload length (4 bytes), payload.  Kinds below 16 belong to the log itself.
-    Raises `CorruptionError` on a truncated section.
+    A command is: kind (2 bytes), payload length (4 bytes), payload. Kinds below 16 belong to the log itself. Raises
+    `CorruptionError` on a truncated section.
     """
     view = memoryview(section)
     offset, end = 0, len(view)
@@ -162,9 +162,9 @@ def iter_commands(section: bytes | memoryview) -> Iterator[tuple[int, memoryview
 
 
 def only_kind(section: bytes | memoryview) -> int | None:
-    """The kind of the command that fills a section; None if there are several, none, or if it does not fit.
+    """Return the kind of the only command in a section; None if there are several or none, or if it does not fit.
 
-    Most entries that have commands have one, and whoever knows its kind can do without the steps of `iter_commands`.
+    Most entries with commands have exactly one. A caller that knows its kind can skip the steps of `iter_commands`.
     """
     if len(section) < COMMAND_HEADER_BYTES:
         return None
@@ -174,5 +174,5 @@ def only_kind(section: bytes | memoryview) -> int | None:
 
 
 def encode_command(kind: int, payload: bytes) -> bytes:
-    """One command of a state-command section (see `iter_commands`)."""
+    """Encode one command of a state-command section (see `iter_commands`)."""
     return _COMMAND.pack(kind, len(payload)) + payload

@@ -1,4 +1,4 @@
-"""A replica on this machine: `Replica` joined to the real disk, sockets, clock and threads.
+"""Node: a replica on this machine, which joins `Replica` to the real disk, sockets, clock and threads.
 
     async with Node(config, state_machine) as node:
         position = await node.append(b"hello")
@@ -26,10 +26,8 @@ from dledger.errors import (
     NotLeaderError,
     TrimmedError,
 )
-from dledger.invariants import invariant
 from dledger.log import Log
-from dledger.loop_guard import excepted
-from dledger.loop_holds import PEERS, LoopHolds
+from dledger.net.belonging import Belonging
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters
@@ -41,12 +39,15 @@ from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.statemachine import StateMachine
-from dledger.store.disk import DiskSpace
+from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
 from dledger.store.reader import OpenFile
 from dledger.types import Membership, Position, ReplicaId, WallClock
+from dledger_base.invariants import invariant
+from dledger_base.loop_guard import excepted
+from dledger_base.loop_holds import PEERS, LoopHolds
 
 T = TypeVar("T")
 
@@ -54,11 +55,11 @@ logger = logging.getLogger(__name__)
 
 
 class Node(Log):
-    """One node of a group: its log, see `dledger.log.Log`, and what runs and administers it.
+    """One node of a group: its log (see `dledger.log.Log`), and the methods that run and administer it.
 
-    Raises, from `start`: `ConfigError` (address in use, contradictory settings), `IdentityError` (the directory is
-    somebody else's), `LostDirectoryError` (it lost what a group's only voter had promised), `CorruptionError` and
-    `StorageError` (it cannot be used).
+    `start` raises `ConfigError` (address in use, contradictory settings) or `IdentityError` (the directory belongs to
+    another node). It raises `LostDirectoryError` if the directory lost promises of a group's only voter. It raises
+    `CorruptionError` or `StorageError` if the directory cannot be used.
     """
 
     def __init__(
@@ -68,36 +69,42 @@ class Node(Log):
         *,
         engine: EngineKind = NATIVE,
         holds: LoopHolds | None = None,
+        disk: OsDisk | None = None,
     ) -> None:
         self.config = config
+        self._disk = disk
         self._holds = holds or LoopHolds()
         self._engine = engine
         self._machine = AppendResolver(state_machine)
-        self._failed: asyncio.Event | None = None
+        self._failure_event: asyncio.Event | None = None
         self._environment: AsyncioEnvironment | None = None
         self._lock: DirectoryLock | None = None
         self._directory: NodeDirectory | None = None
         self._links: Links | None = None
         self._replica: Replica | None = None
+        self._disk_limits: tuple[Callable[[], float], Callable[[], int]] | None = None
 
     # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Recover the directory, listen, and take part.  Restoring the state machine goes on in the background.
+        """Recover the directory, listen, and take part. Restoring the state machine continues in the background.
 
-        A directory that lost what was promised from it makes this wait for a leader, see `waits_for`.
+        If the directory lost its promises, this waits for a leader; see `waits_for`.
         """
         config, loop = self.config, asyncio.get_running_loop()
         self._lock = lock_directory(config)
-        self._failed = asyncio.Event()
+        self._failure_event = asyncio.Event()
         self._environment = AsyncioEnvironment(loop, self._holds)
         self._holds.begin()
         try:
-            self._directory = NodeDirectory(config, self._environment, self._engine)
+            self._directory = NodeDirectory(config, self._environment, self._engine, self._disk)
             opened = await self._directory.open()
             for note in opened.notes:
                 logger.warning("event=directory_note directory=%s note=%r", config.data_dir, note)
-            self._links = make_links(config, opened.identity.incarnation, _Receiver(self, self._holds), self._engine)
+            belonging = Belonging(opened.identity.group_id)
+            self._links = make_links(
+                config, opened.identity.incarnation, _Receiver(self, self._holds), self._engine, belonging
+            )
             with excepted("nothing is served yet"):
                 self._replica = Replica(
                     config.replica,
@@ -108,6 +115,9 @@ class Node(Log):
                     engine=self._engine,
                     on_failure=self._on_failure,
                 )
+            belonging.lists = self._replica.own_group.lists
+            if self._disk_limits is not None:
+                self._replica.housekeeper.disk.follow(*self._disk_limits)
             await self._links.start()
             self._replica.start()
         except BaseException:
@@ -115,7 +125,7 @@ class Node(Log):
             raise
 
     async def stop(self) -> None:
-        """Leave at once, without handing over (see `transfer_leadership`).  May be called twice."""
+        """Leave at once, without handing over (see `transfer_leadership`). May be called twice."""
         if self._replica is not None:
             self._replica.stop()
         if self._links is not None:
@@ -146,14 +156,14 @@ class Node(Log):
         logger.error(
             "node=%s event=failed error=%r", self.config.node_id, error, exc_info=not isinstance(error, LogError)
         )
-        if self._failed is not None:
-            self._failed.set()
+        if self._failure_event is not None:
+            self._failure_event.set()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until this node cannot go on; returns why.  It is to be stopped then, and the process should exit."""
-        invariant(self._failed is not None, "the node is started")
-        if self._failed is not None:
-            await self._failed.wait()
+        """Wait until this node cannot go on, and return the reason. Then stop the node; the process should exit."""
+        invariant(self._failure_event is not None, "the node is started")
+        if self._failure_event is not None:
+            await self._failure_event.wait()
         failure = self.replica.failure
         return failure if failure is not None else LogError("the node failed")
 
@@ -161,7 +171,7 @@ class Node(Log):
 
     @property
     def waits_for(self) -> str | None:
-        """While `start` waits for a leader: why, and what an operator can do."""
+        """Reason why `start` waits for a leader, with what an operator can do; None if it does not wait."""
         return None if self._directory is None else self._directory.waits_for
 
     @property
@@ -178,7 +188,7 @@ class Node(Log):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens for peers."""
+        """Address where the node listens for peers."""
         invariant(self._links is not None, "the node is started")
         assert self._links is not None
         return self._links.address
@@ -193,13 +203,12 @@ class Node(Log):
 
     @property
     def leader_id(self) -> str | None:
-        """The node id of the leader, if one is known."""
+        """Node id of the leader, if it is known."""
         leader = self.replica.engine.leader
         return None if leader is None else leader.node_id
 
     @property
     def is_ready(self) -> bool:
-        """See `Log.is_ready`."""
         return self._replica is not None and self._replica.is_ready
 
     @property
@@ -217,45 +226,46 @@ class Node(Log):
 
     @property
     def segment_bytes(self) -> int:
-        """See `Log.segment_bytes`."""
         return self.replica.store.segment_bytes
 
     @property
     def first_position(self) -> int:
-        """See `Log.first_position`."""
         return self.replica.store.first_position
 
     @property
     def last_position(self) -> int:
-        """End of the log."""
+        """Position where the log ends."""
         return self.replica.store.end_position
 
     @property
     def end_position(self) -> int:
-        """See `Log.end_position`."""
         return self.replica.leading.end_position
 
     @property
     def durable_position(self) -> int:
-        """See `Log.durable_position`."""
         return self.replica.durable_position
 
     @property
     def membership(self) -> Membership:
-        """See `Log.membership`."""
         return self.replica.engine.membership
 
+    @property
+    def group_identity(self) -> str:
+        return "" if self._replica is None else self._replica.own_group.directory.group_id or ""
+
+    def adopt(self, group_id: str) -> None:
+        if self.replica.own_group.adopt(group_id) and self._links is not None:
+            self._links.adopt(group_id)
+
     def status(self) -> NodeStatus:
-        """See `Log.status`."""
         return describe(self.replica)
 
     def voter_clocks(self) -> list[WallClock | None]:
-        """See `Log.voter_clocks`."""
         environment = self.replica.environment
         return voter_clocks(self.replica.engine, self.replica.me, environment.now(), environment.wall_ms())
 
     def link_counters(self) -> LinkCounters:
-        """What happened on the links to the other nodes since this one started."""
+        """Return the counters of the links to the other nodes since this node started."""
         invariant(self._links is not None, "the node is started")
         assert self._links is not None
         return self._links.counters
@@ -271,22 +281,19 @@ class Node(Log):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Log.stage`."""
         return self.replica.stage(size, fill, commands, context, privileged=privileged)
 
     @property
     def disk_space(self) -> DiskSpace | None:
-        """See `Log.disk_space`."""
-        # A timer of a service may ask between a stop and the next start, when a log is put aside and begun anew.
-        return None if self._replica is None else self._replica.housekeeper.disk_space
+        # A service's timer may ask between a stop and the next start, when the log is set aside and begun anew.
+        return None if self._replica is None else self._replica.housekeeper.disk.space
 
     @property
     def reserve_left(self) -> float:
-        """See `Log.reserve_left`."""
         return self.replica.store.reserve_left
 
     async def append(self, body: bytes) -> Position:
-        """Append one unit and wait until it is committed and applied; returns where it stands.
+        """Append one unit, wait until it is committed and applied, and return its position.
 
         Raises as `stage`, and `OutcomeUnknownError` if leadership is lost meanwhile.
         """
@@ -295,22 +302,19 @@ class Node(Log):
         return await context.future
 
     def trim(self, before_position: int) -> bool:
-        """See `Log.trim`."""
         return self.replica.propose_trim(before_position)
 
     def trim_candidates(self) -> list[int]:
-        """See `Log.trim_candidates`."""
         first = self.first_position
         return [meta.position for meta in self.replica.snapshots.list() if meta.position > first]
 
     # ---------------------------------------------------------------- reading
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """See `Log.read_index`."""
         self.replica.read_index(callback)
 
     async def read_barrier(self) -> None:
-        """The async form of `read_index`; raises `NotLeaderError`."""
+        """Wait as `read_index` does. Raises `NotLeaderError`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -324,88 +328,86 @@ class Node(Log):
         await future
 
     def broadcast_commit(self) -> None:
-        """See `Log.broadcast_commit`."""
         self.replica.broadcast_commit()
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """See `Log.read_nowait`."""
         return self.replica.store.read_nowait(position, size)
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
-        """See `Log.with_open_file`."""
         return self.replica.store.with_open_file(position, use)
 
     async def read(self, position: int, size: int) -> bytes:
-        """See `Log.read`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
         return await self._read(position, partial(self.replica.store.read, position, size))
 
+    def read_blocking(self, position: int, size: int) -> bytes:
+        return self.replica.store.read(position, size)
+
+    def read_failed(self, position: int) -> None:
+        self.replica.repairer.read_failed(position)
+
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """See `Log.cuts`."""
-        return await self._cold(partial(find_cuts, self.replica.store, start, end, slice_bytes))
+        return await self._read(start, partial(find_cuts, self.replica.store, start, end, slice_bytes))
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """See `Log.read_run`."""
         return await self._read(start, partial(read_run, self.replica.store, start, end, max_bytes))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """See `Log.record_spans`."""
-        return await self._cold(partial(record_spans, self.replica.store, start, end))
+        return await self._read(start, partial(record_spans, self.replica.store, start, end))
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Log.last_records`."""
         return last_records(self.replica.store, start, end)
 
     def segment_written_ms(self, start: int) -> int:
-        """See `Log.segment_written_ms`."""
         return self.replica.store.segment_written_ms(start)
 
     async def _read(self, position: int, work: Callable[[], T]) -> T:
         replica = self.replica
         try:
-            return await self._cold(work)
+            return await self._read_cold(work)
         except CorruptionError:
             replica.repairer.read_failed(position)
             raise
 
-    async def _cold(self, work: Callable[[], T]) -> T:
+    async def _read_cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self.env.run_blocking(COLD, work, done))
 
     async def pin(self, position: int) -> Pin:
-        """Keep the segment that holds `position` readable until the pin is released.  Raises as `read`."""
+        """Keep the segment that holds `position` readable until the pin is released. Raises as `read`."""
         work = partial(self.replica.store.pin, position)
         return await called_back(lambda done: self.env.run_blocking(COLD, work, done), unclaimed=Pin.release)
 
     def segments(self) -> list[SegmentInfo]:
-        """See `Log.segments`."""
         return self.replica.store.segments()
 
+    def watch_disk(self, watermark: Callable[[], float], kept_free: Callable[[], int]) -> None:
+        """Set the limits of the disk, as `Log.watch_disk` describes. May be called before `start`."""
+        self._disk_limits = watermark, kept_free
+        if self._replica is not None:
+            self._replica.housekeeper.disk.follow(watermark, kept_free)
+
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """See `Log.on_trimmed`."""
         self.replica.on_trimmed.append(hook)
 
     def on_handover(self, hook: Callable[[], None]) -> None:
-        """See `Log.on_handover`."""
         self.replica.leading.on_handover.append(hook)
 
     # ---------------------------------------------------------------- group
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """See `Log.request_channel`."""
         invariant(0 < number < 250 and self._links is not None, "a channel number of the service", number=number)
         assert self._links is not None
         return RequestChannel(self._links, number, handler, self.env)
 
     def hand_over(self, node_id: str) -> bool:
-        """See `Log.hand_over`."""
         return self.replica.transfer(self._member(node_id))
 
     async def transfer_leadership(self, to: str | None = None) -> bool:
-        """Hand over to a voter, by default the one with the most of the log; False if it did not take over in time.
+        """Hand over to a voter, by default to the one with the longest log. False if it did not take over in time.
 
-        Without `to` it is enough that this node leads no more. True at once if `to` is this node, which leads already.
-        Raises `NotLeaderError`.
+        Without `to` it is enough that this node stops leading. True at once if `to` is this node and it leads. Raises
+        `NotLeaderError`.
         """
         replica = self.replica
         target = self._member(to) if to is not None else None
@@ -424,23 +426,23 @@ class Node(Log):
                 leader = replica.engine.leader
                 if leader is not None and self.term != term:
                     return leader == target
-            elif not replica.leading.hands_over:
+            elif not replica.leading.is_handing_over:
                 return False
         return False
 
     def add_learner(self, replica_id: ReplicaId) -> None:
-        """Leader: take a replica in as a learner.  Raises `NotLeaderError`."""
+        """On the leader, add a replica as a learner. Raises `NotLeaderError`."""
         membership = self.membership
         self.replica.change_membership(Membership(membership.voters, (*membership.learners, replica_id)))
 
     def promote(self, node_id: str) -> None:
-        """Leader: make a learner a voter."""
+        """On the leader, make a learner a voter."""
         self.replica.change_membership(promote(self.membership, self._member(node_id)))
 
     def remove(self, node_id: str) -> None:
-        """Leader: remove a member; a leader that removes itself steps down once that is committed.
+        """On the leader, remove a member. A leader that removes itself steps down once that is committed.
 
-        Raises `NotLeaderError`, and `LogError` for a stranger and for the last voter.
+        Raises `NotLeaderError`, and `LogError` for a node that is not a member and for the last voter.
         """
         membership = without(self.membership, self._member(node_id))
         if not membership.voters:
@@ -450,24 +452,24 @@ class Node(Log):
     def _member(self, node_id: str) -> ReplicaId:
         member = self.membership.find(node_id)
         if member is None:
-            members = ", ".join(sorted(each.node_id for each in self.membership.members))
+            members = ", ".join(sorted(member.node_id for member in self.membership.members))
             raise LogError(f"{node_id!r} is no member of {self.config.group}; its members are {members}")
         return member
 
 
 class _Receiver:
-    """Passes what the links receive on to the replica, which exists a moment later than they do."""
+    """Passes the links' calls on to the replica, which is made a moment after the links."""
 
     def __init__(self, node: Node, holds: LoopHolds) -> None:
         self._node = node
-        self._peers = holds.part(PEERS)
+        self._peer_holds = holds.part(PEERS)
 
     def on_message(self, sender: ReplicaId, message: object, payload: bytes) -> None:
-        with self._peers:
+        with self._peer_holds:
             self._node.replica.on_message(sender, message, payload)  # type: ignore[arg-type]
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
-        with self._peers:
+        with self._peer_holds:
             self._node.replica.on_data(sender, channel, data)
 
     def on_connected(self, peer: ReplicaId) -> None:

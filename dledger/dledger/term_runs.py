@@ -1,4 +1,4 @@
-"""Terms of entries as runs, (first index, term) of each stretch of one term: what core and store both keep of a log."""
+"""Terms of entries as runs: (first index, term) of each stretch of one term. Core and store both keep them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TermRuns = Sequence[tuple[int, int]]
 def relearned(
     runs: TermRuns, found: TermRuns, first_index: int, next_index: int, last_index: int
 ) -> list[tuple[int, int]]:
-    """The runs of a log up to `last_index`, with `found` in the place of what was thought of some of its entries.
+    """Return the runs of a log up to `last_index`, with `found` replacing the assumed terms of some entries.
 
-    `found` begins with `first_index` and holds up to `next_index`; what lies outside the log is passed over.
+    `found` covers the entries from `first_index` to before `next_index`. Entries outside the log are skipped.
     """
     if not runs or not found:
         return list(runs)
@@ -21,7 +21,7 @@ def relearned(
     if first_index >= next_index:
         return list(runs)
     inside = [(max(start, first_index), term) for start, term in found if start < next_index]
-    # Of runs that begin below what is kept, the last one counts.
+    # If several runs begin at or below the first kept entry, keep only the last.
     inside = [run for at, run in enumerate(inside) if at + 1 == len(inside) or inside[at + 1][0] > first_index]
     behind = [run for run in runs if run[0] > next_index]
     if next_index <= last_index:

@@ -1,7 +1,7 @@
 """Names and small values shared by every part of the log.
 
-All of them are immutable.  Times are seconds on a monotonic clock unless a name ends in `_ms`; positions and sizes are
-bytes.
+All of them are immutable. Times are seconds on a monotonic clock unless a name ends in `_ms`; positions and sizes are
+in bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Position = NewType("Position", int)
 NodeId = NewType("NodeId", str)
 
 NO_TERM = Term(0)
-"""The term before the first entry; real terms count from 1."""
+"""Term before the first entry; real terms count from 1."""
 
 NO_CHAIN: Final = -1
-"""In the place of a chain crc that is not known."""
+"""Value in place of an unknown chain crc."""
 
 
 NATIVE_ENGINE: Final = "native"
-"""Name of the engine of those groups whose identities and handshakes name none."""
+"""Name of the engine of groups whose identities and handshakes name none."""
 
 PYSYNCOBJ_ENGINE: Final = "pysyncobj"
 
@@ -33,7 +33,7 @@ ENGINES: Final = (NATIVE_ENGINE, PYSYNCOBJ_ENGINE)
 
 
 class EntryKind(IntEnum):
-    """The `magic` of an entry header."""
+    """Kind of an entry: the `magic` of its header."""
 
     GROUP = 1
     NO_OP = 2
@@ -41,7 +41,7 @@ class EntryKind(IntEnum):
 
 
 class ReplicaId(NamedTuple):
-    """One incarnation of one member: a wiped directory makes another incarnation, hence another replica."""
+    """One incarnation of one member. A wiped directory makes another incarnation, and so another replica."""
 
     node_id: str
     incarnation: str
@@ -51,9 +51,9 @@ class ReplicaId(NamedTuple):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """The members of a group, as written in membership entries, snapshots and identity files.
+    """Members of a group, as written in membership entries, snapshots and identity files.
 
-    `voters` count for elections and commits; `learners` receive the log and count for nothing.
+    `voters` count for elections and commits. `learners` receive the log and do not count.
     """
 
     voters: tuple[ReplicaId, ...] = ()
@@ -65,19 +65,19 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """Voters that make a majority."""
+        """Number of voters that make a majority."""
         return len(self.voters) // 2 + 1
 
     def find(self, node_id: str) -> ReplicaId | None:
-        """The listed incarnation of a node, or None."""
+        """Return the listed incarnation of a node, or None."""
         return next((member for member in self.members if member.node_id == node_id), None)
 
 
 class EntryMeta(msgspec.Struct, frozen=True, gc=False):
-    """All that the consensus core knows of an entry; its bytes stay with the store.
+    """Metadata of an entry: all that the consensus core knows of it. The bytes stay with the store.
 
-    `position` is the byte position of the header in the log, `size` the header (48) plus body, `channel` the length of
-    the state-command section at the end of the body.
+    `position` is the byte position of the header in the log, and `size` the header (48) plus body. `channel` is the
+    length of the state-command section at the end of the body.
     """
 
     index: int
@@ -96,14 +96,14 @@ class EntryMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class HardState(NamedTuple):
-    """What a replica must never forget: its term and whom it voted for in it."""
+    """Term and vote, which a replica must never forget."""
 
     term: int = 0
     vote: ReplicaId | None = None
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True):
-    """Where a snapshot stands: the state after `last_index`, named by `position`, the start of a segment."""
+    """Metadata of a snapshot: the state after `last_index`, named by `position`, the start of a segment."""
 
     position: int
     last_index: int
@@ -114,23 +114,23 @@ class SnapshotMeta(msgspec.Struct, frozen=True):
 
 
 class WallClock(NamedTuple):
-    """Where a wall clock stands, as far as it is known: somewhere between two times, ms since 1970."""
+    """Bounds of a wall clock: it is somewhere between two times, in ms since 1970."""
 
     least_ms: int
     most_ms: int
 
 
 class Lane(IntEnum):
-    """The two connections by which one node dials another."""
+    """One of the two connections by which a node dials another."""
 
     CONTROL = 0
-    """Heartbeats, votes, acknowledgements: small, never behind bulk data."""
+    """Heartbeats, votes, acknowledgements: small messages, never behind bulk data."""
     BULK = 1
     """Appends, forwarded requests, snapshot chunks."""
 
 
 class Role(IntEnum):
-    """A replica's part in its term."""
+    """Role of a replica in its term."""
 
     FOLLOWER = 0
     PRE_CANDIDATE = 1

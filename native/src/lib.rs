@@ -17,12 +17,14 @@ mod runs;
 mod select;
 mod send_header;
 mod sends;
+mod stamps;
 mod sync_thread;
 mod targets;
 
 /// Number of what this module offers. `dledger.native_part` takes the number that it was written for, and no other one.
-const INTERFACE: u32 = 10;
-/// What it was built from, see `build.rs`; `install.py` looks for this text in wheels.
+const INTERFACE: u32 = 11;
+/// The sources that it was built from, see `build.rs`. `install.py` looks for this text in wheels, and
+/// `dledger.native_part` passes over a module that was built from other sources.
 const SOURCES: &str = concat!("dledger_native sources ", env!("SOURCES_CRC"));
 
 #[pymodule]
@@ -40,5 +42,6 @@ fn dledger_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pulls::read_pulls, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_runs, module)?)?;
     module.add_function(wrap_pyfunction!(select::select_units, module)?)?;
+    module.add_function(wrap_pyfunction!(stamps::stamp_units, module)?)?;
     module.add_function(wrap_pyfunction!(records::scan_keys, module)?)
 }

@@ -4,7 +4,7 @@
 use std::io::Error;
 use std::os::fd::RawFd;
 
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -22,9 +22,15 @@ pub fn pread_nowait<'py>(
         Ok(_) => Ok(bytes.filled()),
         Err(error) => match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR | libc::EOPNOTSUPP | libc::EINVAL) => Ok(None),
-            _ => Err(error.into()),
+            _ => Err(numbered(&error)),
         },
     }
+}
+
+/// An `OSError` with the number of an error: who reads tells by it that a sector is bad. PyO3's own conversion has the
+/// words only.
+pub fn numbered(error: &Error) -> PyErr {
+    PyOSError::new_err((error.raw_os_error().unwrap_or(libc::EIO), error.to_string()))
 }
 
 /// A bytes object that nobody has until it is full. To write zeros into it first, as `PyBytes::new_with` does, took a

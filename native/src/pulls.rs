@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::os::fd::RawFd;
 
+use crc32fast::Hasher;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
@@ -11,9 +12,10 @@ use crate::guard::guarded;
 use crate::page_cache::Unfilled;
 use crate::select::{select, Limits, MAX_CODES, UNIT_BYTES};
 
-/// The units of a pull, or where they are: descriptor, first byte, number. How many messages and bytes it may get, and
-/// the codes of the tags that match, None where all do.
-type Ask<'py> = (Option<Bound<'py, PyBytes>>, RawFd, i64, usize, usize, i64, Option<Bound<'py, PyFrozenSet>>);
+/// The units of a pull, or where they are: descriptor, first byte, number, and the states of their stamps before and after.
+/// How many messages and bytes it may get, and the codes of the tags that match, None where all do.
+type Ask<'py> =
+    (Option<Bound<'py, PyBytes>>, RawFd, i64, usize, u32, u32, usize, i64, Option<Bound<'py, PyFrozenSet>>);
 
 /// How many units were passed, how many of them chosen, the bytes of their records, the position of the first, and the
 /// records: None if they are not all in the file of the log that was given.
@@ -35,10 +37,15 @@ pub fn read_pulls<'py>(
 }
 
 fn read_one<'py>(py: Python<'py>, ask: &Ask<'py>, log: LogFile, first_position: i64) -> Option<Found<'py>> {
-    let (held, descriptor, at, count, max_messages, max_bytes, codes) = ask;
+    let (held, descriptor, at, count, before, after, max_messages, max_bytes, codes) = ask;
     let units = match held {
         Some(units) => units.clone(),
-        None => read(py, *descriptor, &[(*at, count.checked_mul(UNIT_BYTES)?)])?,
+        None => {
+            let units = read(py, *descriptor, &[(*at, count.checked_mul(UNIT_BYTES)?)])?;
+            let mut state = Hasher::new_with_initial(*before);
+            state.update(units.as_bytes());
+            (state.finalize() == *after).then_some(units)?
+        }
     };
     let units = units.as_bytes();
     if units.len() % UNIT_BYTES != 0 || codes.as_ref().is_some_and(|codes| codes.len() > MAX_CODES) {

@@ -22,7 +22,8 @@ fn unit(bytes: &[u8]) -> Option<Unit> {
     Some(Unit {
         position: i64::from_be_bytes(bytes.get(..8)?.try_into().ok()?),
         size: i64::from(i32::from_be_bytes(bytes.get(8..12)?.try_into().ok()?)),
-        tag_code: i64::from_be_bytes(bytes.get(12..20)?.try_into().ok()?),
+        // In files the four bytes before are a stamp, in memory the sign.
+        tag_code: i64::from(i32::from_be_bytes(bytes.get(16..20)?.try_into().ok()?)),
     })
 }
 

@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use crate::page_cache::numbered;
+
 /// What the thread is at.
 enum Work {
     None,
@@ -103,6 +105,8 @@ fn sync_all(files: &[RawFd]) -> i32 {
 pub struct SyncThread {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The process that has the thread: a child that is forked from it has this object only.
+    process: u32,
 }
 
 #[pymethods]
@@ -112,7 +116,7 @@ impl SyncThread {
         // SAFETY: no memory is passed; the result is owned below if it is a descriptor.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if descriptor < 0 {
-            return Err(std::io::Error::last_os_error().into());
+            return Err(numbered(&std::io::Error::last_os_error()));
         }
         // SAFETY: just opened, and nobody else's.
         let told = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -123,7 +127,7 @@ impl SyncThread {
             .name("dledger-sync".into())
             .spawn(move || serving.serve())
             .map_err(|error| PyOSError::new_err(format!("starting the sync thread failed: {error}")))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), process: std::process::id() })
     }
 
     /// The descriptor that is readable while an outcome waits to be taken; it lives as long as this object.
@@ -133,8 +137,9 @@ impl SyncThread {
 
     /// Begin to sync these descriptors, in this order. They must stay open until the outcome is taken.
     ///
-    /// Raises RuntimeError while an outcome is awaited, and after `close`.
+    /// Raises RuntimeError while an outcome is awaited, after `close`, and in a child that was forked.
     fn submit(&self, descriptors: Vec<RawFd>) -> PyResult<()> {
+        self.check_process()?;
         let mut state = self.shared.lock();
         if state.closing {
             return Err(PyRuntimeError::new_err("the sync thread is closed"));
@@ -149,37 +154,61 @@ impl SyncThread {
     }
 
     /// The errno of the sync that ended, 0 if it succeeded; None if none has ended since the last call.
-    fn take(&self) -> Option<i32> {
+    ///
+    /// Raises RuntimeError in a child that was forked.
+    fn take(&self) -> PyResult<Option<i32>> {
+        self.check_process()?;
         let mut state = self.shared.lock();
-        let Work::Ended(outcome) = state.work else { return None };
+        let Work::Ended(outcome) = state.work else { return Ok(None) };
         state.work = Work::None;
         drop(state);
         let mut count = 0u64;
         // SAFETY: eight bytes into a value that lives on, from a descriptor that this object owns. If the thread has
         // not told yet, what it tells later wakes the loop once for nothing.
         unsafe { libc::read(self.shared.told.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
-        Some(outcome)
+        Ok(Some(outcome))
     }
 
     /// Wait for what was submitted, and end the thread; its outcome can still be taken. Blocks so long.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.end());
+    ///
+    /// Raises RuntimeError in a child that was forked.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
+        py.detach(|| {
+            if let Some(thread) = self.end() {
+                let _ = thread.join(); // it does not panic
+            }
+        });
+        Ok(())
     }
 }
 
 impl SyncThread {
-    fn end(&self) {
+    /// A forked child has no such thread, and its copy of the lock may be held for ever: nothing there may wait for either.
+    fn check_process(&self) -> PyResult<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(format!(
+            "this sync thread belongs to process {}; process {} was forked from it and cannot use it",
+            self.process,
+            std::process::id()
+        )))
+    }
+
+    /// Tell the thread to end once it has done what was submitted.
+    fn end(&self) -> Option<JoinHandle<()>> {
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            let _ = thread.join(); // it does not panic
-        }
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Drop for SyncThread {
+    /// Does not wait for the thread: the interpreter's lock is held here, and the disk may hang.
     fn drop(&mut self) {
-        self.end();
+        if std::process::id() == self.process {
+            drop(self.end());
+        }
     }
 }

@@ -1,7 +1,7 @@
 """Boundary between a replica and its consensus engine, which decides the order of entries and when they are committed.
 
-Everything here is a type or a small value; no engine stands here, and none may be imported.  A replica knows an engine
-by `engine.Engine`, carries its `effects` out, and moves its `messages` between nodes without knowing what they say but
-for their lane and which part of the log they speak of.  `dledger.testing.engine_suite` has what every engine promises,
-as tests; the engines themselves are told in `dledger.engines`.  Start reading in `engine`.
+Everything here is a type or a small value. It contains no engine, and must not import one.  A replica knows an engine
+by `engine.Engine`, and carries its `effects` out. It moves the engine's `messages` between nodes, and knows only their
+lane and their part of the log.  `dledger_sim.engine_suite` has the promises of every engine, as tests.
+`dledger.engines` has the engines themselves.  Start reading in `engine`.
 """

@@ -21,7 +21,7 @@ class SaveHardState(msgspec.Struct, frozen=True):
 
 
 class AppendEntries(msgspec.Struct, frozen=True):
-    """Write entries at the end of the log; `data` are their raw bytes.  Report by `synced` once durable."""
+    """Write entries at the end of the log; `data` are their raw bytes.  Call `synced` once they are durable."""
 
     metas: Sequence[EntryMeta]
     data: bytes | bytearray | memoryview
@@ -34,13 +34,13 @@ class Truncate(msgspec.Struct, frozen=True):
 
 
 class ResetLog(msgspec.Struct, frozen=True):
-    """The log is replaced by an installed snapshot, which is durable already."""
+    """Replace the log by an installed snapshot, which is durable already."""
 
     base: SnapshotMeta
 
 
 class SendMessage(msgspec.Struct, frozen=True):
-    """Send on the message's lane: control for votes, beats and acknowledgements, bulk for probes."""
+    """Send on the message's lane: control for votes, heartbeats and acknowledgements, bulk for probes."""
 
     to: ReplicaId
     message: Message
@@ -56,8 +56,8 @@ class SendEntries(msgspec.Struct, frozen=True):
 class SendCatchUp(msgspec.Struct, frozen=True):
     """Read a contiguous run of at most `max_bytes` (or one entry) from `first_index` on and send it.
 
-    What goes ahead of the entries is asked for by `catch_up_message`.  Report by `catch_up_sent` how far the run went,
-    or by `peer_disconnected` that nothing was sent.
+    `catch_up_message` returns the message that precedes the entries.  Call `catch_up_sent` with the end of the run, or
+    `peer_disconnected` if nothing was sent.
     """
 
     to: ReplicaId
@@ -67,9 +67,9 @@ class SendCatchUp(msgspec.Struct, frozen=True):
 
 
 class SendSnapshot(msgspec.Struct, frozen=True):
-    """Send the oldest kept snapshot that the log continues, then what `snapshot_message` gives.
+    """Send the oldest kept snapshot that the log continues, then the message that `snapshot_message` returns.
 
-    Report by `snapshot_sent` once all of it went out, or by `peer_disconnected` that it did not.
+    Call `snapshot_sent` once the whole snapshot was sent, or `peer_disconnected` if it was not.
     """
 
     to: ReplicaId
@@ -77,7 +77,7 @@ class SendSnapshot(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Everything up to `index` is committed."""
+    """All entries up to `index` are committed."""
 
     index: int
 

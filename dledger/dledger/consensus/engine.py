@@ -1,4 +1,4 @@
-"""Engine of a replica: what a replica may ask of it, and what it is started from."""
+"""Engine of a replica: its interface for the replica, and the state from which it starts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ Entries = tuple[EntryMeta, ...] | list[EntryMeta]
 class Engine(Protocol):
     """One replica's part in consensus, without clock, disk or network.
 
-    Every engine commits an entry at exactly the (term, index, position) at which it was proposed, or never; it neither
-    moves nor merges entries.  Calls are made on one thread.  `now` is in seconds of a monotonic clock.  What a call
-    gives the replica to do is kept as effects until `take`; they are carried out in order before the next call, but for
-    what may wait (`dledger.consensus.effects`).
+    Every engine commits an entry at exactly the (term, index, position) at which it was proposed, or never. It neither
+    moves nor merges entries.  Calls are made on one thread.  `now` is in seconds of a monotonic clock.
 
-    `disk_used`, `wall_ms` and `healthy` are set by the replica and told to the leader with answers, see `Peer`.
-    Raises `ContradictionError` where a leader's log and what is committed here cannot both be right.
+    A call leaves effects, which `take` returns. The replica carries them out in order before the next call, except for
+    effects that may wait (`dledger.consensus.effects`).
+
+    The replica sets `disk_used`, `wall_ms`, `healthy` and `first_position`. Answers report them to the leader (`Peer`).
+    Raises `ContradictionError` if a leader's log and the committed entries here cannot both be right.
     """
 
     disk_used: int
     wall_ms: int
     healthy: bool
+    first_position: int
 
     @property
     def term(self) -> int: ...
@@ -39,16 +41,17 @@ class Engine(Protocol):
     def role(self) -> Role: ...
     @property
     def leader(self) -> ReplicaId | None:
-        """Who leads this term, as far as it is known."""
+        """The leader of this term, None if it is unknown."""
 
     @property
     def commit_index(self) -> int:
-        """The last entry that is known here to be committed; never lowered."""
+        """Index of the last entry that this replica knows to be committed; it never decreases."""
 
     @property
     def generation(self) -> int:
-        """How often entries were truncated or the log was replaced, `Truncate` and `ResetLog` counted as they are asked
-        for: a sync that began in another generation vouches for nothing.
+        """Number of truncations and replacements of the log, counted with the effects `Truncate` and `ResetLog`.
+
+        A sync that began in another generation vouches for nothing.
         """
 
     @property
@@ -57,15 +60,15 @@ class Engine(Protocol):
 
     @property
     def may_vote(self) -> bool:
-        """False while acknowledged entries may be missing here; True once a leader has made them good."""
+        """False while acknowledged entries may be missing here; True once a leader has sent them again."""
 
     @property
     def transfer_to(self) -> ReplicaId | None:
-        """Whom leadership is being handed to."""
+        """Target of the leadership transfer under way; None if no transfer is under way."""
 
     @property
     def progress(self) -> Mapping[ReplicaId, Peer]:
-        """Every other member; empty unless this replica leads."""
+        """The leader's knowledge of every other member; empty unless this replica leads."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -73,15 +76,15 @@ class Engine(Protocol):
     def is_voter(self) -> bool: ...
     @property
     def own_term_committed(self) -> bool:
-        """Leading, and the no-op of this term is committed: the commit index is now the group's newest."""
+        """True if this replica leads and its no-op is committed: its commit index is then the group's newest."""
 
     @property
     def accepts_proposals(self) -> bool:
-        """Leading and not handing over."""
+        """True if this replica leads and does not transfer leadership."""
 
     @property
     def can_change_membership(self) -> bool:
-        """An own-term entry is committed and no change of the members is pending."""
+        """True if an own-term entry is committed and no change of the membership is pending."""
 
     @property
     def membership(self) -> Membership:
@@ -89,37 +92,37 @@ class Engine(Protocol):
 
     @property
     def membership_index(self) -> int:
-        """Index of the entry that holds it; at most the base of the log if none of the log's does."""
+        """Index of the entry that holds `membership`; at most the base if no entry of the log holds it."""
 
     @property
     def membership_is_known(self) -> bool:
         """False while an entry that cannot be read may hold another membership than `membership`."""
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """The membership (with its entry's index) in force at `index`."""
+        """Return the membership (with its entry's index) in force at `index`."""
 
     # ---------------------------------------------------------------- time and messages
 
     def take(self) -> Output:
-        """The effects of all calls since the last `take`."""
+        """Return the effects of all calls since the last `take`."""
 
     def tick(self, now: float) -> None:
-        """Let time pass; to be called a few times per heartbeat interval.  A late tick alone starts no election."""
+        """Let time pass; call it a few times per heartbeat interval.  A late tick alone starts no election."""
 
     def to_append(self, message: Message, metas: Entries) -> Entries:
-        """Those of a message's entries that the engine appends if it is stepped with them; `metas` are all of them.
+        """Return the entries of a message that `step` would append; `metas` are all its entries.
 
-        Empty if the message would be rejected, or brings nothing that is not here.
+        The result is empty if the message would be rejected, or if the log already has all its entries.
         """
 
     def step(self, sender: ReplicaId, message: Message, now: float, metas: Entries = (), data: bytes = b"") -> None:
-        """Take one message in.  `metas` and `data` are the verified entries that it brings."""
+        """Handle one message.  `metas` and `data` are the verified entries that it carries."""
 
     def peer_connected(self, peer: ReplicaId, now: float) -> None:
-        """A link to the peer is up again."""
+        """Note that a link to the peer is up again."""
 
     def peer_disconnected(self, peer: ReplicaId) -> None:
-        """Whatever was on its way to the peer may be lost, or what was asked for it was not sent."""
+        """Note that messages on their way to the peer may be lost, or that a requested message was not sent."""
 
     # ---------------------------------------------------------------- leading
 
@@ -132,60 +135,61 @@ class Engine(Protocol):
     def read_index(self, now: float) -> int | None:
         """Begin a read round, which `ReadsReady` or `ReadsFailed` ends; None if reads cannot be confirmed now.
 
-        All reads asked for before a round share it.  It is confirmed only by answers to what was sent behind this call.
+        All reads requested before a round share it.  Only answers to messages sent after this call confirm the round.
         """
 
     def broadcast_commit(self, now: float) -> None:
-        """Tell the commit index at once instead of with the next heartbeat."""
+        """Send the commit index to all members at once, instead of with the next heartbeat."""
 
     def transfer(self, to: ReplicaId, now: float) -> bool:
-        """Hand leadership to a voter once it has everything; proposals stop until then or a time-out."""
+        """Hand leadership to a voter once it has all entries; proposals stop until then or a time-out."""
 
     def resign(self, now: float) -> None:
-        """Stop leading, in nobody's favour: this node cannot write what a leader must."""
+        """Stop leading without a successor: this node cannot write the entries of a leader."""
 
     # ---------------------------------------------------------------- what the replica has done
 
     def hard_state_saved(self, state: HardState, now: float) -> None:
-        """Term and vote are durable; only now do they count, here and elsewhere."""
+        """Note that term and vote are durable. Only from now on they count, here and on other replicas."""
 
     def synced(self, generation: int, index: int, now: float) -> None:
-        """A sync that began when `index` was the last entry of `generation` has completed."""
+        """Note the end of a sync that began when `index` was the last entry of `generation`."""
 
     def catch_up_message(self, term: int, metas: Entries) -> Message | None:
-        """What precedes entries that were read back for `SendCatchUp` or `SendEntries`.
+        """Return the message that precedes entries read back for `SendCatchUp` or `SendEntries`.
 
-        None: they are not this leader's any more, or what goes ahead of them is trimmed; they are not sent.
+        None means that the entries are not sent: this replica does not lead any more, or the entry before them is
+        trimmed.
         """
 
     def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
-        """The run asked for by `SendCatchUp` went out and ended at `last_index`."""
+        """Note that the run of a `SendCatchUp` was sent and ended at `last_index`."""
 
     def wants_snapshot(self, to: ReplicaId, term: int) -> bool:
-        """Whether the snapshot asked for by `SendSnapshot` is still to be sent."""
+        """Return True if the snapshot of a `SendSnapshot` is still to be sent."""
 
     def snapshot_message(self, term: int, snapshot: SnapshotMeta) -> Message:
-        """What follows the pieces of a snapshot."""
+        """Return the message that follows the pieces of a snapshot."""
 
     def snapshot_sent(self, to: ReplicaId, term: int, now: float) -> None:
-        """All of the snapshot asked for by `SendSnapshot` went out; if nothing comes of it, another one follows."""
+        """Note that the snapshot of a `SendSnapshot` was sent; if the follower does not install it, another follows."""
 
     def repaired(self, first_index: int, next_index: int, memberships: Entries, term_runs: TermRuns) -> None:
-        """The entries from `first_index` to before `next_index`, which could not be read, can be read again.
+        """Note that the entries from `first_index` to before `next_index` can be read again.
 
         `memberships` are the membership entries among them.
         """
 
     def trimmed(self, base_index: int, base_term: int) -> None:
-        """The entries up to `base_index` are gone from the store."""
+        """Note that the entries up to `base_index` are gone from the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """What the store has found out of its log: the entries `base_index + 1 … last_index`.
+    """The store's knowledge of its log, which has the entries `base_index + 1 … last_index`.
 
-    `membership` is that of the snapshot (or the identity) that the log begins behind, `memberships` are the entries
-    that changed it since.  `unread` are ranges (first index, index behind) that cannot be read: their terms are
+    `membership` is that of the snapshot (or the identity) behind which the log begins. `memberships` are the entries
+    that changed it since.  `unread` are ranges (first index, index behind) that cannot be read. Their terms are
     guessed, and they may hold memberships.
     """
 
@@ -201,9 +205,10 @@ class KnownLog:
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """What an engine goes on from.  Everything up to `durable_index` survives a loss of power.
+    """State from which an engine starts.  Everything up to `durable_index` survives a loss of power.
 
-    `may_vote` False: acknowledged entries may be missing here; no vote before a leader has made them good.
+    With `may_vote` False, acknowledged entries may be missing here: the replica does not vote before a leader has sent
+    them again.
     """
 
     me: ReplicaId
@@ -219,9 +224,10 @@ class EngineStart:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """One kind of engine: all replicas of a group are of one kind, for others do not understand its messages.
+    """One kind of engine: all replicas of a group have the same kind, because others do not understand its messages.
 
-    Identities of directories and handshakes of links hold the name, so that kinds never meet.
+    The name is in the identity of each directory and in each handshake, so that replicas of different kinds never
+    connect.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Messages of consensus engines, as those see them who carry them.
+"""Messages of consensus engines, as the code that carries them sees them.
 
-Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  A message that
-brings entries is followed on the wire by their raw bytes; one that announces a snapshot comes behind all its pieces.
+The carrier knows sender and receiver as `ReplicaId`s, so messages do not repeat them.  The raw bytes of a message's
+entries follow it on the wire. A message that announces a snapshot follows all pieces of the snapshot.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from dledger.types import EntryMeta, Lane, SnapshotMeta
 
 
 class Message(Protocol):
-    """One message of an engine; all that it says otherwise is between engines."""
+    """One message of an engine. Only engines know its other fields."""
 
     @property
     def term(self) -> int:
-        """The term in which the sender speaks, or which it asks for."""
+        """The sender's term, or the term that it requests."""
 
     @property
     def lane(self) -> Lane:
-        """Where it goes: what brings entries, or joins them, keeps its order in the bulk lane."""
+        """The lane of the message. Entries, probes and announced snapshots stay in order in the bulk lane."""
 
     @property
     def entries(self) -> EntryRange | None:
-        """The entries that it brings, or of which it asks whether they would join; None if it speaks of none."""
+        """The entries that the message carries, or of which it asks whether they would join; else None."""
 
     @property
     def snapshot(self) -> SnapshotMeta | None:
-        """The snapshot that the receiver's log is to begin behind, whose pieces were sent before; else None."""
+        """The snapshot behind which the receiver's log is to begin, if the message announces one; else None."""
 
 
 class EntryRange(Protocol):
     """The entries `prev_index + 1 … prev_index + count` of a leader's log, raw bytes alongside; `count` 0 is a probe.
 
-    `prev_term` is the term of the entry that they join, `prev_chain` its chain crc, or `NO_CHAIN` if the sender does
-    not know that.
+    `prev_term` and `prev_chain` are term and chain crc of the entry before the first. `prev_chain` is `NO_CHAIN` if the
+    sender does not know it.
     """
 
     @property
@@ -49,17 +49,17 @@ class EntryRange(Protocol):
     @property
     def count(self) -> int: ...
     def up_to(self, count: int) -> Message:
-        """The message with no more than its first `count` entries."""
+        """Return a copy with the first `count` entries only."""
 
     def behind(self, count: int, last: EntryMeta) -> Message:
-        """The message without its first `count` entries, the last of which is `last`."""
+        """Return a copy without the first `count` entries; `last` is the last one that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCodec:
-    """What an engine's messages are on the wire: MessagePack, which holds data and never code.
+    """Form of an engine's messages on the wire: MessagePack, which holds data and never code.
 
-    `decode` raises `ValueError` or `msgspec.MsgspecError` for whatever is no message of this engine.
+    `decode` raises `ValueError` or `msgspec.MsgspecError` for bytes that are not a message of this engine.
     """
 
     encode: Callable[[Message], bytes]

@@ -1,4 +1,4 @@
-"""Other members, as a leader's engine knows them."""
+"""State of the other members, as the leader knows it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 DISK_FULL: Final = 1000
-"""The `disk_used` of a replica that takes no more ordinary entries."""
+"""The `disk_used` of a replica whose disk has no space for more ordinary entries."""
+DISK_SHORT: Final = 1001
+"""The `disk_used` of a replica that keeps the rest of its disk for trims, snapshots and units that make room."""
 
 MAX_SILENCE_S: Final = 1.0
-"""What a member's clock showed longer ago tells nothing of it."""
+"""Maximum age in seconds of a reading of a member's clock."""
 
 
 class Mode(IntEnum):
-    """How entries are sent to a member."""
+    """Mode in which entries are sent to a member."""
 
     PROBE = 0
-    """Where its log ends is not known; one empty append at a time."""
+    """It is not known where its log joins the leader's: it gets one empty append at a time."""
     STREAM = 1
     """Pipelined, from memory or from the file."""
     SNAPSHOT = 2
-    """It needs entries that are gone; a snapshot is on its way."""
+    """The member needs entries that the leader no longer has: it gets a snapshot."""
 
 
 class ClockReading(NamedTuple):
-    """What a member's wall clock showed, in ms since 1970, at some moment between two of the leader's monotonic clock:
-    when the member was asked, and when its answer was read.
+    """Reading of a member's wall clock, in ms since 1970.
+
+    The reading was taken between two moments of the leader's monotonic clock: the question, and the arrival of the
+    answer.
     """
 
     wall_ms: int
@@ -34,26 +38,30 @@ class ClockReading(NamedTuple):
 
 
 class Peer(Protocol):
-    """One other member, in the present term of leadership."""
+    """Another member, in the leader's present term."""
 
     @property
     def mode(self) -> Mode: ...
     @property
     def match_index(self) -> int:
-        """Durable there and equal to ours; -1 if nothing is known to be."""
+        """Index up to which its log is durable and equal to the leader's; -1 if that is not known."""
 
     @property
     def contact_at(self) -> float:
-        """When it last answered in this term, or when the term began; in seconds of the clock that `tick` is given."""
+        """Time of its last answer in this term, or of the beginning of the term, by the clock that `tick` is given."""
 
     @property
     def disk_used(self) -> int:
-        """How full its disk is, in 1/1000; `DISK_FULL` if it takes no more ordinary entries."""
+        """Fullness of its disk in 1/1000; `DISK_FULL` if it takes no more ordinary entries."""
 
     @property
     def healthy(self) -> bool:
-        """Whether it may be handed leadership: it syncs and applies in time."""
+        """True if leadership may be transferred to it, because it syncs and applies in time."""
+
+    @property
+    def first_position(self) -> int:
+        """Position of the beginning of its log; -1 until it has reported that."""
 
     @property
     def clock(self) -> ClockReading | None:
-        """What its wall clock showed, None until it has told in this term."""
+        """The last reading of its wall clock; None if there is no reading in this term."""

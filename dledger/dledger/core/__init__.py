@@ -1,6 +1,6 @@
 """The consensus core: Raft as a function of messages, ticks and completed syncs.
 
-Nothing here knows a clock, a socket, a file or a task.  `raft.Raft` takes time as an argument and randomness from an
-injected generator, and answers every call with effects (`effects`) that a driver carries out in order.  What must not
-happen before the hard state is on disk stands in a list of its own.  Start reading at `raft.Raft.step`.
+The core uses no clock, no socket, no file and no task.  `raft.Raft` takes time as an argument and randomness from an
+injected generator.  It answers every call with effects (`effects`), which a driver carries out in order.  Effects that
+must wait until the hard state is on disk have a list of their own.  Start reading at `raft.Raft.step`.
 """

@@ -1,7 +1,7 @@
-"""The core's memory of the log: the term of every entry, and size and membership where it needs them.
+"""The core's memory of the log: the term of every entry, and size and membership where the core needs them.
 
-Terms are kept as runs, so a log of any length costs a few entries a term.  Sizes are kept for a window of recent
-entries only (everything not committed, and up to `window` more); what lies before the window is sent by catch-up.
+Terms are kept as runs, so a log of any length costs a few entries per term.  Sizes are kept only for a window of recent
+entries: all that are not committed, and up to `window` more.  Entries before the window are sent by catch-up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from dledger.invariants import invariant
 from dledger.term_runs import TermRuns, relearned
 from dledger.types import NO_CHAIN, NO_TERM, EntryMeta, Membership, ReplicaId
+from dledger_base.invariants import invariant
 
 
 class LogTable:
@@ -30,8 +30,10 @@ class LogTable:
         unread: Sequence[tuple[int, int]] = (),
         window: int = 4096,
     ) -> None:
-        """`runs` are (first index, term) in ascending order, as recovered from the store; so are `unread`, ranges
-        (first index, index behind) of entries that could not be read and may be membership entries.
+        """`runs` are pairs (first index, term) in ascending order, as recovered from the store.
+
+        `unread` are ranges (first index, index behind), also in ascending order. Their entries could not be read and
+        may be membership entries.
         """
         self.base_index = base_index
         self.base_term = int(base_term)
@@ -70,31 +72,31 @@ class LogTable:
 
     @property
     def window_first(self) -> int:
-        """Index of the oldest entry whose size is known; `last_index + 1` if none is."""
+        """Index of the oldest entry whose size is known; `last_index + 1` if no size is known."""
         return self._recent[0].index if self._recent else self.last_index + 1
 
     def may_elect(self, replica: ReplicaId, commit_index: int) -> bool:
-        """Whether a replica is a voter in the membership that is committed, or in any later one.
+        """True if a replica is a voter in the committed membership, or in any later one.
 
-        Any of these may prove to be in force, and a replica that the newest one leaves out may be the only one that can
-        be elected (Ongaro's thesis, 4.2.2):
+        Each of these memberships may prove to be in force. A replica that the newest membership leaves out may be the
+        only one that can be elected (Ongaro's thesis, 4.2.2):
 
-        1. Of the voters a and b, a leads; it appends the membership of b alone, stops before b has that, and starts.
+        1. The voters are a and b, and a leads. It appends a membership of b alone, stops before b has it, and restarts.
         2. The log of b is shorter, so a does not vote for b.
-        3. Unless a stands for election, with b's vote, nobody ever leads.
+        3. Unless a campaigns and gets b's vote, the group never has a leader again.
         """
         in_force, _ = self.membership_at(commit_index)
         return any(replica in membership.voters for index, membership in self._memberships if index >= in_force)
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """The membership (with its entry's index) in force at `index`."""
+        """Return the membership (with its entry's index) in force at `index`."""
         for at, membership in reversed(self._memberships):
             if at <= index:
                 return at, membership
         return self._memberships[0]
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry, or None if it lies below `base_index` or above `last_index`."""
+        """Return the term of an entry; None if it lies below `base_index` or above `last_index`."""
         if index > self.last_index or index < self.base_index:
             return None
         if index == self.base_index:
@@ -102,12 +104,12 @@ class LogTable:
         return self._terms[bisect_right(self._starts, index) - 1]
 
     def chain_at(self, index: int) -> int:
-        """The chain crc of an entry, or `NO_CHAIN` if the window does not hold it."""
+        """Return the chain crc of an entry; `NO_CHAIN` if the window does not hold it."""
         at = index - self.window_first
         return self._recent[at].chain_crc if 0 <= at < len(self._recent) else NO_CHAIN
 
     def last_at_or_below_term(self, index: int, term: int) -> int:
-        """The largest index ≤ `index` whose term is ≤ `term`, but at least `base_index` (the conflict search)."""
+        """Return the largest index ≤ `index` whose term is ≤ `term`, but at least `base_index` (conflict search)."""
         index = min(index, self.last_index)
         run = bisect_right(self._starts, index) - 1
         while run >= 0 and self._terms[run] > term:
@@ -116,14 +118,14 @@ class LogTable:
         return max(index, self.base_index)
 
     def next_after_conflict(self, rejected_index: int, hint_index: int, hint_term: int) -> int:
-        """Which entry a leader tries next with a follower that rejected what follows `rejected_index`.
+        """Find the entry that a leader tries next with a follower that rejected the entries behind `rejected_index`.
 
-        The hints are the follower's: its own conflict search.  A conflict at or below the base of this log can only be
-        mended by a snapshot.
+        The hints come from the follower's own conflict search.  Only a snapshot mends a conflict at or below this log's
+        base.
         """
         if hint_index > rejected_index:
-            # The follower knows nothing below the hint, which it has committed: either it joins there, or it is
-            # contradicted there.
+            # The hint is the base of the follower's log, and committed there. The follower knows nothing below it: it
+            # accepts what follows the hint, or its log contradicts this one.
             return min(hint_index, self.last_index) + 1
         candidate = self.last_at_or_below_term(hint_index, hint_term)
         if hint_index < self.base_index or (self.term_at(candidate) or 0) > hint_term:
@@ -131,7 +133,7 @@ class LogTable:
         return candidate + 1
 
     def append(self, metas: Sequence[EntryMeta], committed: int) -> None:
-        """Add entries that continue the log; forget sizes of committed ones beyond the window."""
+        """Add entries that continue the log; forget the sizes of committed entries beyond the window."""
         for meta in metas:
             invariant(
                 meta.index == self.last_index + 1, "entries are appended in order", meta=meta, last=self.last_index
@@ -149,22 +151,22 @@ class LogTable:
             recent.popleft()
 
     def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta], term_runs: TermRuns) -> None:
-        """The entries from `first_index` to before `next_index` can be read again; `memberships` are among them.
+        """Learn the entries from `first_index` to before `next_index`, which can be read again.
 
-        Their terms had been guessed.
+        `memberships` are the membership entries among them. The terms of these entries were only guessed before.
         """
         known_runs = tuple(zip(self._starts, self._terms, strict=True))
         runs = relearned(known_runs, term_runs, first_index, next_index, self.last_index)
         self._starts, self._terms = [start for start, _ in runs], [term for _, term in runs]
-        known = dict(self._memberships)
-        base = self._memberships[0][0]
+        known_memberships = dict(self._memberships)
+        base_membership_index = self._memberships[0][0]
         for meta in memberships:
-            if meta.membership is not None and base < meta.index <= self.last_index:
-                known[meta.index] = meta.membership
-        self._memberships = sorted(known.items(), key=lambda item: item[0])
-        rest = [(first, min(behind, first_index)) for first, behind in self._unread]
-        rest += [(max(first, next_index), behind) for first, behind in self._unread]
-        self._unread = sorted((first, behind) for first, behind in rest if first < behind)
+            if meta.membership is not None and base_membership_index < meta.index <= self.last_index:
+                known_memberships[meta.index] = meta.membership
+        self._memberships = sorted(known_memberships.items(), key=lambda item: item[0])
+        still_unread = [(first, min(behind, first_index)) for first, behind in self._unread]
+        still_unread += [(max(first, next_index), behind) for first, behind in self._unread]
+        self._unread = sorted((first, behind) for first, behind in still_unread if first < behind)
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on."""
@@ -209,16 +211,16 @@ class LogTable:
         self._unread.clear()
 
     def run_from(self, first_index: int, max_bytes: int) -> tuple[int, int]:
-        """(count, bytes) of the longest contiguous run inside the window of at most `max_bytes`, or of one entry.
+        """Return (count, bytes) of the longest contiguous run in the window: at most `max_bytes`, or one entry.
 
-        A run never crosses a segment: it ends before an entry that does not start where the one before ends.
+        A run never crosses a segment: it ends before an entry that does not start at the end of the previous entry.
         """
         offset = first_index - self._recent[0].index
         count = size = 0
         end = None
         recent = self._recent
-        for place in range(offset, len(recent)):
-            meta = recent[place]
+        for at in range(offset, len(recent)):
+            meta = recent[at]
             if count and (size + meta.size > max_bytes or meta.position != end):
                 break
             count += 1

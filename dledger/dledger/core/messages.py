@@ -1,8 +1,8 @@
-"""Messages between the cores of two replicas; see `dledger.consensus.messages` for what others know of them.
+"""Messages between the cores of two replicas; `dledger.consensus.messages` has the part that other modules use.
 
-Sender and receiver are `ReplicaId`s known to whoever carries a message, and are not repeated inside.  `Append` is
-followed on the wire by the raw bytes of its entries.  On clocks that answers tell the core decides nothing
-(`dledger.replica.clocks`); a leader takes them from the answers to beats alone, for these name what they answer.
+The transport knows sender and receiver as `ReplicaId`s, so messages do not repeat them.  On the wire the raw bytes of
+its entries follow an `Append`.  Answers report the sender's clock, which the core does not use
+(`dledger.replica.clocks`).  A leader reads clocks only from answers to heartbeats, because these name their question.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dledger.types import NO_CHAIN, EntryMeta, Lane, Membership, SnapshotMeta
 
 
 class _Control(msgspec.Struct, frozen=True, array_like=True):
-    """A message that speaks of no part of the log that its receiver would have to look at."""
+    """A message that is handled without reading or writing the log."""
 
     lane: ClassVar[Lane] = Lane.CONTROL
     entries: ClassVar[None] = None
@@ -24,7 +24,7 @@ class _Control(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VoteRequest(_Control, frozen=True, tag="vote", array_like=True):
-    """Asks for a vote, or with `pre` whether one would be given in `term`, which the asker has not entered yet."""
+    """Asks for a vote. With `pre` it asks whether the vote would be granted in `term`, before the sender enters it."""
 
     term: int
     last_index: int
@@ -34,7 +34,7 @@ class VoteRequest(_Control, frozen=True, tag="vote", array_like=True):
 
 
 class VoteReply(_Control, frozen=True, tag="voted", array_like=True):
-    """`term` repeats the asked-for one when granted, else it is the answerer's."""
+    """Answer to a `VoteRequest`. `term` is the requested term if the vote is granted, else the voter's own term."""
 
     term: int
     granted: bool
@@ -42,7 +42,7 @@ class VoteReply(_Control, frozen=True, tag="voted", array_like=True):
 
 
 class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
-    """Entries `prev_index + 1 … prev_index + count`, raw bytes alongside; `count` 0 is a probe.
+    """Entries `prev_index + 1 … prev_index + count`, with their raw bytes alongside; `count` 0 is a probe.
 
     `prev_chain` is the chain crc of the entry `prev_index`, `NO_CHAIN` if the leader does not have it in memory.
     """
@@ -59,15 +59,15 @@ class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
 
     @property
     def entries(self) -> Append:
-        """The message itself: nothing is made for it."""
+        """The message itself, which has the fields of an `EntryRange`."""
         return self
 
     def up_to(self, count: int) -> Append:
-        """See `EntryRange`."""
+        """Return a copy with the first `count` entries only."""
         return msgspec.structs.replace(self, count=count)
 
     def behind(self, count: int, last: EntryMeta) -> Append:
-        """See `EntryRange`."""
+        """Return a copy without the first `count` entries; `last` is the last one that is left out."""
         return msgspec.structs.replace(
             self, prev_index=last.index, prev_term=last.term, prev_chain=last.chain_crc, count=self.count - count
         )
@@ -76,11 +76,11 @@ class Append(msgspec.Struct, frozen=True, tag="append", array_like=True):
 class AppendReply(_Control, frozen=True, tag="appended", array_like=True):
     """A follower's answer to `Append`, sent again whenever its durable index grows.
 
-    `match_index` is durable and known to equal the leader's log; `verified_index` likewise but perhaps not yet
-    durable.  A rejection names the `prev_index` it rejects and hints at the last entry that could match;
-    a hint above that index is where the follower's log begins, and what it has committed there.
-    `disk_used` is the fullness of the sender's disk in 1/1000, `DISK_FULL` if it has no space for further ordinary
-    entries; `wall_ms` is its wall clock, for leaders of earlier versions.
+    Up to `match_index` the log is durable and known to equal the leader's. Up to `verified_index` it equals the
+    leader's, but may not be durable yet.  A rejection names the rejected `prev_index` and hints at the last entry that
+    could match. A hint above `prev_index` is the base of the follower's log, which is committed there.
+    `disk_used` is the fullness of the sender's disk in 1/1000, or `DISK_FULL` if it has no space for more ordinary
+    entries.  `wall_ms` is its wall clock, for leaders of earlier versions.
     """
 
     term: int
@@ -99,7 +99,7 @@ class AppendReply(_Control, frozen=True, tag="appended", array_like=True):
 
 
 class Heartbeat(_Control, frozen=True, tag="beat", array_like=True):
-    """Keeps followers from campaigning; carries the commit index and the number of the round in which it is sent."""
+    """Keeps followers from campaigning. Carries the commit index and the number of the round in which it is sent."""
 
     term: int
     commit_index: int
@@ -107,7 +107,11 @@ class Heartbeat(_Control, frozen=True, tag="beat", array_like=True):
 
 
 class HeartbeatReply(_Control, frozen=True, tag="beaten", array_like=True):
-    """Echoes `round`; `match_index` as in `AppendReply`, `wall_ms` is the sender's wall clock."""
+    """Answer to a `Heartbeat`, with its `round`.
+
+    `match_index` is that of `AppendReply`, `wall_ms` the sender's wall clock, and `first_position` the position at
+    which its log begins. Earlier versions do not report their first position: it is -1 then.
+    """
 
     term: int
     round: int
@@ -115,16 +119,20 @@ class HeartbeatReply(_Control, frozen=True, tag="beaten", array_like=True):
     disk_used: int = 0
     wall_ms: int = 0
     healthy: bool = True
+    first_position: int = -1
 
 
 class TimeoutNow(_Control, frozen=True, tag="timeout_now", array_like=True):
-    """The leader asks its successor to campaign at once."""
+    """Tells the target of a leadership transfer to campaign at once."""
 
     term: int
 
 
 class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=True):
-    """A follower needs entries that the leader no longer has; the chunks travel beside the core."""
+    """Tells a follower to install a snapshot, as the leader no longer has the entries that it needs.
+
+    The transport has sent the pieces of the snapshot before this message.
+    """
 
     lane: ClassVar[Lane] = Lane.BULK
     entries: ClassVar[None] = None
@@ -139,7 +147,7 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
 
     @classmethod
     def of(cls, term: int, snapshot: SnapshotMeta) -> InstallSnapshot:
-        """What the leader of a term sends behind all pieces of a snapshot."""
+        """Build the message that the leader of a term sends behind all pieces of a snapshot."""
         return cls(
             term,
             snapshot.position,
@@ -152,7 +160,7 @@ class InstallSnapshot(msgspec.Struct, frozen=True, tag="install", array_like=Tru
 
     @property
     def snapshot(self) -> SnapshotMeta:
-        """What the log is to begin behind."""
+        """The snapshot behind which the follower's log is to begin."""
         return SnapshotMeta(
             self.position, self.last_index, self.last_term, self.chain_crc, self.membership, self.membership_index
         )

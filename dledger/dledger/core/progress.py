@@ -1,4 +1,4 @@
-"""A leader's knowledge of one other member, and what it becomes with each thing sent, answered or lost."""
+"""A leader's knowledge of one other member, updated with each message that is sent, answered or lost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ class Progress:
     """One member's replication state in the present term of leadership."""
 
     __slots__ = (
-        "_asked",
+        "_clock_question",
         "catching_up",
         "clock",
         "contact_at",
         "disk_used",
+        "first_position",
         "healthy",
         "in_flight",
         "in_flight_bytes",
@@ -31,137 +32,146 @@ class Progress:
 
     def __init__(self, next_index: int, now: float) -> None:
         self.match_index = -1
-        """Durable there and equal to ours."""
+        """Index up to which the member's log is durable and equal to the leader's."""
         self.verified_index = -1
-        """Equal to ours, perhaps not durable yet."""
+        """Index up to which the member's log equals the leader's; it may not be durable yet."""
         self.next_index = next_index
         self.mode = Mode.PROBE
         self.in_flight: deque[tuple[int, int]] = deque()
         """(last index, bytes) of every run sent and not answered."""
         self.in_flight_bytes = 0
         self.catching_up = False
-        """A run is being read from the file for it."""
+        """True while a run of entries is being read from a file for the member."""
         self.probe_sent = False
-        """The probe is out, or all of the snapshot."""
+        """True if the probe, or the whole snapshot, was sent."""
         self.probe_at = now
         self.contact_at = now
-        """When it last answered in this term."""
+        """Time of the member's last answer in this term."""
         self.read_round = 0
         self.disk_used = 0
         self.healthy = True
+        self.first_position = -1
         self.clock: ClockReading | None = None
-        """As of the last beat that it answered."""
-        self._asked: tuple[int, float] | None = None
-        """A round of beats whose answer will tell its clock, and when that was sent."""
+        """Last reading of the member's clock; None before the first."""
+        self._clock_question: tuple[int, float] | None = None
+        """Number of the heartbeat round whose answer is to tell the member's clock, and the time when it was sent."""
 
-    # ---------------------------------------------------------------- what went out
+    # ---------------------------------------------------------------- what was sent
 
-    def sent(self, last_index: int, size: int) -> None:
-        """A run up to `last_index` is on its way."""
+    def note_sent(self, last_index: int, size: int) -> None:
+        """Note that a run of entries up to `last_index` was sent."""
         self.in_flight.append((last_index, size))
         self.in_flight_bytes += size
         self.next_index = last_index + 1
 
-    def caught_up(self, last_index: int, size: int, now: float) -> None:
-        """The run that was read for it, up to `last_index`, is on its way."""
+    def note_caught_up(self, last_index: int, size: int, now: float) -> None:
+        """Note that the run read from a file, up to `last_index`, was sent."""
         self.catching_up = False
-        self.sent(last_index, size)
+        self.note_sent(last_index, size)
         self.probe_at = now
 
-    def snapshot_sent(self, now: float) -> None:
-        """All of a snapshot is on its way."""
+    def note_snapshot_sent(self, now: float) -> None:
+        """Note that a whole snapshot was sent."""
         self.probe_sent = True
         self.probe_at = now
 
-    # ---------------------------------------------------------------- what it answered
+    # ---------------------------------------------------------------- answers
 
-    def heard(self, reply: AppendReply | HeartbeatReply, now: float) -> None:
-        """It is there, and this is how it is."""
+    def note_contact(self, reply: AppendReply | HeartbeatReply, now: float) -> None:
+        """Note that the member has answered, and the condition that it reports."""
         self.contact_at = now
         self.disk_used = reply.disk_used
         self.healthy = reply.healthy
+        if isinstance(reply, HeartbeatReply):
+            self.first_position = reply.first_position
 
-    def answered(self, verified_index: int) -> None:
-        """Everything up to `verified_index` arrived."""
+    def note_answered(self, verified_index: int) -> None:
+        """Remove from `in_flight` the runs that arrived: those up to `verified_index`."""
         in_flight = self.in_flight
         while in_flight and in_flight[0][0] <= verified_index:
             self.in_flight_bytes -= in_flight.popleft()[1]
 
-    def accepted(self, verified_index: int, base_index: int, now: float) -> None:
-        """It took an append in, or a snapshot; `base_index` is that of our log.
+    def note_accepted(self, verified_index: int, base_index: int, now: float) -> None:
+        """Note that the follower accepted an append or a snapshot; `base_index` is that of the leader's log.
 
-        What covers less than a probe asked for is no answer to that:
+        An answer that covers less than the probe does not answer the probe:
 
-        1. A follower's sync ends after it has heard of this leader, and before it has taken in any of its appends.
-        2. It tells that nothing is verified. 3. Taken for the answer to the probe, that says that its log is empty: it
-        would be sent a snapshot that it does not need, again and again if it has trimmed its log beyond that.
+        1. A sync of the follower ends after its first message from this leader, and before it accepts an append.
+        2. The follower reports that nothing is verified.
+        3. As an answer to the probe that would mean an empty log. The leader would send a snapshot that the follower
+           does not need. If the follower has trimmed its log beyond that snapshot, this would never end.
         """
-        joined = verified_index >= self.next_index - 1
+        is_probe_answered = verified_index >= self.next_index - 1
         self.verified_index = max(self.verified_index, verified_index)
-        self.answered(verified_index)
+        self.note_answered(verified_index)
         self.probe_at = now
-        if (self.mode is Mode.PROBE and joined) or (self.mode is Mode.SNAPSHOT and verified_index >= base_index):
+        if (self.mode is Mode.PROBE and is_probe_answered) or (
+            self.mode is Mode.SNAPSHOT and verified_index >= base_index
+        ):
             self.restart(verified_index + 1, Mode.STREAM)
         self.next_index = max(self.next_index, verified_index + 1)
 
     def awaits_rejection(self, rejected_index: int) -> bool:
-        """Whether a rejection of what follows an entry answers something that was asked since it last got on."""
+        """Return whether a rejection of entries behind `rejected_index` answers a message that is still unanswered."""
         if self.mode is Mode.PROBE:
             return rejected_index == self.next_index - 1
         return self.mode is Mode.STREAM and self.match_index < rejected_index < self.next_index
 
-    def rejected(self, match_index: int, next_index: int) -> None:
-        """It rejected an append and vouches for the entries up to `match_index`; the next one to try is `next_index`.
+    def note_rejected(self, match_index: int, next_index: int) -> None:
+        """Note a rejected append: the follower has entries up to `match_index`; `next_index` is tried next.
 
-        A follower that syncs later than it acknowledges may have come back without what it acknowledged.
+        A follower that acknowledges before it syncs may have restarted without entries that it acknowledged.
         """
         self.match_index = self.verified_index = min(self.match_index, match_index)
         next_index = max(next_index, self.match_index + 1)
-        asked = self.mode is Mode.PROBE and next_index == self.next_index
+        is_same_probe = self.mode is Mode.PROBE and next_index == self.next_index
         self.restart(next_index)
-        self.probe_sent = asked  # the same question has the same answer: it is asked again by the next nudge
+        # The same probe would be rejected again, so it is sent only after the next `resend_lost`.
+        self.probe_sent = is_same_probe
 
-    def beat(self, number: int, now: float) -> None:
-        """A beat of a round is on its way: its answer tells the clock, if that of no earlier one is still to come."""
-        if self._asked is None or now - self._asked[1] > MAX_SILENCE_S:
-            self._asked = number, now
+    def note_heartbeat_sent(self, number: int, now: float) -> None:
+        """Note that a heartbeat was sent. Its answer tells the clock, unless an earlier one still waits for that."""
+        if self._clock_question is None or now - self._clock_question[1] > MAX_SILENCE_S:
+            self._clock_question = number, now
 
-    def beaten(self, number: int, wall_ms: int, now: float) -> None:
-        """A beat was answered by a member whose clock showed `wall_ms`.
+    def note_heartbeat_answered(self, number: int, wall_ms: int, now: float) -> None:
+        """Note that the member answered a heartbeat when its clock showed `wall_ms`.
 
-        A clock counts from when its member was *asked*, not from when the answer is read:
+        The reading counts from when the heartbeat was *sent*, not from when the answer is read:
 
-        1. A follower answers, and the leader stands still. 2. Ten seconds later it goes on, and reads what it was
-        told. By the moment of reading, the follower's clock would stand where it stood ten seconds ago.
+        1. A follower answers, and the leader's process is stopped.
+        2. Ten seconds later the leader continues, and reads the answer. Counted from then, the follower's clock would
+           be ten seconds slow.
         """
-        if self._asked is not None and number >= self._asked[0]:
-            self.clock = ClockReading(wall_ms, self._asked[1], now)
-            self._asked = None
+        if self._clock_question is not None and number >= self._clock_question[0]:
+            self.clock = ClockReading(wall_ms, self._clock_question[1], now)
+            self._clock_question = None
 
     # ---------------------------------------------------------------- what may be lost
 
-    def nudge(self, first_index: int, now: float, patience_s: float) -> None:
-        """Send again what seems lost: a probe each time, a stream or a snapshot without an answer for longer than
-        `patience_s` as a probe.  `first_index` is that of our log.
+    def resend_lost(self, first_index: int, now: float, patience_s: float) -> None:
+        """Let lost messages be sent again: a probe at each call, anything else after `patience_s` without an answer.
+
+        A stream or a snapshot then begins anew with a probe. `first_index` is the first index of the leader's log.
         """
-        silent = now - self.probe_at > patience_s
+        is_overdue = now - self.probe_at > patience_s
         if self.mode is Mode.STREAM and self.in_flight:
-            if silent:
+            if is_overdue:
                 self.restart(self.match_index + 1)
         elif self.mode is Mode.SNAPSHOT:
             # The follower had no space for it, or the log was trimmed beyond it meanwhile.
-            if silent and self.probe_sent:
+            if is_overdue and self.probe_sent:
                 self.restart(max(self.match_index + 1, min(self.next_index, first_index)))
         elif self.mode is Mode.PROBE:
             self.probe_sent = False
 
-    def reconnected(self) -> None:
-        """Its link ended or is up again: nothing that is in flight need arrive."""
+    def note_reconnected(self) -> None:
+        """Note that the link ended or is up again, so that messages in flight may be lost."""
         self.restart(self.match_index + 1 if self.match_index >= 0 else self.next_index)
 
     def restart(self, next_index: int, mode: Mode = Mode.PROBE) -> None:
-        """Forget what is in flight, be it a beat, and go on from `next_index`."""
-        self._asked = None
+        """Forget all messages in flight, heartbeats too, and continue from `next_index`."""
+        self._clock_question = None
         self.in_flight.clear()
         self.in_flight_bytes = 0
         self.catching_up = False

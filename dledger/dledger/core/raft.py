@@ -1,20 +1,22 @@
-"""Raft, as Ongaro and Ousterhout's figure 2 has it, with what practice has added.
+"""Raft after figure 2 of Ongaro and Ousterhout's paper, with the additions of practice.
 
-Added: pre-vote and check-quorum (Ongaro's thesis, 9.6 and 6.2), votes refused while a live leader is heard (4.2.3), a
-no-op at the start of a term, leadership transfer (3.10), learners (4.2.1), one-at-a-time membership change (4.1) only
-after an own-term commit, read index (6.4), acknowledgements that carry *durable* indexes, conflict search by term
-hints, bounded pipelining of byte ranges.
+Additions (numbers are sections of Ongaro's thesis):
 
-Three rules carry the safety of what is particular here:
+- pre-vote (9.6), check-quorum (6.2), votes refused while messages of a live leader arrive (4.2.3);
+- a no-op at the start of a term, leadership transfer (3.10), learners (4.2.1), read index (6.4);
+- membership changes of one voter at a time (4.1), and only after a commit in the leader's own term;
+- acknowledgements that carry *durable* indexes, conflict search by term hints, bounded pipelining of byte ranges.
 
-- An acknowledgement names `min(durable, verified)`.  `verified` is the highest index covered by an append accepted
-  from this term's leader; nothing is verified at the start of a term.  An acknowledgement that counted entries of
-  another leader's log would commit what is not there.  What is committed here proves nothing of this leader's log
-  either: an operator may have accepted the loss of committed entries on a majority that did not have them.
-- A sync vouches only for the generation of the log in which it began: what replaced a truncated entry is not durable
-  because its predecessor was.
-- A message that reflects a term or a vote leaves only once both are on disk (`Output.after_sync`), and a candidate
-  counts its own vote only then.
+Three rules make these additions safe:
+
+- An acknowledgement names `min(durable, verified)`.  `verified` is the highest index covered by an append accepted from
+  this term's leader; nothing is verified at the start of a term.  An acknowledgement that counted entries of another
+  leader's log would commit entries that are not there.  A replica's own commit index proves nothing about this leader's
+  log: a majority may have lost committed entries, and an operator accepted their loss.
+- A sync vouches only for the generation of the log in which it began.  A truncated entry may have been durable; the
+  entry that replaced it is not.
+- A message that reflects a term or a vote leaves only once both are on disk (`Output.after_sync`).  A candidate counts
+  its own vote only then.
 """
 
 from __future__ import annotations
@@ -55,16 +57,17 @@ from dledger.core.messages import (
 )
 from dledger.core.progress import Progress
 from dledger.errors import ContradictionError
-from dledger.invariants import invariant
 from dledger.term_runs import TermRuns
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+from dledger_base.invariants import invariant
 
 
 class Raft:
     """One replica's consensus state, a `dledger.consensus.engine.Engine`.
 
     Every public method takes `now` in seconds of a monotonic clock where time matters, and leaves effects that `take`
-    hands over.  `disk_used`, `wall_ms` and `healthy` are set by the driver and travel in acknowledgements.
+    returns.  `disk_used`, `wall_ms`, `healthy` and `first_position` are set by the driver and travel in
+    acknowledgements.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Raft:
         now: float,
         may_vote: bool = True,
     ) -> None:
-        """`may_vote` False: acknowledged entries may be missing here; no vote before a leader has made them good."""
+        """Make a replica's state. With `may_vote` False, it does not vote before a leader has sent what it may lack."""
         invariant(commit_index <= durable_index <= table.last_index, "what is committed here is durable here")
         self.me = me
         self.table = table
@@ -97,6 +100,7 @@ class Raft:
         self.transfer_to: ReplicaId | None = None
         self.may_vote = may_vote
         self.disk_used = 0
+        self.first_position = -1
         self.wall_ms = 0
         self.healthy = True
         self._settings = settings
@@ -108,7 +112,7 @@ class Raft:
         self._nudge_at = now
         self._last_tick = now
         self._round = 0
-        """Of beats: the number of the newest one."""
+        """Number of the last heartbeat round."""
         self._reads: list[tuple[int, int]] = []
         self._unsaved = False
         self._effects: list[Effect] = []
@@ -116,14 +120,14 @@ class Raft:
         self._election_deadline = 0.0
         self._arm_election(now)
         if self.term > hard_state.term:
-            # The last entry was durable before the term it came in; it could be truncated, the term must not be.
+            # The last entry became durable before its term. The entry may be truncated later, but the term must stay.
             self._unsaved = True
             self._effects.append(SaveHardState(HardState(self.term, None)))
 
     # ---------------------------------------------------------------- what the driver asks
 
     def take(self) -> Output:
-        """The effects of all calls since the last `take`."""
+        """Return the effects of all calls since the last `take`."""
         output = Output(self._effects, self._after_sync)
         self._effects = []
         self._after_sync = []
@@ -139,12 +143,12 @@ class Raft:
 
     @property
     def own_term_committed(self) -> bool:
-        """The leader's no-op is committed: its commit index is now the group's newest."""
+        """True if the leader's no-op is committed: its commit index is then the group's newest."""
         return self.is_leader and self.commit_index >= self.term_start
 
     @property
     def accepts_proposals(self) -> bool:
-        """Leading and not handing over."""
+        """True if this replica leads and does not transfer leadership."""
         return self.is_leader and self.transfer_to is None
 
     @property
@@ -160,23 +164,23 @@ class Raft:
         return self.table.membership_is_known
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """The membership (with its entry's index) in force at `index`."""
+        """Return the membership (with its entry's index) in force at `index`."""
         return self.table.membership_at(index)
 
     def tick(self, now: float) -> None:
-        """Let time pass; to be called a few times per heartbeat interval.
+        """Let time pass; call it a few times per heartbeat interval.
 
-        A process that was stopped or starved finds its timers expired although nobody was silent: the messages that
-        prove it are still unread.  A late tick therefore moves the timers by what it is late; a heartbeat
-        interval still counts, or a process whose every tick is late would wait for ever.
+        A process that was stopped or starved finds its timers expired although its peers were not silent: their
+        messages are still unread.  A late tick therefore moves the timers by the time it is late.  One heartbeat
+        interval still counts. Otherwise a process whose every tick is late would wait for ever.
         """
-        late = now - self._last_tick - self._settings.heartbeat_s
+        late_s = now - self._last_tick - self._settings.heartbeat_s
         self._last_tick = now
-        if late > 0:
+        if late_s > 0:
             # A message that was handled before this tick has moved them already: never past what "now" allows.
-            self._election_deadline = min(self._election_deadline + late, now + self._settings.election_max_s)
+            self._election_deadline = min(self._election_deadline + late_s, now + self._settings.election_max_s)
             for progress in self.progress.values():
-                progress.contact_at = min(progress.contact_at + late, now)
+                progress.contact_at = min(progress.contact_at + late_s, now)
         if self.role is Role.LEADER:
             self._tick_leader(now)
         elif now >= self._election_deadline:
@@ -184,10 +188,10 @@ class Raft:
             if self._may_campaign:
                 self._campaign(now, pre=True)
             elif self.leader is not None:
-                self._become(Role.FOLLOWER, None)
+                self._set_role(Role.FOLLOWER, None)
 
     def to_append(self, message: Message, metas: Entries) -> Entries:
-        """Those of the verified entries of an `Append` that `step` appends."""
+        """Return the verified entries of an `Append` that `step` will append."""
         table, commit, entries = self.table, self.commit_index, message.entries
         if entries is None or message.term < self.term:
             return ()
@@ -198,7 +202,7 @@ class Raft:
         return metas
 
     def step(self, sender: ReplicaId, message: Message, now: float, metas: Entries = (), data: bytes = b"") -> None:
-        """Take one message in.  `metas` and `data` are the verified entries of an `Append`."""
+        """Handle one message.  `metas` and `data` are the verified entries of an `Append`."""
         match message:
             case VoteRequest():
                 self._on_vote_request(sender, message, now)
@@ -227,7 +231,13 @@ class Raft:
                 self._send(
                     sender,
                     HeartbeatReply(
-                        self.term, message.round, self._match_index, self.disk_used, self.wall_ms, self.healthy
+                        self.term,
+                        message.round,
+                        self._match_index,
+                        self.disk_used,
+                        self.wall_ms,
+                        self.healthy,
+                        self.first_position,
                     ),
                 )
             case InstallSnapshot():
@@ -259,11 +269,11 @@ class Raft:
 
     @property
     def can_change_membership(self) -> bool:
-        """No change is pending and an own-term entry is committed (Ongaro's 2015 correction)."""
+        """True if no change is pending and an own-term entry is committed (Ongaro's 2015 correction)."""
         return self.own_term_committed and self.table.membership_index <= self.commit_index
 
     def synced(self, generation: int, index: int, now: float) -> None:
-        """A sync that began when `index` was the last entry of `generation` has completed."""
+        """Note the end of a sync that began when `index` was the last entry of `generation`."""
         if generation != self.generation or index <= self.durable_index:
             return
         invariant(index <= self.table.last_index, "only written entries become durable", index=index)
@@ -274,14 +284,14 @@ class Raft:
             self._send(self.leader, self._reply())
 
     def hard_state_saved(self, state: HardState, now: float) -> None:
-        """Term and vote are durable; a candidate may now count its own vote."""
+        """Note that term and vote are durable; a candidate counts its own vote now."""
         if state == (self.term, self.vote):
             self._unsaved = False
             if self.role is Role.CANDIDATE and self.vote == self.me:
                 self._count_vote(self.me, now)
 
     def read_index(self, now: float) -> int | None:
-        """Begin a read round (all reads asked for before it share it); None if reads cannot be confirmed now."""
+        """Begin a read round (all reads requested before it share it); None if reads cannot be confirmed now."""
         if not self.own_term_committed:
             return None
         self._reads.append((self._round + 1, self.commit_index))
@@ -290,7 +300,7 @@ class Raft:
         return self._round
 
     def transfer(self, to: ReplicaId, now: float) -> bool:
-        """Hand leadership to a voter once it has everything; proposals stop until then or a time-out."""
+        """Hand leadership to a voter once it has all entries; proposals stop until then or a time-out."""
         progress = self.progress.get(to)
         if not self.is_leader or progress is None or to not in self.table.membership.voters or not progress.healthy:
             return False
@@ -300,12 +310,12 @@ class Raft:
         return True
 
     def broadcast_commit(self, now: float) -> None:
-        """Tell the commit index at once instead of with the next heartbeat."""
+        """Send the commit index to all members at once, instead of with the next heartbeat."""
         if self.role is Role.LEADER:
             self._heartbeat(now)
 
     def catch_up_message(self, term: int, metas: Entries) -> Append | None:
-        """What precedes entries that were read back; None if they are not this leader's any more."""
+        """Build the message that precedes entries read from the store; None if this replica does not lead any more."""
         first = metas[0].index
         prev_term = self.table.term_at(first - 1)
         if self.role is not Role.LEADER or term != self.term or prev_term is None:
@@ -313,53 +323,53 @@ class Raft:
         return Append(term, first - 1, prev_term, self.commit_index, len(metas))
 
     def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
-        """The run asked for by `SendCatchUp` went out and ended at `last_index`."""
+        """Note that the run of a `SendCatchUp` was sent and ended at `last_index`."""
         progress = self.progress.get(to)
         if self.role is Role.LEADER and term == self.term and progress is not None and progress.catching_up:
-            progress.caught_up(last_index, size, now)
+            progress.note_caught_up(last_index, size, now)
             self._replicate(to, progress, now)
 
     def wants_snapshot(self, to: ReplicaId, term: int) -> bool:
-        """Whether the snapshot asked for by `SendSnapshot` is still to be sent."""
+        """True if the snapshot of a `SendSnapshot` is still to be sent."""
         progress = self.progress.get(to)
         return self.is_leader and term == self.term and progress is not None and progress.mode is Mode.SNAPSHOT
 
     def snapshot_message(self, term: int, snapshot: SnapshotMeta) -> InstallSnapshot:
-        """What follows the pieces of a snapshot."""
+        """Build the message that follows the pieces of a snapshot."""
         return InstallSnapshot.of(term, snapshot)
 
     def snapshot_sent(self, to: ReplicaId, term: int, now: float) -> None:
-        """All of the snapshot asked for by `SendSnapshot` went out; if nothing comes of it, another one follows."""
+        """Note that the snapshot of a `SendSnapshot` was sent; if the follower does not install it, another follows."""
         progress = self.progress.get(to)
         if self.role is Role.LEADER and term == self.term and progress is not None and progress.mode is Mode.SNAPSHOT:
-            progress.snapshot_sent(now)
+            progress.note_snapshot_sent(now)
 
     def peer_connected(self, peer: ReplicaId, now: float) -> None:
-        """A link to the peer is up again."""
+        """Note that a link to the peer is up again."""
         progress = self.progress.get(peer)
         if self.role is Role.LEADER and progress is not None:
-            progress.reconnected()
+            progress.note_reconnected()
             self._replicate(peer, progress, now)
             self._send(peer, Heartbeat(self.term, self.commit_index, self._round))
 
     def peer_disconnected(self, peer: ReplicaId) -> None:
-        """Whatever was on its way to the peer may be lost."""
+        """Note that a link is down: messages on their way to the peer may be lost."""
         progress = self.progress.get(peer)
         if progress is not None:
-            progress.reconnected()
+            progress.note_reconnected()
 
     def repaired(self, first_index: int, next_index: int, memberships: Entries, term_runs: TermRuns) -> None:
-        """The entries from `first_index` to before `next_index`, which could not be read, can be read again.
+        """Note that the entries from `first_index` to before `next_index` can be read again.
 
         `memberships` are the membership entries among them.
         """
-        before = self.table.membership_index
+        previous_index = self.table.membership_index
         self.table.learn(first_index, next_index, memberships, term_runs)
-        if self.table.membership_index != before:
+        if self.table.membership_index != previous_index:
             self._membership_changed()
 
     def trimmed(self, base_index: int, base_term: int) -> None:
-        """The entries up to `base_index` are gone from the store."""
+        """Note that the entries up to `base_index` are gone from the store."""
         self.table.trim(base_index, base_term)
 
     # ---------------------------------------------------------------- roles
@@ -376,7 +386,7 @@ class Raft:
             self._unsaved = True
             self._effects.append(SaveHardState(HardState(term, vote)))
 
-    def _become(self, role: Role, leader: ReplicaId | None) -> None:
+    def _set_role(self, role: Role, leader: ReplicaId | None) -> None:
         was_leader = self.role is Role.LEADER
         self.role = role
         self.leader = leader
@@ -394,20 +404,20 @@ class Raft:
         if self.role is Role.LEADER:
             self._arm_election(now)
         if changed:
-            self._become(Role.FOLLOWER, leader)
+            self._set_role(Role.FOLLOWER, leader)
 
     def resign(self, now: float) -> None:
-        """Stop leading, in nobody's favour: this node cannot write what a leader must."""
+        """Stop leading without a successor: this node cannot write the entries of a leader."""
         if self.role is Role.LEADER:
             self._become_follower(self.term, None, now)
 
     def _follow(self, leader: ReplicaId, now: float) -> None:
-        """A message of this term's leader arrived."""
+        """Follow this term's leader, from which a message arrived."""
         invariant(self.role is not Role.LEADER, "one leader a term", term=self.term, me=self.me, other=leader)
         self._leader_heard_at = now
         self._arm_election(now)
         if self.role is not Role.FOLLOWER or self.leader != leader:
-            self._become(Role.FOLLOWER, leader)
+            self._set_role(Role.FOLLOWER, leader)
 
     def _hears_leader(self, now: float) -> bool:
         if self.role is Role.LEADER:
@@ -416,17 +426,17 @@ class Raft:
 
     @property
     def _may_campaign(self) -> bool:
-        """Who does not know whose votes count must not count them; a vote for somebody else does no harm."""
+        """False for a replica that does not know the current membership: it could count wrong votes."""
         return self.table.may_elect(self.me, self.commit_index) and self.may_vote and self.table.membership_is_known
 
     def _campaign(self, now: float, *, pre: bool, transfer: bool = False) -> None:
         self._arm_election(now)
         self._votes = set()
         if pre:
-            self._become(Role.PRE_CANDIDATE, None)
+            self._set_role(Role.PRE_CANDIDATE, None)
         else:
             self._set_hard_state(self.term + 1, self.me)
-            self._become(Role.CANDIDATE, None)
+            self._set_role(Role.CANDIDATE, None)
         request = VoteRequest(
             self.term + 1 if pre else self.term, self.table.last_index, self.table.last_term, pre, transfer
         )
@@ -453,27 +463,27 @@ class Raft:
         self.progress = {
             member: Progress(self.term_start, now) for member in self.table.membership.members if member != self.me
         }
-        self._become(Role.LEADER, self.me)
+        self._set_role(Role.LEADER, self.me)
         self._nudge_at = now + self._settings.heartbeat_s
         self._heartbeat(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
-        # The membership in force here may be void or old (Ongaro's thesis, 4.1), and what lists this replica be lost,
-        # by an accepted loss: who asks knows whose votes count.
+        # Vote also for a candidate outside the membership known here. That membership may be void or old (Ongaro's
+        # thesis, 4.1), or the entry that lists this replica was lost with an accepted loss. The candidate knows better.
         if not self.may_vote or (not request.transfer and self._hears_leader(now)):
             return
         if not request.pre and request.term > self.term:
             self._become_follower(request.term, None, now)
-        complete = (request.last_term, request.last_index) >= (self.table.last_term, self.table.last_index)
+        is_up_to_date = (request.last_term, request.last_index) >= (self.table.last_term, self.table.last_index)
         if request.pre:
-            granted = complete and request.term > self.term
+            granted = is_up_to_date and request.term > self.term
         else:
-            granted = complete and request.term == self.term and self.vote in (None, sender)
+            granted = is_up_to_date and request.term == self.term and self.vote in (None, sender)
             if granted:
                 self._set_hard_state(self.term, sender)
                 self._arm_election(now)
                 if self.role is not Role.FOLLOWER:
-                    self._become(Role.FOLLOWER, None)
+                    self._set_role(Role.FOLLOWER, None)
         self._send(sender, VoteReply(request.term if granted else self.term, granted, request.pre))
 
     # ---------------------------------------------------------------- the follower's side
@@ -498,27 +508,27 @@ class Raft:
     def _on_append(self, sender: ReplicaId, message: Append, metas: Entries, data: bytes) -> None:
         table, prev = self.table, message.prev_index
         if prev + len(metas) < table.base_index:
-            # Of what lies below the base this replica knows nothing: the leader is to join at the base, or above it.
+            # This replica knows no entry below its base: the leader has to join at the base, or above it.
             self._send(sender, self._reply(prev, table.base_index, table.base_term))
             return
-        known = table.term_at(prev)
-        if prev > self.commit_index and known != message.prev_term:
+        own_term = table.term_at(prev)
+        if prev > self.commit_index and own_term != message.prev_term:
             hint = max(table.last_at_or_below_term(prev, message.prev_term), self.commit_index)
             self._send(sender, self._reply(prev, hint, table.term_at(hint) or 0))
             return
         self._check_committed(prev, message.prev_term)
         appended = False
-        for place, meta in enumerate(metas):
+        for offset, meta in enumerate(metas):
             if meta.index <= self.commit_index:
                 self._check_committed(meta.index, meta.term)
                 continue
-            known = table.term_at(meta.index)
-            if known == meta.term:
+            own_term = table.term_at(meta.index)
+            if own_term == meta.term:
                 continue
-            if known is not None:
+            if own_term is not None:
                 self._truncate(meta.index)
-            skipped = meta.position - metas[0].position
-            self._append(metas[place:], memoryview(data)[skipped:] if skipped else data)
+            skipped_bytes = meta.position - metas[0].position
+            self._append(metas[offset:], memoryview(data)[skipped_bytes:] if skipped_bytes else data)
             appended = True
             break
         self.verified_index = max(self.verified_index, prev + len(metas))
@@ -527,12 +537,12 @@ class Raft:
             self._send(sender, self._reply())
 
     def _check_committed(self, index: int, term: int) -> None:
-        """Below the commit index every leader's log equals ours; if it does not, this replica is the odd one."""
-        known = self.table.term_at(index)
-        if index <= self.commit_index and known is not None and known != term:
+        """Raise `ContradictionError` if the leader's log differs below the commit index: this replica is at fault."""
+        own_term = self.table.term_at(index)
+        if index <= self.commit_index and own_term is not None and own_term != term:
             raise ContradictionError(
                 f"the leader of term {self.term} has term {term} at index {index}, which is committed here"
-                f" (commit index {self.commit_index}) with term {known}"
+                f" (commit index {self.commit_index}) with term {own_term}"
             )
 
     def _append(self, metas: Entries, data: bytes | bytearray | memoryview) -> None:
@@ -545,20 +555,20 @@ class Raft:
         invariant(
             index > self.commit_index, "a committed entry is never truncated", index=index, commit=self.commit_index
         )
-        before = self.table.membership_index
+        previous_index = self.table.membership_index
         self.table.truncate(index)
         self.durable_index = min(self.durable_index, index - 1)
         self.verified_index = min(self.verified_index, index - 1)
         self.generation += 1
         self._effects.append(Truncate(index))
-        if self.table.membership_index != before:
+        if self.table.membership_index != previous_index:
             self._membership_changed()
 
     def _learn_commit(self, leader_commit: int) -> None:
-        """Heartbeats may overtake appends: only what this term's leader has verified here can be committed."""
+        """Commit up to a leader's commit index, but only verified entries: heartbeats may overtake appends."""
         commit = min(leader_commit, self.verified_index)
         if self.verified_index >= leader_commit and self.table.term_at(leader_commit) == self.term:
-            self.may_vote = True  # an own-term entry is committed and here, and with it all that ever was
+            self.may_vote = True  # an entry of this term is committed and in the log, so every committed entry is
         if commit > self.commit_index:
             self.commit_index = commit
             self._effects.append(Commit(commit))
@@ -587,31 +597,31 @@ class Raft:
             self.transfer_to = None
         if now >= self._heartbeat_at:
             self._heartbeat(now)
-        # By a timer of its own: reads and commits that are told at once put off the next heartbeat again and again.
+        # This is a separate timer, because each read, and each commit that is sent at once, delays the next heartbeat.
         if now >= self._nudge_at:
             self._nudge_at = now + self._settings.heartbeat_s
             for peer, progress in self.progress.items():
-                progress.nudge(self.table.first_index, now, self._settings.election_max_s)
+                progress.resend_lost(self.table.first_index, now, self._settings.election_max_s)
                 self._replicate(peer, progress, now)
 
     def _quorum_heard(self, now: float) -> bool:
         membership = self.table.membership
-        heard = sum(
+        heard_voters = sum(
             voter == self.me or now - self.progress[voter].contact_at < self._settings.election_max_s
             for voter in membership.voters
         )
-        return heard >= membership.quorum
+        return heard_voters >= membership.quorum
 
     def _heartbeat(self, now: float) -> None:
         self._heartbeat_at = now + self._settings.heartbeat_s
         self._round += 1
         beat = Heartbeat(self.term, self.commit_index, self._round)
         for peer, progress in self.progress.items():
-            progress.beat(self._round, now)
+            progress.note_heartbeat_sent(self._round, now)
             self._send(peer, beat)
 
     def _replicate(self, to: ReplicaId, progress: Progress, now: float) -> None:
-        """Send what the window allows."""
+        """Send the entries that the window allows."""
         table, settings = self.table, self._settings
         if progress.next_index < table.first_index and progress.mode is not Mode.SNAPSHOT:
             progress.restart(progress.next_index, Mode.SNAPSHOT)
@@ -638,7 +648,7 @@ class Raft:
             count, size = table.run_from(progress.next_index, settings.max_run_bytes)
             message = self._append_message(progress.next_index - 1, count)
             (self._after_sync if self._unsaved else self._effects).append(SendEntries(to, message))
-            progress.sent(progress.next_index + count - 1, size)
+            progress.note_sent(progress.next_index + count - 1, size)
 
     def _append_message(self, prev_index: int, count: int) -> Append:
         prev_term = self.table.term_at(prev_index)
@@ -646,29 +656,29 @@ class Raft:
         return Append(self.term, prev_index, prev_term or 0, self.commit_index, count, self.table.chain_at(prev_index))
 
     def _on_append_reply(self, sender: ReplicaId, progress: Progress, reply: AppendReply, now: float) -> None:
-        progress.heard(reply, now)
+        progress.note_contact(reply, now)
         if reply.rejected:
             if progress.awaits_rejection(reply.rejected_index):
                 next_index = self.table.next_after_conflict(reply.rejected_index, reply.hint_index, reply.hint_term)
-                progress.rejected(reply.match_index, next_index)
+                progress.note_rejected(reply.match_index, next_index)
                 self._replicate(sender, progress, now)
             return
         invariant(
             reply.verified_index <= self.table.last_index, "a follower verifies only what its leader has", reply=reply
         )
-        progress.accepted(reply.verified_index, self.table.base_index, now)
+        progress.note_accepted(reply.verified_index, self.table.base_index, now)
         self._note_match(progress, reply.match_index, now)
         if sender in self.progress:
             self._replicate(sender, progress, now)
 
     def _on_heartbeat_reply(self, sender: ReplicaId, progress: Progress, reply: HeartbeatReply, now: float) -> None:
-        progress.heard(reply, now)
-        progress.beaten(reply.round, reply.wall_ms, now)
+        progress.note_contact(reply, now)
+        progress.note_heartbeat_answered(reply.round, reply.wall_ms, now)
         if reply.round > progress.read_round:
             progress.read_round = reply.round
             self._confirm_reads()
         if reply.match_index > progress.match_index:
-            progress.answered(reply.match_index)
+            progress.note_answered(reply.match_index)
             self._note_match(progress, reply.match_index, now)
         if progress.mode is Mode.SNAPSHOT and progress.match_index >= self.table.base_index:
             progress.restart(progress.match_index + 1)
@@ -682,7 +692,7 @@ class Raft:
             self._finish_transfer()
 
     def _advance_commit(self, now: float) -> None:
-        """Commit what a majority holds durably, if it is of the own term (figure 8 of the paper)."""
+        """Commit the entries that a majority holds durably, if the last is of this term (figure 8 of the paper)."""
         membership = self.table.membership
         durable = sorted(
             self.durable_index if voter == self.me else self.progress[voter].match_index for voter in membership.voters
@@ -718,8 +728,13 @@ class Raft:
         invariant(self.can_change_membership, "a membership change waits for the one before", index=meta.index)
         invariant(meta.membership is not None, "a membership entry carries one", index=meta.index)
         if meta.membership is not None:
-            before, after = set(self.table.membership.voters), set(meta.membership.voters)
-            invariant(len(before ^ after) <= 1 and after, "one voter changes at a time", before=before, after=after)
+            old_voters, new_voters = set(self.table.membership.voters), set(meta.membership.voters)
+            invariant(
+                len(old_voters ^ new_voters) <= 1 and new_voters,
+                "one voter changes at a time",
+                before=old_voters,
+                after=new_voters,
+            )
 
     def _membership_changed(self) -> None:
         membership = self.table.membership
@@ -728,8 +743,8 @@ class Raft:
             for member in membership.members:
                 if member != self.me and member not in self.progress:
                     self.progress[member] = Progress(self.table.last_index + 1, self._last_tick)
-            for gone in [peer for peer in self.progress if peer not in membership.members]:
-                del self.progress[gone]
+            for removed in [peer for peer in self.progress if peer not in membership.members]:
+                del self.progress[removed]
             if self.transfer_to not in self.progress:
                 self.transfer_to = None
 

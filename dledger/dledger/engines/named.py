@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from dledger.consensus.engine import EngineKind
 from dledger.engines.native import NATIVE
 from dledger.errors import ConfigError
-from dledger.extras import install_command
 from dledger.types import ENGINES, NATIVE_ENGINE, PYSYNCOBJ_ENGINE
+from dledger_base.extras import install_command, pysyncobj_version
+
+PYSYNCOBJ_FROM: Final = (0, 3, 17)
+PYSYNCOBJ_BELOW: Final = (0, 4)
+"""Versions of PySyncObj that the engine is proven with: it replaces parts of the library by their names."""
 
 
 def engine_named(name: str) -> EngineKind:
-    """The kind of engine of a name.
+    """Return the kind of engine with a name.
 
-    Raises `ConfigError` if there is none, or if what it is made of is not installed.
+    Raises `ConfigError` for an unknown name, or if the engine's package is missing or has another version.
     """
     if name == NATIVE_ENGINE:
         return NATIVE
@@ -22,4 +29,16 @@ def engine_named(name: str) -> EngineKind:
         from dledger.engines.pysyncobj.kind import PYSYNCOBJ
     except ModuleNotFoundError as error:
         raise ConfigError(f"engine {name!r} needs {error.name}: {install_command(PYSYNCOBJ_ENGINE)}") from error
+    _require_version(pysyncobj_version())
     return PYSYNCOBJ
+
+
+def _require_version(version: str) -> None:
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = tuple(map(int, release[0].split("."))) if release else ()
+    if not PYSYNCOBJ_FROM <= numbers < PYSYNCOBJ_BELOW:
+        low, high = (".".join(map(str, release_numbers)) for release_numbers in (PYSYNCOBJ_FROM, PYSYNCOBJ_BELOW))
+        raise ConfigError(
+            f"engine {PYSYNCOBJ_ENGINE!r} needs PySyncObj from {low} on and below {high}, {version} is installed: "
+            f"{install_command(PYSYNCOBJ_ENGINE)}"
+        )

@@ -10,7 +10,7 @@ from dledger.types import NATIVE_ENGINE
 
 
 def start_core(start: EngineStart) -> Raft:
-    """A core that goes on from what its store recovered."""
+    """Return a core that continues from the recovered state."""
     log = start.log
     table = LogTable(
         log.base_index,

@@ -1,4 +1,4 @@
-"""Errors between two nodes; all are `LogError`s and none of them ends the process."""
+"""Errors between two nodes. All are `LogError`s, and none of them ends the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ class PeerError(LogError):
 
 
 class PeerProtocolError(PeerError):
-    """Bytes on a peer connection that are no frame, or a frame that has no place there; the connection is closed."""
+    """A peer connection carried bytes that are not a frame, or a frame that is not allowed there.
+
+    The connection is closed.
+    """
 
 
 class AuthenticationError(PeerError):
@@ -18,11 +21,14 @@ class AuthenticationError(PeerError):
 
 
 class HelloRejectedError(PeerError):
-    """The other end knows the secret but is not who it should be; the text names what was found and expected."""
+    """The other end knows the secret but is not the expected node.
+
+    The text names what was found and what was expected.
+    """
 
 
 class PeerUnavailableError(PeerError):
-    """A request was not sent: the peer cannot be reached, or too much is waiting for it.  It had no effect there."""
+    """A request was not sent, because the peer cannot be reached or too much waits for it. It had no effect there."""
 
 
 class PeerGoneError(PeerError):

@@ -1,4 +1,4 @@
-"""The frames of a peer connection.
+"""Frames of a peer connection.
 
     offset  size  field
          0     4  length         bytes after these four: 4 + header length + payload length
@@ -7,7 +7,7 @@
          8     h  header         MessagePack
      8 + h     p  payload        raw bytes, at most 16 MiB
 
-Integers are big-endian.  The codec is pure; whatever bytes it is fed, `PeerProtocolError` is all it raises.
+Integers are big-endian. The codec is pure. For invalid bytes it raises `PeerProtocolError` and nothing else.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dledger.invariants import invariant
 from dledger.net.errors import PeerProtocolError
+from dledger_base.invariants import invariant
 
 PREFIX_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_PAYLOAD_BYTES: Final = 16 << 20
 MAX_FRAME_BYTES: Final = PREFIX_BYTES + MAX_HEADER_BYTES + MAX_PAYLOAD_BYTES
 STAGING_BYTES: Final = 256 << 10
-"""What a connection reads at once; also the memory that an idle one holds after its first read."""
+"""Number of bytes that a connection reads at once. An idle connection holds so much memory after its first read."""
 MAX_KEPT_STAGING_BYTES: Final = 4 << 20
-"""A staging buffer that one frame made larger than this is given back after it."""
+"""Maximum size in bytes of a staging buffer that is kept after the frame that made it so large."""
 
 T = TypeVar("T")
 _PREFIX = struct.Struct(">II")
@@ -39,7 +39,7 @@ _KIND_SHIFT = 24
 
 
 class FrameKind(IntEnum):
-    """What a frame is.  0 is never used, so that zeros are no frame."""
+    """Kind of a frame. 0 is never used, so that zeros are no frame."""
 
     CHALLENGE = 1
     PROOF = 2
@@ -65,7 +65,7 @@ class Frame(NamedTuple):
 
 
 def encode_head(kind: FrameKind, header: bytes, payload_bytes: int = 0) -> bytes:
-    """Prefix and header of a frame; exactly `payload_bytes` of payload must follow on the wire."""
+    """Return prefix and header of a frame. Exactly `payload_bytes` of payload must follow on the wire."""
     header_bytes = len(header)
     invariant(header_bytes <= MAX_HEADER_BYTES, "a frame's header fits", header_bytes=header_bytes)
     invariant(payload_bytes <= MAX_PAYLOAD_BYTES, "a frame's payload fits", payload_bytes=payload_bytes)
@@ -74,21 +74,22 @@ def encode_head(kind: FrameKind, header: bytes, payload_bytes: int = 0) -> bytes
 
 
 def decode_header(frame: Frame, decode: Callable[[bytes], T]) -> T:
-    """The header of a frame by a msgspec decoder; raises `PeerProtocolError` if it is not what the decoder knows."""
+    """Decode the header of a frame with a msgspec decoder. Raises `PeerProtocolError` if the header does not fit."""
     try:
         return decode(frame.header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is no UTF-8
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
         raise PeerProtocolError(f"unreadable header of {FrameKind(frame.kind).name}: {error}") from error
 
 
 class FrameReader:
     """Cuts a byte stream into frames.
 
-    The caller writes into `get_buffer()`, says how much with `received`, and takes frames until `next_frame` returns
-    None.  Bytes land in one reused staging buffer, which grows to the size of a larger frame once its prefix is read:
-    every payload is copied once, into the bytes object that is handed out, whatever pieces it arrived in.
+    The caller writes into `get_buffer()`, reports the size with `received`, and takes frames until `next_frame` returns
+    None. Bytes are written to one reused staging buffer, which grows to the size of a larger frame once its prefix is
+    read. So every payload is copied exactly once, into the bytes object that is returned, however many pieces it
+    arrived in.
 
-    `max_frame_bytes` bounds a whole frame, and with it the memory that the other end can make this one hold.
+    `max_frame_bytes` bounds a whole frame, and so the memory that the other end can make this end hold.
     """
 
     __slots__ = ("_buffer", "_end", "_start", "max_frame_bytes")
@@ -97,30 +98,30 @@ class FrameReader:
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray(0)
         self._start = 0
-        """First byte of the staging buffer that belongs to no frame handed out."""
+        """Offset of the first byte that belongs to no returned frame."""
         self._end = 0
-        """First byte that was not received yet."""
+        """Offset of the first byte that was not received yet."""
 
     def get_buffer(self) -> memoryview:
-        """Where to write next; never empty once all whole frames were taken."""
+        """Return the buffer to write to next. It is never empty once all whole frames were taken."""
         if self._end == len(self._buffer):
             self._make_room(STAGING_BYTES)
         return memoryview(self._buffer)[self._end :]
 
     def received(self, size: int) -> None:
-        """`size` bytes were written to the start of the last `get_buffer()`."""
+        """Note that `size` bytes were written to the start of the last `get_buffer()`."""
         self._end += size
         invariant(self._end <= len(self._buffer), "no more is received than there was room for", size=size)
 
     def unread(self, limit: int) -> bytes:
-        """The first bytes that belong to no frame handed out, at most `limit`."""
+        """Return the first bytes that belong to no returned frame, at most `limit`."""
         return bytes(self._buffer[self._start : min(self._end, self._start + limit)])
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None if more bytes are needed.
+        """Return the next whole frame, or None if more bytes are needed.
 
-        Raises `PeerProtocolError` as soon as the prefix shows that what comes is no frame; the stream cannot be
-        continued after that.
+        Raises `PeerProtocolError` as soon as the prefix shows that no frame follows. The stream cannot be continued
+        then.
         """
         start = self._start
         available = self._end - start
@@ -157,9 +158,9 @@ class FrameReader:
             raise PeerProtocolError(f"frame of {frame_bytes} bytes found, with a header of {header_bytes} bytes")
 
     def _make_room(self, frame_bytes: int) -> None:
-        """Move what is unread to the start of a buffer that holds at least `frame_bytes`.
+        """Move the unread bytes to the start of a buffer that holds at least `frame_bytes`.
 
-        A new buffer replaces one that is too small; a bytearray cannot be resized while the event loop exports it.
+        A buffer that is too small is replaced, because a bytearray cannot be resized while the event loop exports it.
         """
         unread = self._end - self._start
         if len(self._buffer) < max(frame_bytes, STAGING_BYTES):

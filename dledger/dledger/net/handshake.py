@@ -1,4 +1,4 @@
-"""Handshake by which two nodes prove to each other that they belong together, before anything else is said.
+"""Handshake in which two nodes prove to each other that they belong together, before anything else is sent.
 
     dialler                                        acceptor
               <-  CHALLENGE  version, nonce
@@ -8,42 +8,44 @@
               <-  WELCOME  who I am       or  REFUSED  why
 
 `mac(role)` is HMAC-SHA256 with the group's secret over a label, the role, the acceptor's nonce and the dialler's nonce.
-The role keeps either side from answering with the other's own words; the nonces, 32 random bytes each, keep a recorded
-handshake from being played again.  Whoever dials proves himself first, so that a port scan learns nothing.  The proofs
-say who is at the other end when the connection opens; against someone *on the path*, who can change bytes later, use
-TLS.
+The role prevents an answer with the other side's own mac. The nonces, 32 random bytes each, prevent the replay of a
+recorded handshake. The dialler proves itself first, so that a port scan learns nothing. The proofs authenticate the
+other end when the connection opens. Against an attacker *on the path*, who can change bytes later, use TLS.
 
-The state machine is pure: frames in, bytes out, randomness as an argument.  Headers are MessagePack arrays.
+The state machine is pure: frames in, bytes out, randomness as an argument. Headers are MessagePack arrays.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 
 import msgspec
 
+from dledger.net.belonging import Belonging
 from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
-from dledger.types import NATIVE_ENGINE, Lane
+from dledger.types import NATIVE_ENGINE, Lane, ReplicaId
 
 PROTOCOL_VERSION = 1
-"""Of frames, handshake and messages together."""
+"""Version of frames, handshake and messages together."""
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 16
 MAX_HANDSHAKE_FRAME_BYTES = 4 << 10
-"""What a stranger can make this node hold."""
+"""Maximum number of bytes that a stranger can make this node hold."""
 MAX_REASON_CHARACTERS = 512
 
 _LABEL = b"dledger peer link 1\0"
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who is speaking, and what both sides must agree on.
+    """Identity of the speaker, and settings that both sides must agree on.
 
-    `segment_bytes` belongs to the identity of a group: with another one, equal logs would be different files.
-    `host` and `port` are where the speaker's own peer port is dialled.  A hello without `engine` is of a version
-    that knows of the native one alone, and passes over the field in those of others.
+    `segment_bytes` belongs to the identity of a group: with another size, equal logs would be different files. `host`
+    and `port` are the dial address of the speaker's own peer port. A hello without `engine` is from a version that only
+    knows the native engine and ignores the field in others' hellos. The same holds for `group_id`; see
+    `dledger.net.belonging`.
     """
 
     version: int
@@ -56,6 +58,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     host: str
     port: int
     engine: str = NATIVE_ENGINE
+    group_id: str | None = None
 
 
 class _Challenge(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +76,7 @@ class _Refused(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Expects(Enum):
-    """The one kind of frame that may come next."""
+    """The only kind of frame that may come next."""
 
     CHALLENGE = auto()
     PROOF = auto()
@@ -96,7 +99,7 @@ _EXPECTED_KIND = {
 
 
 def find_mismatch(mine: Hello, theirs: Hello, expected_node_id: str | None) -> str | None:
-    """Why two nodes cannot be linked, as text that names what was found and expected; None if they can.
+    """Return why two nodes cannot be linked, as text with what was found and expected; None if they can.
 
     `expected_node_id` None accepts any node but this one.
     """
@@ -114,20 +117,22 @@ def find_mismatch(mine: Hello, theirs: Hello, expected_node_id: str | None) -> s
 class Handshake:
     """One side of one connection's handshake.
 
-    Send what `start` returns, then feed every received frame to `receive` and send what that returns.  Afterwards
-    either `peer` is set (the other end is proven and accepted), or `error` is (send what was returned, then close), or
-    more frames are needed.
+    Send the result of `start`, then pass every received frame to `receive` and send its result. After each frame,
+    `peer` is set if the other end is proven and accepted. `error` is set if the handshake failed: send the result, then
+    close. If neither is set, more frames are needed.
 
-    `Handshake.dial` and `Handshake.accept` make the two sides.  An acceptor does not know the lane before it is told,
-    and takes it from the other's hello.
+    `Handshake.dial` and `Handshake.accept` make the two sides. An acceptor takes the lane from the other side's hello.
     """
 
     __slots__ = (
+        "_belonging",
+        "_certified_names",
         "_dialler",
         "_expected_node_id",
         "_expects",
         "_hello",
         "_nonce",
+        "_other_secrets",
         "_secret",
         "_their_nonce",
         "error",
@@ -135,41 +140,68 @@ class Handshake:
     )
 
     def __init__(
-        self, hello: Hello, secret: bytes, nonce: bytes, *, dialler: bool, expected_node_id: str | None
+        self,
+        hello: Hello,
+        secret: bytes,
+        nonce: bytes,
+        belonging: Belonging | None,
+        *,
+        dialler: bool,
+        expected_node_id: str | None,
+        others: Sequence[bytes] = (),
     ) -> None:
-        self._hello = hello
+        self._belonging = belonging or Belonging(hello.group_id)
+        self._hello = msgspec.structs.replace(hello, group_id=self._belonging.group_id)
         self._secret = secret
+        self._other_secrets = others
         self._nonce = nonce
         self._their_nonce = b""
         self._dialler = dialler
         self._expected_node_id = expected_node_id
+        self._certified_names: Collection[str] | None = None
         self._expects = _Expects.CHALLENGE if dialler else _Expects.PROOF
         self.peer: Hello | None = None
         self.error: PeerError | None = None
 
     @classmethod
-    def dial(cls, hello: Hello, secret: bytes, nonce: bytes, expected_node_id: str) -> Handshake:
-        """The side that connected, and knows whom it means to reach."""
-        return cls(hello, secret, nonce, dialler=True, expected_node_id=expected_node_id)
+    def dial(
+        cls, hello: Hello, secret: bytes, nonce: bytes, expected_node_id: str, belonging: Belonging | None = None
+    ) -> Handshake:
+        """Make the side that connected, which knows the node that it wants to reach."""
+        return cls(hello, secret, nonce, belonging, dialler=True, expected_node_id=expected_node_id)
 
     @classmethod
-    def accept(cls, hello: Hello, secret: bytes, nonce: bytes) -> Handshake:
-        """The side that listens; `hello.lane` is ignored."""
-        return cls(hello, secret, nonce, dialler=False, expected_node_id=None)
+    def accept(
+        cls,
+        hello: Hello,
+        secret: bytes,
+        nonce: bytes,
+        belonging: Belonging | None = None,
+        others: Sequence[bytes] = (),
+    ) -> Handshake:
+        """Make the side that listens; `hello.lane` is ignored.
+
+        A dialler may also prove itself with one of the `others`. The answer is then proven with the same secret.
+        """
+        return cls(hello, secret, nonce, belonging, dialler=False, expected_node_id=None, others=others)
+
+    def bind(self, names: Collection[str]) -> None:
+        """Accept only a node whose id is among the names in the other end's certificate."""
+        self._certified_names = names
 
     @property
     def has_begun(self) -> bool:
-        """Whether the other end has said something that belongs here."""
+        """True if the other end has sent something valid."""
         return bool(self._their_nonce)
 
     def start(self) -> bytes:
-        """What to send before anything is received."""
+        """Return the bytes to send before anything is received."""
         if self._dialler:
             return b""
         return encode_head(FrameKind.CHALLENGE, _encode(_Challenge(PROTOCOL_VERSION, self._nonce)))
 
     def receive(self, frame: Frame) -> bytes:
-        """Digest a frame; returns what to send.  Raises nothing: what went wrong is in `error`."""
+        """Take a frame, and return the bytes to send. Never raises: failures are in `error`."""
         try:
             return self._receive(frame)
         except PeerError as error:
@@ -181,11 +213,11 @@ class Handshake:
         if frame.payload:
             raise PeerProtocolError(f"a payload of {len(frame.payload)} bytes found in a handshake")
         if frame.kind == FrameKind.REFUSED and self._dialler and self._expects is not _Expects.NOTHING:
-            raise self._refusal(decode_header(frame, _decode_refused).reason)
+            raise self._refusal_error(decode_header(frame, _decode_refused).reason)
         expected = _EXPECTED_KIND.get(self._expects)
         if frame.kind != expected:
-            wanted = expected.name if expected else "nothing"
-            raise PeerProtocolError(f"{FrameKind(frame.kind).name} found, {wanted} expected in a handshake")
+            expected_name = expected.name if expected else "nothing"
+            raise PeerProtocolError(f"{FrameKind(frame.kind).name} found, {expected_name} expected in a handshake")
         match self._expects:
             case _Expects.CHALLENGE:
                 return self._on_challenge(decode_header(frame, _decode_challenge))
@@ -199,65 +231,85 @@ class Handshake:
     def _on_challenge(self, challenge: _Challenge) -> bytes:
         if challenge.version != PROTOCOL_VERSION:
             raise HelloRejectedError(f"version {challenge.version} found, {PROTOCOL_VERSION} expected")
-        self._their_nonce = _checked_nonce(challenge.nonce)
+        self._their_nonce = _check_nonce(challenge.nonce)
         self._expects = _Expects.PROOF
-        return encode_head(FrameKind.PROOF, _encode(_Proof(self._nonce, self._mac(by_dialler=True))))
+        return encode_head(FrameKind.PROOF, _encode(_Proof(self._nonce, self._compute_mac(by_dialler=True))))
 
     def _on_proof(self, proof: _Proof) -> bytes:
         if self._dialler:
-            self._verify(proof.mac, by_dialler=False)
+            self._verify_mac(proof.mac, by_dialler=False)
             self._expects = _Expects.WELCOME
             return encode_head(FrameKind.HELLO, _encode(self._hello))
-        self._their_nonce = _checked_nonce(proof.nonce)
+        self._their_nonce = _check_nonce(proof.nonce)
+        self._choose_secret(proof.mac)
         try:
-            self._verify(proof.mac, by_dialler=True)
+            self._verify_mac(proof.mac, by_dialler=True)
         except AuthenticationError as error:
             return self._refuse(error, "the secrets differ")
         self._expects = _Expects.HELLO
-        return encode_head(FrameKind.PROOF, _encode(_Proof(self._nonce, self._mac(by_dialler=False))))
+        return encode_head(FrameKind.PROOF, _encode(_Proof(self._nonce, self._compute_mac(by_dialler=False))))
 
     def _on_hello(self, theirs: Hello) -> bytes:
         mine = msgspec.structs.replace(self._hello, lane=theirs.lane)
-        mismatch = find_mismatch(mine, theirs, self._expected_node_id)
+        mismatch = self._find_mismatch(mine, theirs)
         if mismatch is not None:
             return self._refuse(HelloRejectedError(f"{mismatch} (node {theirs.node_id!r} dialled)"), mismatch)
+        self._belonging.admit(theirs.group_id)
         self.peer = theirs
         self._expects = _Expects.NOTHING
         return encode_head(FrameKind.WELCOME, _encode(mine))
 
     def _on_welcome(self, theirs: Hello) -> bytes:
-        mismatch = find_mismatch(self._hello, theirs, self._expected_node_id)
+        mismatch = self._find_mismatch(self._hello, theirs)
         if mismatch is not None:
             raise HelloRejectedError(mismatch)
+        self._belonging.admit(theirs.group_id)
         self.peer = theirs
         self._expects = _Expects.NOTHING
         return b""
 
+    def _find_mismatch(self, mine: Hello, theirs: Hello) -> str | None:
+        if self._certified_names is not None and theirs.node_id not in self._certified_names:
+            certified = ", ".join(self._certified_names) or "nobody"
+            return f"a certificate for {certified!r} found, one for node {theirs.node_id!r} expected (tls_peer_names)"
+        return find_mismatch(mine, theirs, self._expected_node_id) or self._belonging.find_mismatch(
+            theirs.group_id, ReplicaId(theirs.node_id, theirs.incarnation)
+        )
+
     def _refuse(self, error: PeerError, reason: str) -> bytes:
-        """Give up, and tell the dialler why: its operator looks into its log, not into this one."""
+        """Give up, and send the dialler the reason, because its operator reads the dialler's log, not this one."""
         self.error = error
         self._expects = _Expects.NOTHING
         return encode_head(FrameKind.REFUSED, _encode(_Refused(reason[:MAX_REASON_CHARACTERS])))
 
-    def _refusal(self, reason: str) -> PeerError:
-        """The error for a refusal; its text comes from outside and is quoted."""
-        said = repr(reason[:MAX_REASON_CHARACTERS])
+    def _refusal_error(self, reason: str) -> PeerError:
+        """Return the error for a refusal. Its text is from another node and is quoted."""
+        quoted_reason = repr(reason[:MAX_REASON_CHARACTERS])
         if self._expects is _Expects.WELCOME:
-            return HelloRejectedError(f"it refused this node, saying that {said}")
-        return AuthenticationError(f"it refused this node, saying {said}: all nodes of a group need the same secret")
+            return HelloRejectedError(f"it refused this node, saying that {quoted_reason}")
+        return AuthenticationError(
+            f"it refused this node, saying {quoted_reason}: all nodes of a group need the same secret"
+        )
 
-    def _mac(self, *, by_dialler: bool) -> bytes:
+    def _compute_mac(self, *, by_dialler: bool, secret: bytes = b"") -> bytes:
         ours, theirs = self._nonce, self._their_nonce
         acceptor_nonce, dialler_nonce = (theirs, ours) if self._dialler else (ours, theirs)
         role = b"dialler\0" if by_dialler else b"acceptor\0"
-        return hmac.digest(self._secret, _LABEL + role + acceptor_nonce + dialler_nonce, "sha256")
+        return hmac.digest(secret or self._secret, _LABEL + role + acceptor_nonce + dialler_nonce, "sha256")
 
-    def _verify(self, mac: bytes, *, by_dialler: bool) -> None:
-        if not hmac.compare_digest(mac, self._mac(by_dialler=by_dialler)):
+    def _choose_secret(self, mac: bytes) -> None:
+        """Go on by the other secret, if that is the one which a dialler proves."""
+        for secret in (self._secret, *self._other_secrets):
+            if hmac.compare_digest(mac, self._compute_mac(by_dialler=True, secret=secret)):
+                self._secret = secret
+                return
+
+    def _verify_mac(self, mac: bytes, *, by_dialler: bool) -> None:
+        if not hmac.compare_digest(mac, self._compute_mac(by_dialler=by_dialler)):
             raise AuthenticationError("it does not know this group's secret: all nodes of a group need the same one")
 
 
-def _checked_nonce(nonce: bytes) -> bytes:
+def _check_nonce(nonce: bytes) -> bytes:
     if len(nonce) != NONCE_BYTES:
         raise PeerProtocolError(f"nonce of {len(nonce)} bytes found, {NONCE_BYTES} expected")
     return nonce

@@ -1,7 +1,7 @@
-"""The TCP transport between the nodes of a group.
+"""TCP transport between the nodes of a group.
 
-Every node listens on its peer port and dials every other node twice.  It sends on what it dialled and receives on what
-it accepted, so each direction between two nodes stands or falls alone.
+Every node listens on its peer port and dials every other node twice. It sends on the connections that it dialled and
+receives on those that it accepted. So each direction between two nodes fails independently.
 """
 
 from __future__ import annotations
@@ -9,30 +9,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from secrets import token_bytes
 from typing import Protocol
 
 import msgspec
 
 from dledger.consensus.messages import Message, MessageCodec
 from dledger.errors import ConfigError
-from dledger.invariants import invariant
+from dledger.net.belonging import Belonging
 from dledger.net.connection import PeerConnection
 from dledger.net.dialling import DialContext, DialledPeer
-from dledger.net.errors import PeerError, PeerProtocolError
-from dledger.net.eviction import oldest_of_busiest_host
+from dledger.net.errors import HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
 from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
-from dledger.net.tls import handshake_failure
 from dledger.net.transport import Buffer, Receiver
 from dledger.types import NATIVE_ENGINE, Lane, ReplicaId
+from dledger_base.accepting import Port, Reserve
+from dledger_base.doorman import Door
+from dledger_base.eviction import Strangers
+from dledger_base.invariants import invariant
+from dledger_base.secret import GroupSecrets
+from dledger_base.telling import Telling
+from dledger_base.tls import handshake_failure
 
 COMPLAINT_INTERVAL_S = 60.0
-"""What goes wrong again and again is logged so often."""
+"""Minimum seconds before the same complaint is logged again."""
 MAX_COMPLAINTS = 256
+"""Maximum number of complaints that are remembered, so as not to repeat them."""
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,30 +47,36 @@ _decode_channel = msgspec.msgpack.Decoder(int).decode
 
 
 class ChannelListener(Protocol):
-    """Receives what arrives on one data channel."""
+    """Receiver of the data that arrives on one data channel."""
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
-        """Bytes that the peer gave to `send_data` for this channel."""
+        """Take bytes that the peer gave to `send_data` for this channel."""
 
     def on_lost(self, node_id: str) -> None:
-        """Bytes on their way to or from the node may be lost.  May be called more often than that happens."""
+        """Note that bytes on their way to or from the node may be lost.
+
+        May be called more often than that happens.
+        """
 
 
 class Links:
     """All links of one node; a `dledger.net.transport.Transport`.
 
-    `bind` is where the node listens (port 0: any free one, see `address`), `advertise` the address others can dial,
-    which a node says of itself; it defaults to the bound address.  `peers` are the dial addresses of the other nodes
-    by node id.  A node that no configuration names may dial in if it knows the secret (a learner that joins): it is
-    then dialled at the address it says of itself, until it is gone in both directions.  `codec` is that of the engine
-    whose messages are carried, `engine` its name.
+    `bind` is where the node listens (port 0: any free port, see `address`). `advertise` is the address in the node's
+    own hello, which others can dial; by default it is the bound address. `peers` are the dial addresses of the other
+    nodes by node id. `codec` belongs to the engine whose messages are carried, `engine` is its name. `belonging` judges
+    which nodes are of the same group.
 
-    A connection is refused, with one log line that names what was found and expected, if the other end has another
-    secret, cluster, group, engine, `segment_bytes` or protocol version, or is not the node that was dialled.  Whatever
-    the reason, it is dialled again, after a pause that grows from 20 to 500 ms and ends as soon as the peer dials in.
+    A node that is not in the configuration, such as a joining learner, may dial in if it knows the secret. It is then
+    dialled at the address in its hello, until it is gone in both directions.
 
-    All callbacks run on the event loop, and none after `stop` was called.  Raises `ConfigError` if the secret is
-    shorter than 16 bytes.
+    A connection is refused if the other end is not the dialled node. It is also refused if secret, cluster, group,
+    group identity, engine, `segment_bytes` or protocol version differ. One log line then names what was found and
+    expected. In any case the peer is dialled again after a pause. The pause grows from 20 to 500 ms, and ends as soon
+    as the peer dials in.
+
+    All callbacks run on the event loop, and none after `stop` was called. Raises `ConfigError` if the secret is shorter
+    than 16 bytes.
     """
 
     def __init__(
@@ -73,7 +86,7 @@ class Links:
         cluster: str,
         group: str,
         segment_bytes: int,
-        secret: bytes,
+        secret: bytes | GroupSecrets,
         bind: Address,
         peers: Mapping[str, Address],
         receiver: Receiver,
@@ -82,10 +95,12 @@ class Links:
         advertise: Address | None = None,
         tls: PeerTls | None = None,
         limits: LinkLimits | None = None,
+        belonging: Belonging | None = None,
     ) -> None:
-        if len(secret) < MIN_SECRET_BYTES:
+        secrets = GroupSecrets.of(secret)
+        if (shortest := min(map(len, secrets.all))) < MIN_SECRET_BYTES:
             raise ConfigError(
-                f"the group's secret has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed: generate one"
+                f"the group's secret has {shortest} bytes, at least {MIN_SECRET_BYTES} are needed: generate one"
             )
         self.counters = LinkCounters()
         self._me = me
@@ -93,7 +108,7 @@ class Links:
         self._group = group
         self._segment_bytes = segment_bytes
         self._engine = engine
-        self._secret = secret
+        self._secrets = secrets
         self._bind = bind
         self._advertise = advertise
         self._receiver = receiver
@@ -101,43 +116,46 @@ class Links:
         self._decode_message = codec.decode
         self._tls = tls
         self._limits = limits or LinkLimits()
+        self._belonging = belonging or Belonging()
         self._configured = {node_id: address for node_id, address in peers.items() if node_id != me.node_id}
         self._peers: dict[str, DialledPeer] = {}
         self._accepted: dict[tuple[str, Lane], PeerConnection] = {}
-        self._strangers: dict[PeerConnection, asyncio.TimerHandle] = {}
-        """Who has not proven itself, in the order of coming, and what ends its time."""
+        self._strangers: Strangers[PeerConnection] = Strangers()
+        """Connections that have not proven themselves yet."""
+        self._timers: dict[PeerConnection, asyncio.TimerHandle] = {}
+        """Timers that end the connections in `_strangers`."""
+        self._door: Door | None = None
+        """The door at which connections wait for their TLS handshake."""
         self._channels: dict[int, ChannelListener] = {}
         self._context: DialContext | None = None
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
         self._stopped = False
-        self._complaints: dict[str, float] = {}
+        self._last_warned_at: dict[str, float] = {}
+        self._stranger_log_limiter = Telling()
+        """Lines about connections that have proven nothing."""
+        self._dial_log_limiter = Telling()
+        """Lines about dialled addresses, by the node that is expected there."""
 
     @property
     def address(self) -> Address:
-        """Where this node listens; known once it is started."""
-        invariant(self._server is not None and self._server.sockets, "links are started")
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        """Address where this node listens. Known once the links are started."""
+        invariant(self._port is not None, "links are started")
+        assert self._port is not None
+        return self._port.address
 
     async def start(self) -> None:
-        """Listen, and begin to dial.  Raises `ConfigError` if the bind address cannot be used."""
-        invariant(self._server is None and not self._stopped, "links are started once")
+        """Listen, and begin to dial. Raises `ConfigError` if the bind address cannot be used."""
+        invariant(self._port is None and not self._stopped, "links are started once")
         host, port = self._bind
+        if self._tls is not None:
+            self._door = self._make_door(self._tls)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._accept,
-                host,
-                port,
-                ssl=self._tls.server.accepting if self._tls is not None else None,
-                ssl_handshake_timeout=self._limits.handshake_timeout_s if self._tls is not None else None,
-                start_serving=False,
-            )
+            self._port = await Port.bind(host, port, self._make_protocol, self._evict_stranger, Reserve.PEERS)
             self._context = self._make_context()
-            await self._server.start_serving()
+            self._port.start_serving()
         except OSError as error:
-            if self._server is not None:
-                self._server.close()
+            if self._port is not None:
+                self._port.close()
             raise ConfigError(
                 f"cannot listen for peers on {format_address(self._bind)}: {error.strerror or error}; "
                 "stop what uses the address, or configure another peer address"
@@ -146,12 +164,14 @@ class Links:
             self._dial(node_id, address, learned=False)
 
     async def stop(self) -> None:
-        """Close everything; what is queued is lost.  May be called twice."""
-        if self._stopped or self._server is None:
+        """Close everything; queued data is lost. May be called twice."""
+        if self._stopped or self._port is None:
             self._stopped = True
             return
         self._stopped = True
-        self._server.close()
+        self._port.close()
+        if self._door is not None:
+            self._door.close()
         accepted = [*self._accepted.values(), *self._strangers]
         for connection in accepted:
             connection.end()
@@ -162,7 +182,7 @@ class Links:
         self._peers.clear()
 
     def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
-        """See `Transport.send`."""
+        """Queue a message for a node. Returns False if it was dropped."""
         peer = self._peers.get(to)
         if peer is None or peer.peer is None:
             return False
@@ -170,14 +190,14 @@ class Links:
         return peer.send(lane, head, payload)
 
     def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
-        """See `Transport.send_data`."""
+        """Queue opaque bytes for a node on the bulk lane. Returns False if they were dropped."""
         peer = self._peers.get(to)
         if peer is None or peer.peer is None:
             return False
         return peer.send(Lane.BULK, encode_head(FrameKind.DATA, _encode(channel), sum(map(len, data))), data)
 
     def queued_bytes(self, to: str, lane: Lane) -> int:
-        """See `Transport.queued_bytes`."""
+        """Return the number of bytes accepted for a node and not yet handed to the kernel."""
         peer = self._peers.get(to)
         return 0 if peer is None else peer.queued_bytes(lane)
 
@@ -187,13 +207,27 @@ class Links:
         self._channels[number] = listener
 
     def can_exchange(self, node_id: str) -> bool:
-        """Whether data can be sent to the node and it can send data back."""
+        """Return whether data can be sent to the node and it can send data back."""
         peer = self._peers.get(node_id)
         accepted = self._accepted.get((node_id, Lane.BULK))
         return peer is not None and peer.peer is not None and accepted is not None and accepted.ready
 
+    def adopt(self, group_id: str) -> None:
+        """Show this group identity from now on, and close links to nodes of another group."""
+        if self._belonging.group_id == group_id:
+            return
+        self._belonging.group_id = group_id
+        for connection in list(self._accepted.values()):
+            assert connection.hello is not None
+            assert connection.peer is not None
+            mismatch = self._belonging.find_mismatch(connection.hello.group_id, connection.peer)
+            if mismatch is not None:
+                connection.end(HelloRejectedError(mismatch))
+        for peer in self._peers.values():
+            peer.part_from_strangers()
+
     def on_open(self, connection: PeerConnection) -> None:
-        """See `ConnectionOwner`: an accepted connection has proven itself."""
+        """Register an accepted connection that has proven itself, and dial its node if it is new."""
         self._forget_stranger(connection)
         hello, sender = connection.hello, connection.peer
         assert hello is not None
@@ -203,9 +237,9 @@ class Links:
             if older is not None and (lane is hello.lane or older.peer != sender):
                 self._forget_accepted(older)
                 older.end()
-                self._complain(
-                    f"{sender} dialled in anew while {older.peer} was connected: it came back from a crash or a lost "
-                    "network, or two processes share the node id, which they must not"
+                self._warn(
+                    f"{sender} dialled in anew while {older.peer} was connected: it came back from a crash or a "
+                    "network failure, or two processes wrongly share the node id"
                 )
         self._accepted[sender.node_id, hello.lane] = connection
         peer = self._peers.get(sender.node_id)
@@ -222,13 +256,13 @@ class Links:
             )
             self._dial(sender.node_id, address, learned=True)
         else:
-            self._complain(
-                f"{sender} dialled in and will not be sent to: {self._limits.max_learned_peers} nodes outside the "
+            self._warn(
+                f"{sender} dialled in, and is sent nothing: {self._limits.max_learned_peers} nodes outside the "
                 "configuration are dialled already, which is the limit"
             )
 
     def on_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        """See `ConnectionOwner`: a frame on an accepted connection."""
+        """Pass on a frame of an accepted connection."""
         if self._stopped:
             return
         sender = connection.peer
@@ -251,33 +285,46 @@ class Links:
             raise PeerProtocolError(f"{FrameKind(kind).name} found after the handshake")
 
     def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
-        """See `ConnectionOwner`: an accepted connection is gone."""
+        """Forget an accepted connection that is gone."""
         self._forget_stranger(connection)
         self._forget_accepted(connection)
         if isinstance(error, PeerError):
-            who = connection.peer or f"a connection from {connection.remote_host}"
-            self._complain(f"closed the link of {who}: {error}")
+            if connection.peer is not None:
+                self._warn(f"closed the link of {connection.peer}: {error}")
+                return
+            host = connection.remote_host
+            self._warn_of_stranger(
+                self._stranger_log_limiter, host, type(error).__name__, f"closed a connection from {host}: {error}"
+            )
 
     def on_reachable(self, peer: ReplicaId) -> None:
-        """See `DialListener`."""
+        """Notify the receiver that a peer can be sent to."""
         if not self._stopped:
             self._receiver.on_connected(peer)
 
     def on_unreachable(self, peer: ReplicaId) -> None:
-        """See `DialListener`."""
+        """Notify the receiver and the channels that a peer was lost."""
         if not self._stopped:
             self._receiver.on_disconnected(peer)
             self._announce_loss(peer.node_id)
 
     def on_dial_failed(self, node_id: str, address: Address, error: Exception) -> None:
-        """See `DialListener`."""
-        said = handshake_failure(error) if self._tls is not None and isinstance(error, OSError) else None
-        self._complain(f"cannot link to peer {node_id} at {format_address(address)}: {said or error}")
+        """Log a failed attempt, and stop dialling a learned peer that is gone in both directions."""
+        tls_reason = handshake_failure(error) if self._tls is not None and isinstance(error, OSError) else None
+        reason = f"{tls_reason or error}"  # a stranger may listen there, and then chooses the text
+        self._warn_of_stranger(
+            self._dial_log_limiter,
+            node_id,
+            reason,
+            f"cannot link to peer {node_id} at {format_address(address)}: {reason}",
+        )
         peer = self._peers.get(node_id)
         accepted = any((node_id, lane) in self._accepted for lane in Lane)
         if peer is not None and peer.learned and not accepted and not self._stopped:
-            # It knows where this node is, and dials in if it comes back; one that was removed never does.
-            _log.info("event=peer_gone peer=%s reason='no configuration names it'", node_id)
+            # It knows where this node is, and dials in if it comes back. A node that was removed never comes back.
+            _log.info(
+                "event=peer_gone peer=%s reason='it is not in the configuration and no longer connected'", node_id
+            )
             del self._peers[node_id]
             peer.give_up()
 
@@ -297,12 +344,13 @@ class Links:
         )
         return DialContext(
             hello=hello,
-            secret=self._secret,
+            secrets=self._secrets,
             tls=self._tls,
             limits=self._limits,
             counters=self.counters,
             make_nonce=_make_nonce,
             rng=random.Random(),
+            belonging=self._belonging,
         )
 
     def _dial(self, node_id: str, address: Address, *, learned: bool) -> None:
@@ -310,44 +358,76 @@ class Links:
         peer = self._peers[node_id] = DialledPeer(node_id, address, self._context, self, learned=learned)
         peer.start()
 
-    def _accept(self) -> PeerConnection:
+    def _make_door(self, tls: PeerTls) -> Door:
+        return Door(
+            tls.server,
+            takes_plain=False,
+            max_connections=self._limits.max_strangers,
+            open_connections=_no_open_connections,
+            silence_s=self._limits.handshake_timeout_s,
+        )
+
+    def _make_protocol(self, host: str) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection: a doorman, if there is a door."""
+        if self._door is None:
+            return self._make_connection(host)
+        return self._door.doorman(partial(self._make_connection, host))
+
+    def _make_connection(self, host: str) -> PeerConnection:
         assert self._context is not None
-        handshake = Handshake.accept(self._context.hello, self._secret, _make_nonce())
-        connection = PeerConnection(handshake, self, self.counters, self._limits.dead_peer_timeout_s)
+        first, *others = self._secrets.all
+        handshake = Handshake.accept(self._context.hello, first, _make_nonce(), self._belonging, others)
+        connection = PeerConnection(
+            *(handshake, self, self.counters, self._limits.dead_peer_timeout_s),
+            binds_names=self._tls is not None and self._tls.binds_names,
+        )
         if self._stopped:
             connection.end()
             return connection
         if len(self._strangers) >= self._limits.max_strangers:
             self._make_room()
-        self._strangers[connection] = asyncio.get_running_loop().call_later(
+        self._strangers.add(connection, host)
+        self._timers[connection] = asyncio.get_running_loop().call_later(
             self._limits.handshake_timeout_s, self._expire, connection
         )
         return connection
 
+    def _evict_stranger(self) -> bool:
+        """End a connection that has not proven itself. Returns False if there is none."""
+        if self._door is not None and self._door.make_room():
+            return True
+        has_stranger = len(self._strangers) > 0
+        if has_stranger:
+            self._make_room()
+        return has_stranger
+
     def _make_room(self) -> None:
-        """End the handshake of a stranger, for a node of the group may be the one that comes."""
+        """End the handshake of a stranger, because the new connection may be a node of the group."""
         self.counters.refused_strangers += 1
-        stranger = oldest_of_busiest_host(self._strangers, lambda connection: connection.remote_host)
+        stranger = self._strangers.oldest_of_busiest_host()
         self._forget_stranger(stranger)
         stranger.end()
-        self._complain(
-            f"connections from {stranger.remote_host or 'hosts unknown yet'} are closed before their handshakes are "
-            f"finished: there are {self._limits.max_strangers}, the limit, most of them from there"
+        host = stranger.remote_host or "an unknown host"
+        self._warn_of_stranger(
+            self._stranger_log_limiter,
+            host,
+            "too many",
+            f"connections from {host} are closed before their handshakes are finished: "
+            f"{self._limits.max_strangers} are in a handshake, which is the limit, and this host has the most of them",
         )
 
     def _expire(self, connection: PeerConnection) -> None:
-        self._forget_stranger(connection)  # one whose TLS handshake failed is never told that it was closed
+        self._forget_stranger(connection)
         self.counters.protocol_errors += 1
         timeout_s = self._limits.handshake_timeout_s
         connection.end(PeerProtocolError(f"its handshake was not finished within {timeout_s:g} s"))
 
     def _forget_stranger(self, connection: PeerConnection) -> None:
-        timer = self._strangers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
+        if self._strangers.discard(connection):
+            self._timers.pop(connection).cancel()
 
     def _forget_accepted(self, connection: PeerConnection) -> None:
-        """Another connection may have taken its place: then there is nothing to forget."""
+        """Forget an accepted connection, unless another connection has taken its place."""
         if connection.hello is None:
             return
         key = (connection.hello.node_id, connection.hello.lane)
@@ -361,17 +441,28 @@ class Links:
             for listener in self._channels.values():
                 listener.on_lost(node_id)
 
-    def _complain(self, what: str) -> None:
-        """Log a warning unless the same was said within `COMPLAINT_INTERVAL_S`."""
+    def _warn_of_stranger(self, log_limiter: Telling, host: str, kind: str, reason: str) -> None:
+        """Log a warning that strangers can cause, or count it as left out."""
+        left_out = None if self._stopped else log_limiter.untold(host, kind)
+        if left_out is not None:
+            _log.warning("node=%s event=link_trouble untold=%d reason=%s", self._me.node_id, left_out, reason)
+
+    def _warn(self, reason: str) -> None:
+        """Log a warning unless the same text was logged within `COMPLAINT_INTERVAL_S`."""
         now = time.monotonic()
-        said_at = self._complaints.get(what)
-        if self._stopped or (said_at is not None and now - said_at < COMPLAINT_INTERVAL_S):
+        warned_at = self._last_warned_at.get(reason)
+        if self._stopped or (warned_at is not None and now - warned_at < COMPLAINT_INTERVAL_S):
             return
-        if len(self._complaints) >= MAX_COMPLAINTS:
-            self._complaints.clear()
-        self._complaints[what] = now
-        _log.warning("node=%s event=link_trouble reason=%s", self._me.node_id, what)
+        if len(self._last_warned_at) >= MAX_COMPLAINTS:
+            self._last_warned_at.clear()
+        self._last_warned_at[reason] = now
+        _log.warning("node=%s event=link_trouble reason=%s", self._me.node_id, reason)
+
+
+def _no_open_connections() -> int:
+    """Return 0: a connection takes a place at the door only while it waits there."""
+    return 0
 
 
 def _make_nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)
+    return token_bytes(NONCE_BYTES)

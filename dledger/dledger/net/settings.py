@@ -5,34 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from dledger.net.tls import TlsContext
 from dledger.types import Lane
+from dledger_base.tls import TlsContext
 
 Address = tuple[str, int]
 """Host and port."""
 
 
 def format_address(address: Address) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """Bounds of a node's links.
+    """Limits of a node's links.
 
-    A message that would take a lane's queue past its bound is refused, not queued.  `dial_timeout_s` is for both lanes
-    of a peer together, `handshake_timeout_s` for each accepted connection.  A peer whose kernel has not acknowledged
-    anything for `dead_peer_timeout_s`, or that does not read for so long while its window is full, is disconnected
-    (Linux; elsewhere only keepalive finds dead peers, in about as long).
+    A message that would take a lane's queue past its limit is refused, not queued. `dial_timeout_s` is for both lanes
+    of a peer together, `handshake_timeout_s` for each accepted connection. A peer is disconnected if its kernel
+    acknowledges nothing for `dead_peer_timeout_s`, or if it does not read for so long while its window is full. (That
+    is on Linux. Elsewhere only keepalive finds dead peers, in about the same time.)
 
-    A link that stood for `settled_s` is dialled again at once when it is lost.  Before that, and after a failure, there
-    is a pause that doubles from `redial_min_s` to `redial_max_s`: two processes that share a node id would otherwise
+    A link that was up for `settled_s` is dialled again at once when it is lost. Before that, and after a failure, there
+    is a pause that doubles from `redial_min_s` to `redial_max_s`. Otherwise two processes that share a node id would
     displace each other without rest.
 
-    `max_strangers` bounds the connections that have not proven themselves: one more takes the place of the oldest from
-    the host that has most.  `max_learned_peers` bounds the nodes that dialled in and that no configuration names.
+    `max_strangers` bounds the connections that have not proven themselves. One more displaces the oldest of the host
+    that has most. `max_learned_peers` bounds the nodes that dialled in and are not in the configuration.
     """
 
     control_queue_bytes: int = 4 << 20
@@ -48,22 +48,22 @@ class LinkLimits:
 
     @classmethod
     def for_elections(cls, election_max_ms: int) -> Self:
-        """The bounds of a group whose elections are as slow: whoever bears long pauses there has a slow network."""
+        """Return the limits for a group with this election timeout. A long timeout means that the network is slow."""
         slow_s = max(1.0, election_max_ms / 1000)
         return cls(dial_timeout_s=slow_s, handshake_timeout_s=2 * slow_s, dead_peer_timeout_s=2 * slow_s)
 
     def queue_bytes(self, lane: Lane) -> int:
-        """The bound of one lane's queue."""
+        """Return the limit of one lane's queue in bytes."""
         return self.control_queue_bytes if lane is Lane.CONTROL else self.bulk_queue_bytes
 
 
 @dataclass(slots=True)
 class LinkCounters:
-    """What happened on a node's links since it started; every number only grows.
+    """Counters of a node's links since it started. They only grow.
 
-    Bytes and frames are counted after the handshake.  `connects` counts peers that became reachable, `reconnects` those
-    of them that had been before, `refused_sends` messages dropped because a queue was full, `task_restarts` how often
-    dialling went on after an unexpected exception.
+    Bytes and frames are counted after the handshake. `connects` counts peers that became reachable, `reconnects` those
+    that had been reachable before. `refused_sends` counts messages dropped because a queue was full. `task_restarts`
+    counts how often dialling continued after an unexpected exception.
     """
 
     bytes_in: int = 0
@@ -84,7 +84,11 @@ class LinkCounters:
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
-    """TLS for both directions; the contexts carry certificates and what is checked of the other end's."""
+    """TLS for both directions. The contexts carry certificates and the checks of the other end's certificate.
+
+    With `binds_names` a node's certificate must name its node id.
+    """
 
     server: TlsContext
     client: TlsContext
+    binds_names: bool = False

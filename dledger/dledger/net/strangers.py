@@ -1,8 +1,9 @@
-"""Strangers on a peer connection: what is at the other end, if it is no node of this group.
+"""Recognition of strangers: the protocol at the other end of a peer connection that is not a node of this group.
 
-A node that was dialled speaks first. Whatever else listens at its address waits to be spoken to, so a dialler that has
-heard nothing asks a last question, `QUESTION`: a request of RocketMQ's protocol with an end of line in it, to which all
-of these say something by which they can be told. The first bytes of a client that dials a wrong port tell as much.
+A node that was dialled speaks first. Most other servers wait for the client to speak. So a dialler that has received
+nothing asks a last question, `QUESTION`: a request of RocketMQ's protocol that contains an end of line. Each of the
+servers below answers it in a recognizable way. The first bytes of a client that dials a wrong port show its protocol as
+well.
 
 | first bytes | stranger |
 |---|---|
@@ -19,13 +20,13 @@ from struct import Struct
 from typing import Final
 
 QUESTION_HEADER: Final = b'{"code":106,"language":"PYTHON","opaque":1,\r\n\r\n"version":479}'
-"""GET_BROKER_CLUSTER_INFO: a name server answers it, a broker refuses it, and neither does anything."""
+"""Header of GET_BROKER_CLUSTER_INFO. A name server answers it, a broker refuses it, and it has no effect on either."""
 
 _PREFIX: Final = Struct(">II")
 QUESTION: Final = _PREFIX.pack(4 + len(QUESTION_HEADER), len(QUESTION_HEADER)) + QUESTION_HEADER
 
 TELLING_BYTES: Final = 16
-"""Of the first so many bytes `protocol_of` makes use."""
+"""Number of first bytes that `protocol_of` uses."""
 
 _HTTP: Final = "HTTP"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "PATCH")
@@ -43,7 +44,7 @@ _REMOTING: Final = "RocketMQ's protocol (a broker's peer port is one above its c
 
 
 def protocol_of(first: bytes) -> str | None:
-    """What a stranger speaks who began with these bytes, of which eight are enough; None if nothing tells."""
+    """Return the protocol of a stranger by its first bytes, of which `TELLING_BYTES` are enough; None if unknown."""
     for beginning, protocol in _BEGINNINGS:
         if first.startswith(beginning):
             return protocol
@@ -57,5 +58,6 @@ def protocol_of(first: bytes) -> str | None:
 
 
 def _is_remoting(first: bytes) -> bool:
-    total, header_bytes = _PREFIX.unpack_from(first)  # the highest byte of the latter is the serialize type, 0 for JSON
+    # the highest byte of `header_bytes` is the serialize type, 0 for JSON
+    total, header_bytes = _PREFIX.unpack_from(first)
     return bool(0 < header_bytes <= total - 4 <= _MAX_FRAME_BYTES)

@@ -1,9 +1,17 @@
-"""A replica: it carries out what the consensus engine asks, on a disk, a transport and an environment it is given.
+"""Replica: carries out what the consensus engine asks, on the disk, transport and environment it is given.
 
-Nothing here touches asyncio, a socket or a clock; `dledger.node` joins a replica to the real ones and `dledger_sim.log`
-to simulated ones, so what the simulator proves is what runs.  Start at `replica.Replica`, which makes the parts, and
-`driver`, which is what a part may ask of it.  The leader's side stands in `leading` and `proposer`; what comes in and
-goes out in `inbox` and `outbox`; syncing in `flusher` and `saver`; applying in `applier` and `feed`; snapshots, digests
-and trims in `snapshotting`, `snapshotter` and `transfer`; healing of bit rot in `repair`; who may be a member in
-`joining`; warnings for operators in `warnings`.
+Nothing here touches asyncio, a socket or a clock. `dledger.node` joins a replica to the real ones, `dledger_sim.log` to
+simulated ones. So the simulator tests the code that runs in production.
+
+Start at `replica.Replica`, which makes the parts, and at `driver`, the interface through which a part asks something of
+the replica. The other modules:
+
+- `leading` and `proposer`: the leader's side.
+- `inbox` and `outbox`: messages that come in and go out.
+- `flusher` and `saver`: syncing.
+- `applier` and `feed`: applying entries.
+- `snapshotting`, `snapshotter` and `transfer`: snapshots, digests and trims.
+- `repair`: healing of bit rot.
+- `joining`: the policy that decides on members.
+- `warnings`: warnings for operators.
 """

@@ -1,15 +1,14 @@
-"""Hands committed entries to the state machine, in order, in slices that never hold the event loop for long."""
+"""Applier: hands committed entries to the state machine, in order, in slices that hold the event loop only briefly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.consensus.engine import Engine
 from dledger.environment import URGENT, Environment
 from dledger.errors import BusyError, CorruptionError, StorageError
 from dledger.format import HEADER_BYTES
-from dledger.loop_holds import APPLY
 from dledger.replica.commands import has_own
 from dledger.replica.completions import Completions
 from dledger.replica.driver import Driver
@@ -18,10 +17,11 @@ from dledger.replica.proposer import Contexts
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import Buffer, RecentEntries
 from dledger.replica.snapshotting import Snapshotting
-from dledger.replica.standing import StandingTeller
+from dledger.replica.standing import LeadershipReporter
 from dledger.statemachine import CommittedEntry, Restore
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, EntryMeta, SnapshotMeta
+from dledger_base.loop_holds import APPLY
 
 SLICE_S = 0.005
 BATCH_ENTRIES = 64
@@ -30,12 +30,13 @@ BUSY_PAUSE_S = 0.01
 
 
 class Applier:
-    """Follows the commit index; what it calls is called among the `completions`, or by the event loop.
+    """Applies entries up to the commit index.
 
-    A group's commands of the log's own are carried out when those before it are applied and it is not.  Reads that
-    waited, and who is told the standing, are looked after behind every slice.
-    Entries that are not in memory are read on the urgent lane.
-    Where they do not verify applying stands still until `retry`.
+    It calls the service only as a completion, or directly from the event loop.
+
+    The log's own commands of an entry are carried out after all earlier entries are applied and before that entry is.
+    After every slice the applier answers reads that waited and tells the service changed leadership. Entries that are
+    not in memory are read on the urgent lane. If entries do not verify, applying stops until `retry`.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class Applier:
         feed: MachineFeed,
         snapshotting: Snapshotting,
         reads: ReadWaiters,
-        standing: StandingTeller,
+        leadership_reporter: LeadershipReporter,
         engine: Engine,
         driver: Driver,
         *,
         applied_index: int,
     ) -> None:
         self._environment = environment
-        self._applying = environment.holds.part(APPLY)
+        self._apply_holds = environment.holds.part(APPLY)
         self._store = store
         self._recent = recent
         self._contexts = contexts
@@ -63,100 +64,109 @@ class Applier:
         self._feed = feed
         self._snapshotting = snapshotting
         self._reads = reads
-        self._standing = standing
+        self._leadership_reporter = leadership_reporter
         self._engine = engine
         self._driver = driver
-        self._target = applied_index
+        self.apply_limit: Callable[[int], int] = _apply_up_to_any
+        """Returns the last entry that may be applied now, at most the given one."""
+        self._target_index = applied_index
         self._epoch = 0
-        self._waiting = False
-        self._running = False
-        self._at_rest = False
+        self._is_waiting = False
+        self._is_running = False
+        self._awaits_retry = False
         self._stalled_at: float | None = None
-        self._last: EntryMeta | None = None
-        """The entry that was applied last here; None before the first, and behind a snapshot."""
+        self._reading_since: float | None = None
+        self._last_applied: EntryMeta | None = None
+        """The entry that was applied last. None before the first one, and right after a snapshot."""
         self.applied_index = applied_index
         self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
         if self.applied_position < 0:
             self.applied_position = store.end_position
 
     def advance(self, commit_index: int) -> None:
-        """Entries up to `commit_index` are committed: apply them among the completions."""
-        self._target = max(self._target, commit_index)
-        if not self._waiting and not self._running:
-            self._waiting = True
+        """Apply entries up to `commit_index`, which are committed, as a completion."""
+        self._target_index = max(self._target_index, commit_index)
+        if not self._is_waiting and not self._is_running:
+            self._is_waiting = True
             self._completions.add(partial(self._resume, self._epoch))
 
     def halt(self) -> None:
-        """Apply nothing more, unless `restart` says from where on."""
+        """Stop applying until `restart` says where to continue."""
         self._epoch += 1
-        self._waiting = True
-        self._at_rest = False
+        self._reading_since = None
+        self._is_waiting = True
+        self._awaits_retry = False
 
     def restart(self, applied_index: int, applied_position: int) -> None:
-        """The state machine was given a state as of `applied_index`."""
+        """Continue behind `applied_index`: the state machine has been given the state as of that entry."""
         self._epoch += 1
-        self._waiting = False
-        self._at_rest = False
+        self._reading_since = None
+        self._is_waiting = False
+        self._awaits_retry = False
         self._stalled_at = None
-        self._last = None
+        self._last_applied = None
         self.applied_index = applied_index
         self.applied_position = applied_position
-        self._target = max(self._target, applied_index)
+        self._target_index = max(self._target_index, applied_index)
 
     def begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
-        """Go on with the state of a snapshot, behind which the log begins."""
+        """Continue with the state of a snapshot. The log now begins behind that snapshot."""
         if not self._driver.is_stopped:
-            self._snapshotting.restored(base.last_index)
+            self._snapshotting.note_restored(base.last_index)
             self._feed.reset(base, restore)
             self.restart(base.last_index, base.position)
             self.advance(self._engine.commit_index)
 
     @property
     def stalled_s(self) -> float:
-        """How long the next entry could not be read already; 0 if it can."""
-        return 0.0 if self._stalled_at is None else self._environment.now() - self._stalled_at
+        """Seconds for which the next entry has been unreadable or is being read; 0 if it is in memory."""
+        since = self._reading_since if self._stalled_at is None else self._stalled_at
+        return 0.0 if since is None else self._environment.now() - since
 
     def retry(self) -> None:
-        """What did not verify may do so by now."""
-        if self._at_rest:
-            self._at_rest = False
-            self._later()
+        """Read entries again that did not verify: they may have been repaired by now."""
+        if self._awaits_retry:
+            self._awaits_retry = False
+            self._schedule_resume()
 
     def serve_reads(self) -> None:
-        """Answer the reads that are confirmed for what is applied."""
+        """Answer the confirmed reads that need only applied entries."""
         self._reads.applied(self.applied_index)
 
-    def _progressed(self) -> None:
+    def _report_progress(self) -> None:
         self.serve_reads()
-        if self._standing.look():
+        if self._leadership_reporter.check():
             self._completions.run()
 
     def _run(self) -> None:
-        self._waiting = False
-        self._running = True
+        self._is_waiting = False
+        self._is_running = True
         deadline = self._environment.now() + SLICE_S
         try:
-            while self.applied_index < self._target:
+            while self.applied_index < self._target_index:
                 first = self.applied_index + 1
                 if not self._recent.has(first):
                     self._read(first)
                     break
                 count = 1
-                while count < BATCH_ENTRIES and first + count <= self._target and self._recent.has(first + count):
+                while count < BATCH_ENTRIES and first + count <= self._target_index and self._recent.has(first + count):
                     count += 1
+                count = self.apply_limit(self.applied_index + count) - self.applied_index
+                if count < 1:
+                    break
                 entries = self._recent.get(first, count)
                 if entries is None:
                     raise StorageError(f"entries {first} to {first + count - 1} left memory while they were counted")
                 self._apply(entries)
-                if self._environment.now() >= deadline and self.applied_index < self._target:
-                    self._later()
+                if self._environment.now() >= deadline and self.applied_index < self._target_index:
+                    self._schedule_resume()
                     break
         finally:
-            self._running = False
-        self._progressed()
+            self._is_running = False
+        self._report_progress()
 
-    def _later(self) -> None:
-        self._waiting = True
+    def _schedule_resume(self) -> None:
+        self._is_waiting = True
         self._environment.call_soon(partial(self._resume, self._epoch))
 
     def _resume(self, epoch: int) -> None:
@@ -168,8 +178,9 @@ class Applier:
             self._driver.fail(error)
 
     def _read(self, first: int) -> None:
-        self._waiting = True
-        read = partial(self._read_committed, first, self._target)
+        self._is_waiting = True
+        self._reading_since = self._environment.now()
+        read = partial(self._read_committed, first, self._target_index)
         self._environment.run_blocking(URGENT, read, partial(self._on_read, self._epoch))
 
     def _read_committed(self, first: int, last: int) -> tuple[list[EntryMeta], bytes]:
@@ -177,19 +188,20 @@ class Applier:
         try:
             size = min(size, self._store.position_at(last + 1) - start)
         except CorruptionError:
-            pass  # the entry behind is in a corrupt range, and a run ends before that
+            pass  # the entry after `last` is in a corrupt range, and the read ends before that range
         return self._store.read_entries(first, size, verify=True)
 
     def _on_read(self, epoch: int, result: tuple[list[EntryMeta], bytes] | BaseException) -> None:
         if epoch != self._epoch:
             return
+        self._reading_since = None
         if isinstance(result, BusyError):
             self._environment.call_later(BUSY_PAUSE_S, partial(self._resume, epoch))
             return
         if isinstance(result, CorruptionError):
             if self._stalled_at is None:
                 self._stalled_at = self._environment.now()
-            self._at_rest = True
+            self._awaits_retry = True
             self._driver.suspect(self.applied_index + 1)
             return
         if isinstance(result, BaseException):
@@ -202,27 +214,38 @@ class Applier:
         for meta in metas:
             entries.append((meta, view[offset : offset + meta.size]))
             offset += meta.size
-        self._running = True
+        self._is_running = True
+        held_back = False
         try:
             for start in range(0, len(entries), BATCH_ENTRIES):
-                self._apply(entries[start : start + BATCH_ENTRIES])
+                batch = entries[start : start + BATCH_ENTRIES]
+                count = self.apply_limit(batch[-1][0].index) - self.applied_index
+                held_back = count < len(batch)
+                if count > 0:
+                    self._apply(batch[:count])
+                if held_back:
+                    break
         except Exception as error:
             self._driver.fail(error)
             return
         finally:
-            self._running = False
-        self._progressed()
-        if self._epoch == epoch:
-            self._later()
+            self._is_running = False
+        self._report_progress()
+        if self._epoch != epoch:
+            return
+        if held_back:
+            self._is_waiting = False  # until `advance` is called again
+        else:
+            self._schedule_resume()
 
     def _apply(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
-        with self._applying:
-            self._apply_held(entries)
+        with self._apply_holds:
+            self._apply_batch(entries)
 
-    def _apply_held(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
+    def _apply_batch(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
         groups: list[CommittedEntry] = []
         for meta, data in entries:
-            before, self._last = self._last, meta
+            previous, self._last_applied = self._last_applied, meta
             if meta.kind != EntryKind.GROUP:
                 continue
             view = memoryview(data)
@@ -232,7 +255,7 @@ class Applier:
                 if groups:
                     self._hand_over(groups)
                     groups = []
-                self._snapshotting.on_commands(meta, commands, before)
+                self._snapshotting.on_commands(meta, commands, previous)
             groups.append(
                 CommittedEntry(
                     meta.index,
@@ -252,3 +275,7 @@ class Applier:
         self._feed.deliver(groups)
         self.applied_index = groups[-1].index
         self.applied_position = groups[-1].end
+
+
+def _apply_up_to_any(index: int) -> int:
+    return index

@@ -1,4 +1,4 @@
-"""Entries of a leader that wait, sealed, for space: the log as it will be once they are written."""
+"""Backlog: sealed entries of a leader that wait for space, as the log will be once they are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger.store.log import LogStore
 
 
 class Backlog:
-    """Sealed entries, in order; each continues the one before, and the first one the log."""
+    """Sealed entries in order. Each continues its predecessor, and the first continues the log."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -20,32 +20,32 @@ class Backlog:
 
     @property
     def first(self) -> SealedEntry:
-        """The one that is to be proposed next; there is one."""
+        """The entry that is to be proposed next. The backlog must not be empty."""
         return self._entries[0]
 
     @property
     def end_position(self) -> int:
-        """Where the last one ends, or the log."""
+        """Position where the last entry ends; if there is none, where the log ends."""
         return self._entries[-1].meta.end if self._entries else self._store.end_position
 
     @property
     def last(self) -> tuple[int, int]:
-        """Index and chain crc of the last one, or of the log's last entry."""
+        """Index and chain crc of the last entry here; if there is none, those of the log's last entry."""
         if self._entries:
             meta = self._entries[-1].meta
             return meta.index, meta.chain_crc
         return self._store.last_index, self._store.last_chain
 
     def add(self, entry: SealedEntry) -> None:
-        """Have an entry wait."""
+        """Append an entry."""
         self._entries.append(entry)
 
     def take(self) -> SealedEntry:
-        """The first one waits no more."""
+        """Remove the first entry and return it."""
         return self._entries.popleft()
 
     def drop(self) -> list[object]:
-        """Give all up; returns the contexts of their units (nothing of them was proposed)."""
+        """Drop all entries and return the contexts of their units. None of them was proposed."""
         contexts = [context for entry in self._entries for context in entry.contexts]
         self._entries.clear()
         return contexts

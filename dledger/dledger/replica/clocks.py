@@ -1,12 +1,12 @@
 """Wall clocks of a group's members, as its leader knows them.
 
-A member stamps its clock on the answer to each beat. Some moment between the sending of the beat and the reading of the
-answer, both by the leader's monotonic clock, was that of the stamp: the member's clock stands at least where the stamp
-is carried on to from the reading, at most where it is carried on to from the sending. Whoever asks what is due needs
-the one, whoever reckons when something is to be due the other.
+A member stamps its clock on the answer to each heartbeat. The stamp was made between the sending of the heartbeat and
+the reading of the answer, both by the leader's monotonic clock. So the member's clock shows at least the stamp plus the
+time since the reading. It shows at most the stamp plus the time since the sending. The lower bound decides what is due;
+the upper bound is for computing when something becomes due.
 
-What was asked more than `MAX_SILENCE_S` ago tells nothing. That also bounds how wrong both can be made by a clock
-that runs at another speed than the leader's monotonic one, or is set after the answer.
+Answers to heartbeats sent more than `MAX_SILENCE_S` ago are ignored. That also limits the error of both bounds, if the
+member's clock runs at another speed than the leader's or is set after the answer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from dledger.types import ReplicaId, WallClock
 
 
 def clock_ahead_ms(peer: Peer, now: float, wall_ms: int) -> int | None:
-    """How far a member's wall clock is ahead of the leader's, None if it has not told in this term.
+    """Return by how much a member's wall clock is ahead of the leader's; None without a reading in this term.
 
-    `now` and `wall_ms` are the leader's monotonic seconds and wall clock.  A member's clock is known as of its last
-    answer to a beat, however old that is.
+    `now` and `wall_ms` are the leader's monotonic seconds and wall clock. The result rests on the member's last answer
+    to a heartbeat, however old that is.
     """
     clock = peer.clock
     return None if clock is None else clock.wall_ms + int((now - clock.told_at) * 1000) - wall_ms
 
 
 def voter_clocks(engine: Engine, me: ReplicaId, now: float, wall_ms: int) -> list[WallClock | None]:
-    """See `dledger.log.Log.voter_clocks`; `now` and `wall_ms` as in `clock_ahead_ms`.
+    """Return the bounds of each voter's wall clock, None for a voter whose clock is not known.
 
-    A node that leads no more knows nobody's clock but its own, and has the clocks of as many voters as before.
+    See `dledger.log.Log.voter_clocks`; `now` and `wall_ms` are as in `clock_ahead_ms`. A node that no longer leads
+    knows only its own clock, and still returns an item for each voter.
     """
     voters = engine.membership.voters
     return [

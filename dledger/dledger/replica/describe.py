@@ -1,14 +1,15 @@
-"""A replica's status."""
+"""Status of a replica."""
 
 from __future__ import annotations
 
+from dledger.consensus.peers import DISK_FULL
 from dledger.replica.clocks import clock_ahead_ms
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus, PeerStatus
 
 
 def describe(replica: Replica) -> NodeStatus:
-    """What `/status` shows of a replica; peers only on the leader."""
+    """Return the status of a replica for `/status`. Only a leader's status lists peers."""
     engine, store = replica.engine, replica.store
     membership = engine.membership
     now, wall_ms = replica.environment.now(), replica.environment.wall_ms()
@@ -20,8 +21,9 @@ def describe(replica: Replica) -> NodeStatus:
             store.last_index - progress.match_index,
             int((now - progress.contact_at) * 1000),
             progress.mode.name.lower(),
-            progress.disk_used,
+            min(progress.disk_used, DISK_FULL),
             clock_ahead_ms(progress, now, wall_ms),
+            progress.first_position,
         )
         for peer, progress in engine.progress.items()
     ]
@@ -30,6 +32,7 @@ def describe(replica: Replica) -> NodeStatus:
         incarnation=replica.me.incarnation,
         cluster=replica.config.cluster,
         group=replica.config.group,
+        group_identity=replica.own_group.directory.group_id or None,
         role=engine.role.name.lower(),
         term=engine.term,
         leader_id=None if engine.leader is None else engine.leader.node_id,
@@ -43,7 +46,7 @@ def describe(replica: Replica) -> NodeStatus:
         last_position=store.end_position,
         durable_position=replica.durable_position,
         applied_position=replica.applied_position,
-        disk_used=engine.disk_used,
+        disk_used=min(engine.disk_used, DISK_FULL),
         syncs=replica.flusher.syncs,
         sync_seconds=replica.flusher.seconds,
         elections=replica.elections,
@@ -55,6 +58,7 @@ def describe(replica: Replica) -> NodeStatus:
         rotten_snapshots=len(replica.snapshots.rotten),
         loop_late=replica.timed_loop.lateness(),
         loop_held=replica.environment.holds.held(),
+        disk_warning=replica.housekeeper.disk.warning,
         refusal=replica.leading.admission.refusal,
         failure=None if replica.failure is None else str(replica.failure),
     )

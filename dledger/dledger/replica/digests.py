@@ -1,4 +1,4 @@
-"""Do all replicas compute the same state?  Each says what its own amounted to at every snapshot mark."""
+"""Digest votes: check that all replicas compute the same state, by comparing their digests at every snapshot mark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_MARKS = 8
 
 
 class Verdict(Enum):
-    """What the digests of one mark say."""
+    """Outcome of the digests of one mark."""
 
     OPEN = "open"
     AGREED = "agreed"
@@ -22,14 +22,14 @@ class Verdict(Enum):
 
 
 class DigestVotes:
-    """The digests of the newest marks, as applied from the log."""
+    """Digests of the newest marks, as applied from the log."""
 
     def __init__(self) -> None:
         self._marks: dict[int, dict[ReplicaId, int]] = {}
-        self._disputed: int | None = None
+        self._disputed_mark: int | None = None
 
     def record(self, digest: Digest, membership: Membership, me: ReplicaId) -> Verdict:
-        """Count one digest in; only voters' count."""
+        """Record a digest and return the verdict on its mark. Only voters' digests count."""
         mark = self._marks.setdefault(digest.position, {})
         mark[ReplicaId(digest.node_id, digest.incarnation)] = digest.digest
         while len(self._marks) > KEPT_MARKS:
@@ -39,24 +39,28 @@ class DigestVotes:
             return Verdict.OPEN
         value, count = votes.most_common(1)[0]
         if count >= membership.quorum:
-            self._disputed = None
+            self._disputed_mark = None
             return Verdict.SELF_DIFFERS if mark.get(me, value) != value else Verdict.AGREED
         if votes.total() == len(membership.voters):
-            self._disputed = digest.position
+            self._disputed_mark = digest.position
             return Verdict.NO_MAJORITY
         return Verdict.OPEN
 
-    def disagree(self, membership: Membership) -> bool:
-        """All voters of a mark spoke and no majority agreed, nor does one of those who are voters now."""
-        if self._disputed is None:
-            return False
-        votes = _votes(self._marks.get(self._disputed, {}), membership)
-        if votes and votes.most_common(1)[0][1] >= membership.quorum:
-            self._disputed = None
-        return self._disputed is not None
+    def has_dispute(self, membership: Membership) -> bool:
+        """Return whether the replicas' states differ without a majority.
 
-    def knows(self, digest: Digest) -> bool:
-        """Whether this very digest was applied, or is of a mark that is too old to be counted."""
+        That is so if all voters of a mark reported a digest and neither they nor the current voters have a majority for
+        one value.
+        """
+        if self._disputed_mark is None:
+            return False
+        votes = _votes(self._marks.get(self._disputed_mark, {}), membership)
+        if votes and votes.most_common(1)[0][1] >= membership.quorum:
+            self._disputed_mark = None
+        return self._disputed_mark is not None
+
+    def is_recorded(self, digest: Digest) -> bool:
+        """Return whether this very digest was applied, or belongs to a mark too old to be counted."""
         if len(self._marks) == KEPT_MARKS and digest.position < min(self._marks):
             return True
         replica = ReplicaId(digest.node_id, digest.incarnation)

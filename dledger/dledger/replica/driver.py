@@ -1,4 +1,4 @@
-"""Driver of a replica, as its parts see it: what any of them may ask of the replica that it is a part of."""
+"""Driver: the interface through which the parts of a replica ask something of that replica."""
 
 from __future__ import annotations
 
@@ -10,33 +10,39 @@ from dledger.replica.proposer import Fill
 
 
 class Driver(Protocol):
-    """`dledger.replica.replica.Replica` to its parts, which get the engine beside it.
+    """The interface of `dledger.replica.replica.Replica` to its parts. Each part gets the engine separately.
 
-    A part is made before its replica is whole: it asks nothing of the driver until it is called itself.
+    A part is made before its replica is complete, so it must not call the driver until it is called itself.
     """
 
     @property
     def is_ready(self) -> bool:
-        """Leads, has applied its own no-op, and takes proposals."""
+        """True if this replica leads, has applied the no-op of its term, and takes proposals."""
 
     @property
     def is_stopped(self) -> bool:
-        """Takes part no more: nothing is told to anybody, and what a worker brings is dropped."""
+        """True if this replica no longer takes part. It notifies nobody, and drops the results of workers."""
 
     def fail(self, error: BaseException) -> None:
-        """End this replica: `error` leaves no safe way on."""
+        """End this replica: after `error` it cannot continue safely."""
+
+    def retire(self, error: BaseException) -> None:
+        """End this replica for a fault of its disk that leaves time to hand leadership over first."""
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do something that gives the engine work, and carry out what it makes of it, unless this replica stopped."""
+        """Run `work`, which gives the engine something to do, then carry out the engine's effects.
+
+        A stopped replica does nothing.
+        """
 
     def pump(self) -> None:
-        """Carry out the engine's effects until there are none, then what the service is to be told."""
+        """Carry out the engine's effects until there are none, then the calls into the service."""
 
     def execute(self, output: Output) -> None:
-        """Carry out these effects before it returns, or behind a rewriting of the log that is under way."""
+        """Carry out these effects before returning, or after a rewriting of the log that is under way."""
 
     def suspect(self, index: int) -> None:
-        """A read of the log from entry `index` on did not verify: have it found out what is corrupt there."""
+        """Have the log checked from entry `index` on, because a read there did not verify."""
 
     def stage(
         self,
@@ -48,4 +54,4 @@ class Driver(Protocol):
         privileged: bool = False,
         own: bool = False,
     ) -> int:
-        """Put a unit into this turn's entry; see `dledger.replica.leading.Leading.stage`."""
+        """Put a unit into this turn's entry, as `dledger.replica.leading.Leading.stage` does."""

@@ -1,4 +1,4 @@
-"""Joins the state machine to the log: what it restores, what it rebuilds, what it applies, what it is told."""
+"""Feed of the state machine: restores it, rebuilds its views, applies entries to it and notifies it of leadership."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dledger.types import SnapshotMeta
 
 
 class MachineFeed:
-    """All calls into the state machine that tell it something go through here, between executions only.
+    """Makes all calls that notify the state machine, between executions only.
 
-    `state_index` is the last entry that the restored state covers; only views lack what lies below it."""
+    `state_index` is the last entry that the restored state covers. Entries up to it are needed for views only.
+    """
 
     def __init__(
         self, machine: StateMachine, store: LogStore, snapshots: SnapshotStore, completions: Completions
@@ -25,12 +26,12 @@ class MachineFeed:
         self._completions = completions
         self._store = store
         self._snapshots = snapshots
-        self._leadership: Leadership | None = None
+        self._reported_leadership: Leadership | None = None
         self._offered: tuple[SnapshotMeta, Restore] | None = None
         self.state_index = -1
 
     def restore(self, base: SnapshotMeta | None) -> int:
-        """Give the machine a snapshot (None: the initial state); returns the last entry that it needs no more."""
+        """Give the machine a snapshot (None: the initial state) and return the last entry that it does not need."""
         restore = self._machine.decode(None, ()) if base is None else self.decode(base)
         rebuild_from = restore()
         position = max(rebuild_from, self._store.first_position)
@@ -40,7 +41,10 @@ class MachineFeed:
         return min(self._last_before(position), self.state_index)
 
     def _last_before(self, position: int) -> int:
-        """The last entry that ends at or before a position, or an earlier one; of a corrupt range, the one before."""
+        """Return the index of the last entry that ends at or before a position, or of an earlier one.
+
+        In a corrupt range, it is the entry before that range.
+        """
         store = self._store
         if position >= store.end_position:
             return store.last_index
@@ -54,51 +58,52 @@ class MachineFeed:
             return (index if store.is_in_line(index) else store.first_index_of_segment(position)) - 1
 
     def decode(self, base: SnapshotMeta) -> Restore:
-        """Read a snapshot for the machine; `reset` puts it in place.  Blocks."""
-        with closing(self._snapshots.read_chunks(base)) as chunks:  # its file, also where the machine reads no further
+        """Read a snapshot for the machine and return the call that puts its state in place. Blocks."""
+        # closes the snapshot's file also if the machine does not read to the end
+        with closing(self._snapshots.read_chunks(base)) as chunks:
             return self._machine.decode(base, chunks)
 
     def offer(self, base: SnapshotMeta, restore: Restore) -> None:
-        """A snapshot was received and decoded: whether it is installed is up to the engine."""
+        """Keep a received and decoded snapshot. The engine decides whether it is installed."""
         self._offered = (base, restore)
 
     def withdraw(self) -> None:
-        """It was not installed, or is being installed."""
+        """Forget the offered snapshot: it was not installed, or is being installed."""
         self._offered = None
 
     def take_offered(self, base: SnapshotMeta) -> Restore:
-        """What puts the state of the snapshot that is being installed in place."""
+        """Return the call that puts the state of the snapshot in place that is being installed."""
         offered, self._offered = self._offered, None
         if offered is None or offered[0] != base:
             raise CorruptionError(f"{base} is to be installed, {offered and offered[0]} was received")
         return offered[1]
 
     def reset(self, base: SnapshotMeta, restore: Restore) -> None:
-        """Give the machine a decoded snapshot, behind which the log begins."""
+        """Give the machine a decoded snapshot. The log then begins behind that snapshot."""
         self._completions.require_outside("restore")
         self.state_index = base.last_index
         restore()
 
     def deliver(self, entries: Sequence[CommittedEntry]) -> None:
-        """Have entries applied, or views rebuilt from those that the state covers already."""
+        """Have entries applied. Entries that the state covers already only serve to rebuild views."""
         self._completions.require_outside("apply")
         if entries[0].index > self.state_index:
             self._machine.apply(entries)
             return
         self._machine.rebuild([entry for entry in entries if entry.index <= self.state_index])
-        later = [entry for entry in entries if entry.index > self.state_index]
-        if later:
-            self._machine.apply(later)
+        new_entries = [entry for entry in entries if entry.index > self.state_index]
+        if new_entries:
+            self._machine.apply(new_entries)
 
-    def tell(self, leadership: Leadership) -> None:
+    def report_leadership(self, leadership: Leadership) -> None:
         """Tell the machine who leads, if that changed."""
-        if leadership != self._leadership:
+        if leadership != self._reported_leadership:
             self._completions.require_outside("on_leadership")
-            self._leadership = leadership
+            self._reported_leadership = leadership
             self._machine.on_leadership(leadership)
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None = None) -> None:
-        """Tell the machine of proposals that end without being applied, if there are any; see `StateMachine`."""
+        """Notify the machine of proposals that end without being applied; see `StateMachine`."""
         self._completions.require_outside("dropped")
         if contexts:
             self._machine.dropped(contexts, full)

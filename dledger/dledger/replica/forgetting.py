@@ -1,4 +1,4 @@
-"""Lets a replica begin at a later snapshot where what lies below it rotted and the group has trimmed that."""
+"""Forgetter: lets a replica begin at a later snapshot where the log below is rotten here and trimmed by the group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dledger.environment import URGENT, Environment
-from dledger.errors import CorruptionError, TrimmedError
+from dledger.errors import BusyError, CorruptionError, TrimmedError
 from dledger.replica.applier import Applier
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
@@ -22,8 +22,8 @@ from dledger.types import SnapshotMeta
 logger = logging.getLogger(__name__)
 
 
-class _Found(NamedTuple):
-    """The snapshots that do not verify, and behind them one that does, or None, with its state."""
+class _SearchResult(NamedTuple):
+    """Result of a search: the snapshots that do not verify, then the first that does, with its state, or None."""
 
     rotten: list[SnapshotMeta]
     base: SnapshotMeta | None
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class Forgetter:
-    """Looks for such a snapshot on a worker, one search at a time."""
+    """Looks for an intact later snapshot on a worker, one search at a time."""
 
     def __init__(
         self,
@@ -52,34 +52,35 @@ class Forgetter:
         self._feed = feed
         self._applier = applier
         self._driver = driver
-        self._looking = False
+        self._is_searching = False
 
     def begin_behind(self, damaged: CorruptRange, trimmed_to: int) -> bool:
-        """Begin at a snapshot, if views cannot be rebuilt from below it: a range there is corrupt, and the group has
-        trimmed it.  False if no views are being rebuilt.
+        """Begin at a later snapshot if views cannot be rebuilt.
 
-        Of those up to `trimmed_to` it is the newest that is not newer than the state, which goes back to it.  A worker
-        reads it first; nothing happens if by then entries have been applied, or none is intact.
+        That is so if a range needed for the views is corrupt and the group has trimmed it. Returns False if no views
+        are being rebuilt. Otherwise the newest snapshot up to `trimmed_to` is chosen that is not newer than the state.
+        The state goes back to that snapshot. A worker reads it first. Nothing happens if entries have been applied by
+        then, or if no snapshot is intact.
         """
-        if self._looking:
+        if self._is_searching:
             return True
         state = self._rebuilt_state()
         if state is None:
             return False
         limit = min(trimmed_to, state.position)
         candidates = [meta for meta in reversed(self._snapshots.list()) if damaged.end <= meta.position <= limit]
-        self._looking = True
-        self._environment.run_blocking(URGENT, partial(self._find, candidates), partial(self._found, damaged, state))
+        self._is_searching = True
+        self._environment.run_blocking(URGENT, partial(self._find, candidates), partial(self._on_found, damaged, state))
         return True
 
     def _rebuilt_state(self) -> SnapshotMeta | None:
-        """The snapshot that the state is of, if views are still being rebuilt from below it."""
+        """Return the snapshot that the state was restored from, if views are still being rebuilt from below it."""
         index = self._feed.state_index
         if self._applier.applied_index >= index:
             return None
         return next((meta for meta in self._snapshots.list() if meta.last_index == index), None)
 
-    def _find(self, candidates: Sequence[SnapshotMeta]) -> _Found:
+    def _find(self, candidates: Sequence[SnapshotMeta]) -> _SearchResult:
         rotten: list[SnapshotMeta] = []
         for base in candidates:
             try:
@@ -87,23 +88,23 @@ class Forgetter:
             except CorruptionError:
                 rotten.append(base)
             else:
-                return _Found(rotten, base, self._feed.decode(base))
-        return _Found(rotten, None, None)
+                return _SearchResult(rotten, base, self._feed.decode(base))
+        return _SearchResult(rotten, None, None)
 
-    def _found(self, damaged: CorruptRange, state: SnapshotMeta, found: _Found | BaseException) -> None:
-        self._driver.run(partial(self._begin, damaged, state, found))
+    def _on_found(self, damaged: CorruptRange, state: SnapshotMeta, result: _SearchResult | BaseException) -> None:
+        self._driver.run(partial(self._begin, damaged, state, result))
 
-    def _begin(self, damaged: CorruptRange, state: SnapshotMeta, found: _Found | BaseException) -> None:
-        self._looking = False
-        if isinstance(found, BaseException):
-            if not isinstance(found, TrimmedError):
-                self._driver.fail(found)
+    def _begin(self, damaged: CorruptRange, state: SnapshotMeta, result: _SearchResult | BaseException) -> None:
+        self._is_searching = False
+        if isinstance(result, BaseException):
+            if not isinstance(result, BusyError | TrimmedError):
+                self._driver.fail(result)
             return
         listed = self._snapshots.list()
-        for meta in found.rotten:
+        for meta in result.rotten:
             if meta in listed:
                 self._snapshots.condemn(meta.position)
-        base, restore = found.base, found.restore
+        base, restore = result.base, result.restore
         if base is None or restore is None or base not in listed or self._rebuilt_state() != state:
             return
         self._store.trim(base.position)

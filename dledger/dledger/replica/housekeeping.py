@@ -1,4 +1,4 @@
-"""Housekeeping of a replica: work that is due a few times a second, and never urgent."""
+"""Housekeeping of a replica: work that is due a few times a second and never urgent."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from functools import partial
 
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine
-from dledger.consensus.peers import DISK_FULL
+from dledger.consensus.peers import DISK_FULL, DISK_SHORT
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, StorageError
+from dledger.replica.beginning import LongerLogHandover
+from dledger.replica.disk_watch import DiskWatch
 from dledger.replica.driver import Driver
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
 from dledger.replica.opening import Opened
 from dledger.replica.reserving import Reserver
+from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.warnings import Warnings
-from dledger.store.disk import FULL, DiskSpace
+from dledger.store.disk import LACKING, DiskSpace
 from dledger.types import ReplicaId
 
 PREPARE_STEP_BYTES = 16 << 20
-"""Several times a second: zeros for about 60 MB/s of log.  One that grows much faster is not filled."""
+"""Size of one step that fills new space with zeros.
 
-LOOK_AT_DISK_S = 1.0
-"""How often it is looked how full the file system is, by others' files, too."""
+Several steps a second cover about 60 MB/s; faster growth is not covered.
+"""
+
+DISK_CHECK_INTERVAL_S = 1.0
+"""Interval between two looks at the file system, in seconds. Files of other programs fill it, too."""
 
 
 class Housekeeping:
-    """`connected` maps node ids to the incarnation that can be sent to.
+    """Does the housekeeping. `connected` maps node ids to the incarnation that can be sent to.
 
-    A start that is still to be recorded is, once this replica may vote and there is room for what that writes.
+    A start that is not recorded yet is recorded once this replica may vote and there is room to write the record.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Housekeeping:
         opened: Opened,
         environment: Environment,
         snapshotting: Snapshotting,
+        snapshotter: Snapshotter,
         reserver: Reserver,
         leading: Leading,
         connected: Mapping[str, ReplicaId],
@@ -52,38 +59,42 @@ class Housekeeping:
         self._leading = leading
         self._joining = JoiningPolicy(config.peers, config.learners)
         self._warnings = Warnings(config.node_id, config.peers)
+        self._longer_log_handover = LongerLogHandover(
+            config.node_id, opened.store, snapshotter, connected, engine, leading
+        )
         self._connected = connected
         self._engine = engine
         self._driver = driver
         self._saved_commit = opened.commit_index
         """The commit index that the directory holds."""
         self._boot_file = opened.boot_file
-        self._recording = False
-        self._preparing = False
+        self._is_recording = False
+        self._is_preparing = False
         self._prepared_end = -1
-        self.disk_space: DiskSpace | None = None
-        """As it was at the last look; None before the first one."""
-        self._look_at = float("-inf")
+        self.disk = DiskWatch(config)
+        self._next_disk_check_at = float("-inf")
 
     def run(self) -> None:
-        """Do what is due."""
+        """Do all work that is due."""
         engine, store = self._engine, self._store
         self._reserver.retry()
         has_room = self._reserver.has_room(store.end_position)
-        used_ratio = self.disk_space.used_ratio if self.disk_space is not None else 0.0
-        engine.disk_used = min(int(used_ratio * DISK_FULL), DISK_FULL - 1) if has_room else DISK_FULL
-        self._look_at_disk()
+        engine.disk_used = self._disk_used(has_room=has_room)
+        self._check_disk()
         engine.wall_ms = self._environment.wall_ms()
-        self._leading.admission.look(self._environment.now(), leads=self._driver.is_ready)
+        engine.first_position = store.first_position
+        self._leading.admission.check(self._environment.now(), leads=self._driver.is_ready)
         self._save_commit(engine.commit_index)
-        if not self._boot_file.recorded and engine.may_vote and has_room and not self._recording:
+        if not self._boot_file.recorded and engine.may_vote and has_room and not self._is_recording:
             self._record_start()
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
         self._snapshotting.offer_digest()
-        self._warnings.look(engine, self._environment.now())
+        self._warnings.log_due(engine, self._environment.now())
+        if self._driver.is_ready:
+            self._longer_log_handover.check(self._environment.now())
         if self._driver.is_ready and engine.can_change_membership:
-            membership = self._joining.due(
+            membership = self._joining.next_membership(
                 engine.membership,
                 self._connected.values(),
                 engine.progress,
@@ -96,33 +107,52 @@ class Housekeeping:
                 except BusyError:
                     pass  # it is due again in a moment
 
-    def _look_at_disk(self) -> None:
-        """See how full the file system is, off the event loop: a disk that hangs may not answer that either."""
-        if self._environment.now() < self._look_at:
+    def _disk_used(self, *, has_room: bool) -> int:
+        """Return the disk use for `Peer.disk_used`.
+
+        That is `DISK_FULL` without room for more entries, `DISK_SHORT` if the disk is short, else the used share in
+        1/1000.
+        """
+        if not has_room:
+            return DISK_FULL
+        return DISK_SHORT if self.disk.is_short else min(int(self.disk.used_ratio * DISK_FULL), DISK_FULL - 1)
+
+    def _check_disk(self) -> None:
+        """Measure the file system off the event loop: a disk that hangs may not answer even that."""
+        if self._environment.now() < self._next_disk_check_at:
             return
-        self._look_at = float("inf")
+        self._next_disk_check_at = float("inf")
 
-        def done(space: DiskSpace | BaseException) -> None:
-            self._look_at = self._environment.now() + LOOK_AT_DISK_S
-            if isinstance(space, BaseException):
-                self._driver.fail(StorageError(f"the free space of the disk cannot be told: {space}"))
+        newest = self._store.snapshots.latest()
+
+        def measure() -> tuple[DiskSpace, int]:
+            snapshot_bytes = 0 if newest is None else self._store.snapshots.size_on_disk(newest)
+            return self._store.disk_space(), snapshot_bytes
+
+        def done(result: tuple[DiskSpace, int] | BaseException) -> None:
+            self._next_disk_check_at = self._environment.now() + DISK_CHECK_INTERVAL_S
+            if isinstance(result, BaseException):
+                self._driver.fail(StorageError(f"the free space of the disk cannot be read: {result}"))
             else:
-                self.disk_space = space
+                self.disk.update(*result)
 
-        self._environment.run_blocking(BACKGROUND, self._store.disk_space, done)
+        self._environment.run_blocking(BACKGROUND, measure, done)
 
     def _record_start(self) -> None:
-        self._recording = True
+        self._is_recording = True
 
         def done(error: BaseException | None) -> None:
-            self._recording = False
-            if error is not None and not (isinstance(error, OSError) and error.errno in FULL):
+            self._is_recording = False
+            if error is not None and not (isinstance(error, OSError) and error.errno in LACKING):
                 self._driver.fail(StorageError(f"recording this start failed: {error}"))
 
         self._environment.run_blocking(BACKGROUND, self._boot_file.record, done)
 
     def _save_commit(self, commit_index: int) -> None:
-        """As far as it is durable here: else a torn end would look like damage below the commit index."""
+        """Save the commit index as far as the entries are durable here.
+
+        A later commit index would make a torn end of the log look like damage below it.
+        """
         commit_index = min(commit_index, self._store.durable)
         if commit_index > self._saved_commit:
             self._saved_commit = commit_index
@@ -130,13 +160,13 @@ class Housekeeping:
 
     def _prepare_ahead(self) -> None:
         """Fill the space that the log will grow into, off the event loop and one step at a time."""
-        if self._preparing:
+        if self._is_preparing:
             return
-        self._preparing = True
+        self._is_preparing = True
         end = self._store.end_position
 
         def done(result: object) -> None:
-            self._preparing = False
+            self._is_preparing = False
             self._prepared_end = end if result is False else -1  # nothing is left to do until the log has grown
             if isinstance(result, StorageError):
                 self._driver.fail(result)

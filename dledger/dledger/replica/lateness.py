@@ -1,6 +1,6 @@
 """Measure of how long the event loop keeps its callers waiting: how late its timers fire.
 
-A turn of the loop that takes long, or a process that gets no core, makes every timer late that falls into it.
+A long turn of the loop, or a process that gets no core, delays every timer that is due meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from dledger.environment import Environment
 from dledger.replica.status import LoopLateness
 
 BOUNDS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0)
-"""Upper bounds that timers are counted by: a turn should take a few ms, and half a second begins to cost elections."""
+"""Upper bounds in seconds by which late timers are counted.
+
+A turn should take a few ms; from 0.5 s on elections may fail.
+"""
 
 
 class TimedLoop:
@@ -26,7 +29,7 @@ class TimedLoop:
         self._late_s = 0.0
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """See `Environment.call_later`."""
+        """Set a timer as `Environment.call_later` does, and count its lateness."""
         due = self._environment.now() + delay_s
 
         def fire() -> None:
@@ -36,7 +39,7 @@ class TimedLoop:
         self._environment.call_later(delay_s, fire)
 
     def lateness(self) -> LoopLateness:
-        """What was counted since the start."""
+        """Return the counts since the start."""
         return LoopLateness(list(accumulate(self._counts)), self._late_s)
 
     def _count(self, late_s: float) -> None:

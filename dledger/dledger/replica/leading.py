@@ -1,4 +1,4 @@
-"""Leader's part of a replica: stage units, propose entries, change the membership, hand over."""
+"""Leader's part of a replica: stages units, proposes entries, changes the membership, hands leadership over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogFullError
-from dledger.loop_holds import PROPOSE
 from dledger.replica.admission import Admission
 from dledger.replica.backlog import Backlog
 from dledger.replica.completions import Completions
@@ -23,6 +22,7 @@ from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.standing import not_leader
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
+from dledger_base.loop_holds import PROPOSE
 
 COMPLAINT_INTERVAL_S = 60.0
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Leading:
-    """Proposals of this replica, from staging to being applied or lost track of.
+    """Proposals of this replica, until they are applied or given up.
 
     `connected` maps node ids to the incarnation that can be sent to.
     """
@@ -50,7 +50,7 @@ class Leading:
     ) -> None:
         self._config = config
         self._environment = environment
-        self._proposing = environment.holds.part(PROPOSE)
+        self._propose_holds = environment.holds.part(PROPOSE)
         self._reserver = reserver
         self._backlog = Backlog(store)
         self._store = store
@@ -61,24 +61,24 @@ class Leading:
         self._engine = engine
         self._driver = driver
         self._committed_end = store.first_position
-        """Where the last committed entry ends."""
+        """Position where the last committed entry ends."""
         self._seal_scheduled = False
         self._was_leader = False
-        self._complain_at = float("-inf")
-        self._handing_over = False
-        self._heir: ReplicaId | None = None
-        """Who is to lead once what waits for space is written."""
+        self._next_complaint_at = float("-inf")
+        self._is_flushing_service = False
+        self._successor: ReplicaId | None = None
+        """The voter that is to lead once all entries that wait for space are written."""
         self.on_handover: list[Callable[[], None]] = []
-        """Called before a handover begins, to stage what the service still holds back."""
+        """Hooks that are called before a handover begins, so that the service stages what it still holds back."""
         self.contexts = Contexts()
         self.admission = Admission(config, store, reserver, self._backlog, snapshotting, engine)
         self.roster = Roster(config.node_id, engine.membership)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.next_position,
-            last=self._last,
-            sealed=self._propose,
-            wants_mark=snapshotting.wanted,
+            last_entry=self._last_entry,
+            on_sealed=self._propose,
+            wants_mark=snapshotting.wants_mark,
         )
 
     def stage(
@@ -91,15 +91,15 @@ class Leading:
         privileged: bool = False,
         own: bool = False,
     ) -> int:
-        """Put a unit into this turn's entry; see `dledger.node.Node.stage`.
+        """Put a unit into this turn's entry; see `dledger.log.Log.stage`.
 
-        `privileged` units may use the space that is kept back for when the disk is full. Digests, which are the log's
-        `own`, are taken although states differ: they tell when that is over.
+        `privileged` units may use the space that is kept back for a full disk. Digests are the log's `own` units. They
+        are accepted while states differ, because they show when the states agree again.
         """
         self._completions.require_outside("stage")
         if not self._driver.is_ready:
             raise not_leader(self._engine)
-        if not self._handing_over:
+        if not self._is_flushing_service:
             check_room(self.end_position - self._committed_end, self._config.max_uncommitted_bytes)
         if not own:
             self.admission.require_agreement()
@@ -112,17 +112,18 @@ class Leading:
 
     @property
     def end_position(self) -> int:
-        """Where the log ends once everything that is sealed is written."""
+        """Position where the log ends once everything sealed is written."""
         return self._backlog.end_position
 
-    def committed(self, index: int) -> None:
-        """Entries up to `index` wait for a majority no more."""
-        held = self._store.held_meta(index)
-        if held is not None:  # else it is an old one: a leader, whom this bounds, holds what it has proposed last
-            self._committed_end = held.end
+    def note_committed(self, index: int) -> None:
+        """Note that entries up to `index` are committed."""
+        meta = self._store.held_meta(index)
+        # None for old entries only: a leader, whose proposals this bounds, holds its newest entries
+        if meta is not None:
+            self._committed_end = meta.end
 
-    def replaced(self, position: int) -> None:
-        """The log is an empty one that begins at `position`."""
+    def note_replaced(self, position: int) -> None:
+        """Note that the log was replaced by an empty one that begins at `position`."""
         self._committed_end = position
 
     def change_membership(self, membership: Membership) -> None:
@@ -135,15 +136,15 @@ class Leading:
         self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine.term, membership))
 
     def transfer(self, to: ReplicaId | None) -> bool:
-        """Hand leadership to a voter, by default the one with the most of the log; False if there is none.
+        """Hand leadership to a voter, by default the one with the longest log; False if that cannot begin.
 
-        What the service holds back goes ahead into the log: the successor is asked to take over once it has all that
-        is staged by then, and the handover is given up if that takes too long.
+        Before that, the service stages what it holds back. The target of the handover is asked to campaign once it has
+        all entries staged by then. If that takes too long, the handover is given up.
         """
         engine = self._engine
         if not engine.is_leader:
             return False
-        if self._heir is not None:
+        if self._successor is not None:
             return True
         if to is None:
             candidates = [
@@ -154,38 +155,56 @@ class Leading:
             if not candidates:
                 return False
             to = max(candidates)[1]
-        self._flush()
+        self._flush_service()
         self._seal_now()
         if self._backlog:
-            self._heir = to
+            self._successor = to
             return True
         return engine.transfer(to, self._environment.now())
 
+    def give_up_waiting(self) -> None:
+        """Drop the entries that wait for space, because the disk hangs and a handover should not wait for it.
+
+        None of them was proposed. A leader whose no-op is among them resigns.
+        """
+        if not self._backlog:
+            return
+        if self._engine.own_term_committed:
+            error = LogFullError("the disk does not answer: no space could be reserved; another node is to lead")
+            contexts = [*self._backlog.drop(), *self._proposer.drop()]
+            self._completions.add(partial(self._feed.dropped, contexts, error))
+            self._continue_handover()
+        else:
+            self._engine.resign(self._environment.now())
+
     @property
-    def hands_over(self) -> bool:
-        """Whether another voter is to lead."""
-        return self._heir is not None or self._engine.transfer_to is not None
+    def is_handing_over(self) -> bool:
+        """True if a handover to another voter has begun."""
+        return self._successor is not None or self._engine.transfer_to is not None
 
-    def _hand_over(self) -> None:
-        """Nothing waits for space any more: go on with a handover."""
-        heir, self._heir = self._heir, None
-        if heir is not None:
-            self._engine.transfer(heir, self._environment.now())
+    def _continue_handover(self) -> None:
+        """Go on with a handover, now that no entry waits for space."""
+        successor, self._successor = self._successor, None
+        if successor is not None:
+            self._engine.transfer(successor, self._environment.now())
 
-    def _flush(self) -> None:
-        """Have the service stage what it holds back, however many bytes wait for a majority: it is little, once."""
+    def _flush_service(self) -> None:
+        """Have the service stage what it holds back.
+
+        The limit of uncommitted bytes does not apply: this happens once and is little.
+        """
         self._completions.require_outside("a handover")
         if not self._driver.is_ready:
             return
-        self._handing_over = True
+        self._is_flushing_service = True
         try:
             for hook in self.on_handover:
                 hook()
         finally:
-            self._handing_over = False
+            self._is_flushing_service = False
 
     def role_changed(self, role: Role) -> None:
-        """A new leader proposes its no-op; one that was loses track of what it proposed."""
+        """Propose the no-op of a new leader, or drop the proposals of a former one."""
         engine = self._engine
         leader = engine.leader.node_id if engine.leader is not None else None
         logger.info(
@@ -199,11 +218,11 @@ class Leading:
             self._was_leader = False
             self.drop()
 
-    def _cannot_lead(self, error: LogFullError) -> None:
-        """Not even the reserve is there, because somebody else took the disk's space while this node was down."""
+    def _resign_for_space(self, error: LogFullError) -> None:
+        """Resign: not even the reserve is there. Other programs took the disk's space while this node was down."""
         now = self._environment.now()
-        if now >= self._complain_at:
-            self._complain_at = now + COMPLAINT_INTERVAL_S
+        if now >= self._next_complaint_at:
+            self._next_complaint_at = now + COMPLAINT_INTERVAL_S
             logger.warning(
                 "node=%s event=cannot_lead error=%r consequence=%r",
                 self._config.node_id,
@@ -213,16 +232,16 @@ class Leading:
         self._engine.resign(now)
 
     def drop(self) -> None:
-        """Lose track of what is staged, and of everything proposed that is not applied before the machine is told."""
-        self._heir = None
-        self._completions.add(partial(self._lose_track, [*self._backlog.drop(), *self._proposer.drop()]))
+        """Drop all staged and proposed units. The machine is told of those that are not applied by then."""
+        self._successor = None
+        self._completions.add(partial(self._report_dropped, [*self._backlog.drop(), *self._proposer.drop()]))
 
-    def _lose_track(self, staged: list[object]) -> None:
+    def _report_dropped(self, staged: list[object]) -> None:
         self._feed.dropped([*self.contexts.drop(), *staged])
 
     def _seal(self) -> None:
         self._seal_scheduled = False
-        with self._proposing:
+        with self._propose_holds:
             self._driver.run(self._seal_now)
 
     def _seal_now(self) -> None:
@@ -230,11 +249,14 @@ class Leading:
             self._completions.add(partial(self._feed.dropped, self._proposer.drop()))
         self._proposer.seal()
 
-    def _last(self) -> tuple[int, int]:
+    def _last_entry(self) -> tuple[int, int]:
         return self._backlog.last
 
     def _propose(self, entry: SealedEntry) -> None:
-        """Propose an entry, or have it wait for space: behind others, for each continues the one before."""
+        """Propose an entry.
+
+        It waits for space behind other waiting entries, because each entry continues its predecessor.
+        """
         if not self._backlog and self._reserver.claim((entry.meta,), privileged=entry.privileged):
             self._propose_now(entry)
         else:
@@ -244,29 +266,29 @@ class Leading:
 
     def _wait_for_space(self) -> None:
         entry = self._backlog.first
-        self._reserver.wait((entry.meta,), partial(self._waited, entry), privileged=entry.privileged)
+        self._reserver.wait((entry.meta,), partial(self._on_space, entry), privileged=entry.privileged)
 
-    def _waited(self, entry: SealedEntry, error: LogFullError | None) -> None:
+    def _on_space(self, entry: SealedEntry, error: LogFullError | None) -> None:
         if not self._backlog or self._backlog.first is not entry:
-            return  # it was dropped meanwhile
+            return  # the entry was dropped meanwhile
         if error is None:
-            self._driver.run(self._go_on)
+            self._driver.run(self._propose_waiting)
         elif self._engine.own_term_committed:
             contexts = [*self._backlog.drop(), *self._proposer.drop()]
-            self._completions.add(partial(self._feed.dropped, contexts, self.admission.own_disk_is_full()))
-            self._driver.run(self._hand_over)
+            self._completions.add(partial(self._feed.dropped, contexts, self.admission.disk_full_error()))
+            self._driver.run(self._continue_handover)
         else:
-            self._driver.run(partial(self._cannot_lead, error))
+            self._driver.run(partial(self._resign_for_space, error))
 
-    def _go_on(self) -> None:
-        """Propose what waits, as far as there is space."""
+    def _propose_waiting(self) -> None:
+        """Propose the waiting entries, as far as there is space."""
         while self._backlog:
             entry = self._backlog.first
             if not self._reserver.claim((entry.meta,), privileged=entry.privileged):
                 self._wait_for_space()
                 return
             self._propose_now(self._backlog.take())
-        self._hand_over()
+        self._continue_handover()
 
     def _propose_now(self, entry: SealedEntry) -> None:
         self.contexts.add(entry.meta.index, entry.contexts)

@@ -1,16 +1,17 @@
-"""Opens a node directory: recovers what is there, and refuses what must not be trusted.
+"""Opening of a node directory: recovers the log, and refuses a directory that has lost part of it.
 
-A directory that lost its identity, its durable mark, its hard state, or the snapshot that its log begins behind, is not
-the member it was: what it acknowledged or voted may be gone.  While a leader that lists the node answers
-(`dledger.replica.returning`), its log is set aside under `aside-<n>/` and it comes back as another incarnation, which
-the leader takes in as a learner.
+A directory may have lost its identity, its durable mark, its hard state, or the snapshot that its log begins behind.
+This node must not act as the same member, because its acknowledgements or votes may be gone. Once a leader that lists
+the node answers (`dledger.replica.returning`), the log is set aside under `aside-<n>/`. The node then comes back as
+another incarnation, which the leader adds as a learner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+
+import msgspec
 
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine, EngineKind, EngineStart, KnownLog
@@ -24,10 +25,18 @@ from dledger.errors import (
     UnreadableResetError,
 )
 from dledger.replica.boot import BootFile, BootRecord, is_loss_accepted, note_boot
-from dledger.store.disk import FULL, Disk
+from dledger.store.disk import LACKING, Disk
+from dledger.store.earlier import join_earlier
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
 from dledger.store.hardstate import HardStateFile
-from dledger.store.identity import Identity, check_identity, read_identity, scrub_identity, write_identity
+from dledger.store.identity import (
+    Identity,
+    IdentityFiles,
+    check_identity,
+    read_identity,
+    scrub_identity,
+    write_identity,
+)
 from dledger.store.log import LogStore
 from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.mark import DurableMark
@@ -37,39 +46,48 @@ from dledger.store.segments import DIRECTORY as SEGMENTS
 from dledger.store.segments import list_positions
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import NATIVE_ENGINE, HardState, Membership, ReplicaId
+from dledger_base.group_identity import GroupIdentity
 
 IDENTITY_FORMAT = 1
 STARTED = "started"
-"""Made once the first start has everything on disk: with it an empty directory is one that lost its log."""
+"""File that is made once the first start has everything on disk.
+
+A directory with it and without a log has lost its log.
+"""
 LOG_DIRECTORIES = ("raft", "commitlog", "index", "snapshots")
-"""In the order in which they are set aside: a mark or a hard state without its log would be believed."""
+"""Directories in the order in which they are set aside.
+
+`raft` goes first. After a crash in between, a durable mark and hard state without their log would be trusted.
+"""
 DATA_DIRECTORIES = ("commitlog", "index", "snapshots")
 ACCEPTED_TERMS = 1 << 20
-"""How many terms a replica leaves out that does not know any more in which it voted: more than elections ever fail."""
+"""Number of terms that a replica skips if it no longer knows in which terms it voted.
+
+It is larger than any number of elections that fail one after another.
+"""
 
 ACCEPT_LOSS = (
-    "To go on with the log that is there, stop this node and run 'dledger node recover --accept-loss' for it;"
-    " what it acknowledged last may be missing then"
+    "To continue with the log that this node still has, stop it and run 'dledger node recover --accept-loss' for it;"
+    " the entries that it acknowledged last may be missing then"
 )
-_COPY_A_WHOLE_NODE = (
-    "stop another node of the group that is whole, and copy its commitlog, index, snapshots and raft/mark over this"
-    " node's"
+_COPY_UNDAMAGED_NODE = (
+    "stop another node of the group whose files are undamaged, and copy its commitlog, index, snapshots and raft/mark"
+    " over this node's"
 )
-_LOST_THEN = "what only this node had is lost then"
+_LOSS_NOTE = "entries that only this node had are lost then"
 RESTORE_IDENTITY = (
     "Put back identity.json or identity.copy.json; cluster.json beside the node's directory, or the status of another"
     " node, names the incarnation"
 )
-RESTORE_SNAPSHOT = f"Put back a copy of that file; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}"
-RESTORE_LOG = f"Put back copies of the files that are lost; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}"
+RESTORE_SNAPSHOT = f"Put back a copy of that file; or {_COPY_UNDAMAGED_NODE}: {_LOSS_NOTE}"
+RESTORE_LOG = f"Put back copies of the files that are lost; or {_COPY_UNDAMAGED_NODE}: {_LOSS_NOTE}"
 RESTORE_LOG_AND_MARK = (
-    f"Put back commitlog, index, snapshots and raft/mark as they were together; or {_COPY_A_WHOLE_NODE}: {_LOST_THEN}."
-    " To go on with the log that is there, stop this node, delete its raft/mark and run 'dledger node recover"
-    " --accept-loss' for it; what it acknowledged last may be missing then"
+    f"Put back commitlog, index, snapshots and raft/mark, all from one time; or {_COPY_UNDAMAGED_NODE}: {_LOSS_NOTE}."
+    " To continue with the log that this node still has, stop it, delete its raft/mark and run 'dledger node recover"
+    " --accept-loss' for it; the entries that it acknowledged last may be missing then"
 )
 REPLACE_LOG = (
-    f"What is left of this node's log may be half of it: {_COPY_A_WHOLE_NODE}, and delete this node's {RESET_PATH};"
-    f" {_LOST_THEN}"
+    f"This node's log may be incomplete: {_COPY_UNDAMAGED_NODE}, and delete this node's {RESET_PATH}; {_LOSS_NOTE}"
 )
 
 
@@ -87,13 +105,12 @@ class Opened:
     commit_index: int
     may_vote: bool
     boot_file: BootFile
-    """Records this start, if it is not recorded yet, once this replica may vote."""
+    """File in which this start is recorded once the replica may vote, unless it is recorded already."""
     notes: list[str]
-    scrub_identity: Callable[[], Sequence[str]] = tuple
-    """Writes the copies of the identity anew that have rotted; returns their paths.  Raises `OSError`."""
+    identity_files: IdentityFiles
 
     def make_engine(self, kind: EngineKind, config: ReplicaConfig, environment: Environment) -> Engine:
-        """The engine that goes on from here."""
+        """Return an engine that continues from the recovered state."""
         recovery = self.recovery
         base = recovery.base
         log = KnownLog(
@@ -121,8 +138,8 @@ class Opened:
         )
 
 
-def found_group(config: ReplicaConfig, incarnation: str, engine: str) -> Identity:
-    """The identity of a group's only member so far."""
+def founder_identity(config: ReplicaConfig, incarnation: str, engine: str) -> Identity:
+    """Return the identity of a new group's only member."""
     me = ReplicaId(config.node_id, incarnation)
     return Identity(
         IDENTITY_FORMAT,
@@ -133,7 +150,23 @@ def found_group(config: ReplicaConfig, incarnation: str, engine: str) -> Identit
         config.segment_bytes,
         Membership((me,)),
         engine,
+        str(GroupIdentity.founded_by(incarnation)),
     )
+
+
+def joiner_identity(config: ReplicaConfig, incarnation: str, engine: str) -> Identity:
+    """Return the identity of a node that a leader is to add."""
+    founder = founder_identity(config, incarnation, engine)
+    return msgspec.structs.replace(founder, initial=None, group_id="")
+
+
+def is_empty(disk: Disk) -> bool:
+    """Return whether a directory belongs to nobody yet: it holds neither an identity nor any part of a log."""
+    try:
+        identity = read_identity(disk)
+    except IdentityError:
+        return False
+    return identity is None and not any(disk.exists(path) for path in (STARTED, *LOG_DIRECTORIES))
 
 
 def open_directory(
@@ -146,11 +179,15 @@ def open_directory(
     name: str = "the directory",
     engine: str = NATIVE_ENGINE,
 ) -> Opened:
-    """Open or make a node directory; `mint` gives a fresh incarnation, `boot_id` names this run of the host.
+    """Open or make a node directory.
 
-    `bootstrap` founds a one-voter group if there is no identity yet.  Raises `IdentityError` if the directory belongs
-    to someone else, or to a node with another engine, `LostDirectoryError` if what was promised from it cannot be read
-    (see `set_aside`), `CorruptionError` or `StorageError` if it cannot be used.
+    `mint` returns a fresh incarnation; `boot_id` names this run of the host. `bootstrap` founds a one-voter group if
+    there is no identity yet. With `config.fetch_pause_ms`, an earlier part of the log that a former run fetched is
+    joined to the log.
+
+    Raises `IdentityError` if the directory belongs to another node, or to a node with another engine or segment size.
+    Raises `LostDirectoryError` if its log, its votes or its identity cannot be read (see `set_aside`). Raises
+    `CorruptionError` or `StorageError` if it cannot be used.
     """
     identity = _own_identity(disk, config, mint, bootstrap=bootstrap, name=name, engine=engine)
     notes = _scrub_identity(disk, identity)
@@ -160,11 +197,14 @@ def open_directory(
         if fresh and hard_state is None:
             hard_state = HardState()
             hard_state_file.save(hard_state)
-        # Before the log is opened, for that makes a mark: a start that is cut short must find it missing again.
+        # Check before the log is opened, because opening makes a durable mark. A start that is cut short must find it
+        # missing again.
         _require_promises(disk, hard_state, fresh=fresh, name=name)
+        if config.fetch_pause_ms is not None:
+            notes += _join_earlier(disk, config, identity.incarnation)
         snapshots, store, recovery, base_term = _open_log(disk, config, name)
         if hard_state is None:
-            # It may have voted in a term that no entry tells: no election counts that far.
+            # The replica may have voted in a term that no entry shows. Skip more terms than elections ever use.
             hard_state = HardState(recovery.last_term + ACCEPTED_TERMS)
             hard_state_file.save(hard_state)
     except BaseException:
@@ -183,8 +223,8 @@ def open_directory(
         )
     if bootstrap and identity.initial is None and recovery.durable_index < 0:
         notes.append(
-            "bootstrap founds nothing in a directory that a start without it has made: this node waits for its group to"
-            " take it in; if there is no such group yet, empty the directory and start again"
+            "bootstrap founds nothing in a directory that a start without it has made: this node waits until its group"
+            " adds it; if there is no such group yet, empty the directory and start again"
         )
     known_commit = recovery.base.last_index if recovery.base is not None else -1
     commit_index = min(max(known_commit, recovery.saved_commit), recovery.durable_index)
@@ -200,14 +240,23 @@ def open_directory(
         may_vote,
         BootFile(disk, boot, recorded=recorded),
         notes,
-        partial(scrub_identity, disk, identity),
+        IdentityFiles(disk, identity),
     )
+
+
+def _join_earlier(disk: Disk, config: ReplicaConfig, incarnation: str) -> list[str]:
+    """Join a fetched earlier part to the log. A disk error here does not end the start."""
+    try:
+        note = join_earlier(disk, incarnation, config.derived)
+    except OSError as error:
+        note = f"an earlier part of the log was fetched, and cannot be joined to it now: {error}"
+    return [] if note is None else [note]
 
 
 def _own_identity(
     disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, bootstrap: bool, name: str, engine: str
 ) -> Identity:
-    """Whose directory this is; an empty one becomes this node's."""
+    """Return the identity of the directory. An empty directory becomes this node's."""
     try:
         identity = read_identity(disk, name)
     except UnreadableIdentityError as error:
@@ -215,21 +264,20 @@ def _own_identity(
     if identity is None:
         if any(disk.exists(path) for path in (STARTED, *LOG_DIRECTORIES)):
             raise LostDirectoryError(f"{name} holds a log, and its identity.json is missing", RESTORE_IDENTITY)
-        identity = found_group(config, mint(), engine)
-        if not bootstrap:
-            identity = _joiner(identity)
+        identity = (founder_identity if bootstrap else joiner_identity)(config, mint(), engine)
         write_identity(disk, identity)
     check_identity(identity, cluster=config.cluster, group=config.group, node_id=config.node_id, directory=name)
     if identity.engine != engine:
         raise IdentityError(
-            f"{name} is that of a node with engine {identity.engine!r}, this node runs engine {engine!r}: all nodes of"
-            " a group have the same; start it with the first, or convert all of them while they are stopped"
+            f"{name} belongs to a node with engine {identity.engine!r}, this node runs engine {engine!r}: all nodes of"
+            f" a group have the same; start it with {identity.engine!r}, or convert all of them while they are stopped"
             " (nothing was changed)"
         )
     if identity.segment_bytes != config.segment_bytes:
         raise IdentityError(
             f"{name} was made with segment_bytes {identity.segment_bytes}, the configuration says"
-            f" {config.segment_bytes}: the size belongs to the group and cannot change; put the first back"
+            f" {config.segment_bytes}: the size belongs to the group and cannot change; configure"
+            f" {identity.segment_bytes} again"
         )
     return identity
 
@@ -238,18 +286,18 @@ def _scrub_identity(disk: Disk, identity: Identity) -> list[str]:
     try:
         rewritten = scrub_identity(disk, identity)
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in LACKING:
             raise
         return []
     if not disk.exists(STARTED):
-        return []  # its first start was cut short
+        return []  # the first start was cut short
     return [f"{path} was written anew: it had rotted, or an older version wrote it" for path in rewritten]
 
 
 def _require_promises(disk: Disk, hard_state: HardState | None, *, fresh: bool, name: str) -> None:
     """Raise `LostDirectoryError` if it is not known what this replica acknowledged or voted.
 
-    An operator may accept that, as long as there is a log: a voter without one would help to elect another such.
+    An operator may accept that loss only while there is a log. Two voters without a log could elect one of them.
     """
     if fresh or (is_loss_accepted(disk) and list_positions(disk, SEGMENTS)):
         return
@@ -260,29 +308,48 @@ def _require_promises(disk: Disk, hard_state: HardState | None, *, fresh: bool, 
 
 
 def _open_log(disk: Disk, config: ReplicaConfig, name: str) -> tuple[SnapshotStore, LogStore, Recovery, int]:
-    """The recovered log, with the term of the entry before its first one."""
+    """Open and recover the log. Returns its stores and the term of the entry before its first entry."""
     snapshots = SnapshotStore.open(disk)
     try:
         store, recovery = LogStore.open(
-            disk, segment_bytes=config.segment_bytes, snapshots=snapshots, reserve_bytes=config.reserve_bytes
+            disk,
+            segment_bytes=config.segment_bytes,
+            snapshots=snapshots,
+            reserve_bytes=config.reserve_bytes,
+            max_open_segments=config.max_open_segments,
         )
     except CorruptionError as error:
         raise LostDirectoryError(f"{name}: {error}", _remedy(error)) from error
-    if recovery.first_index == 0:
-        return snapshots, store, recovery, 0
-    first = snapshots.at_or_below(recovery.first_position)
-    if first is None or first.position != recovery.first_position:
+    base_term = _base_term(snapshots, recovery)
+    if base_term is None:
         store.close(clean=False)
-        found = "; ".join((*snapshots.report.invalid, *recovery.notes)) or "there is no such file"
+        problems = "; ".join((*snapshots.report.invalid, *recovery.notes)) or "there is no such file"
         raise LostDirectoryError(
-            f"{name}: the log begins at {recovery.first_position}, and the snapshot of that position is lost ({found})",
+            f"{name}: the log begins at {recovery.first_position}, and the snapshot of that position is lost"
+            f" ({problems})",
             RESTORE_SNAPSHOT,
         )
-    return snapshots, store, recovery, first.last_term
+    return snapshots, store, recovery, base_term
+
+
+def _base_term(snapshots: SnapshotStore, recovery: Recovery) -> int | None:
+    """Return the term of the entry before the first entry; None if no snapshot says what was before the log.
+
+    If the snapshot at the beginning has rotted, a later snapshot has the state. Snapshots are at marks. The first entry
+    of a term is a no-op and never has a mark. So the entry before the mark is of the same term.
+    """
+    if recovery.first_index == 0:
+        return 0
+    base = snapshots.at_or_below(recovery.first_position)
+    if base is not None and base.position == recovery.first_position:
+        return base.last_term
+    if recovery.base is not None and recovery.first_position in snapshots.rotten:
+        return recovery.term_runs[0][1]
+    return None
 
 
 def _remedy(error: CorruptionError) -> str:
-    """What an operator can do about a log that cannot be recovered."""
+    """Return what an operator can do about a log that cannot be recovered."""
     match error:
         case MarkContradictedError():
             return RESTORE_LOG_AND_MARK
@@ -293,11 +360,11 @@ def _remedy(error: CorruptionError) -> str:
 
 
 def _is_fresh(disk: Disk, hard_state: HardState | None) -> bool:
-    """Whether nothing was promised from this directory yet: no first start has come to its end.
+    """Return whether nothing was promised from this directory yet, because no first start has completed.
 
-    One that was cut short, by a port in use or a kill, must not cost the node its incarnation: a founder would not be
-    one of the voters any more.  The first thing a start writes is the empty hard state, so either that is found, or
-    nothing of a log.
+    A first start that is cut short, by a port in use or a kill, must not cost the node its incarnation. Otherwise a
+    founder would no longer be one of the voters. A start writes the empty hard state first. So a fresh directory holds
+    either that, or nothing of a log.
     """
     if disk.exists(STARTED):
         return False
@@ -307,8 +374,11 @@ def _is_fresh(disk: Disk, hard_state: HardState | None) -> bool:
 
 
 def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identity:
-    """Move everything that was promised out of the way and become another incarnation.  Nothing may be open."""
-    fresh = _joiner(identity, mint())
+    """Become another incarnation, and move the log, the mark and the hard state to `aside-<n>/`.
+
+    No file of the directory may be open.
+    """
+    fresh = msgspec.structs.replace(identity, incarnation=mint(), initial=None, group_id=identity.group_id or "")
     write_identity(disk, fresh)
     number = 0
     while disk.exists(f"aside-{number}"):
@@ -322,25 +392,12 @@ def set_aside(disk: Disk, identity: Identity, mint: Callable[[], str]) -> Identi
     return fresh
 
 
-def identity_to_leave(
+def lost_directory_identity(
     disk: Disk, config: ReplicaConfig, mint: Callable[[], str], engine: str = NATIVE_ENGINE
 ) -> Identity:
-    """The identity of a directory that lost something, made up as far as that itself is lost."""
+    """Return the identity of a directory that lost something. If the identity itself is lost, return a new one."""
     try:
         identity = read_identity(disk)
     except IdentityError:
         identity = None
-    return identity or _joiner(found_group(config, mint(), engine))
-
-
-def _joiner(identity: Identity, incarnation: str | None = None) -> Identity:
-    return Identity(
-        identity.format,
-        identity.cluster,
-        identity.group,
-        identity.node_id,
-        incarnation or identity.incarnation,
-        identity.segment_bytes,
-        None,
-        identity.engine,
-    )
+    return identity or joiner_identity(config, mint(), engine)

@@ -1,6 +1,7 @@
-"""Sends what the engine asks for, reading entries back where they left memory.
+"""Outbox: sends the messages that the engine asks for, and reads entries back that have left memory.
 
-Per peer the bulk lane stays in order: what follows a run that is still being read waits for it.
+Messages to a peer stay in order on the bulk lane: messages behind a run of entries that is still being read wait for
+it.
 """
 
 from __future__ import annotations
@@ -26,19 +27,24 @@ from dledger.types import EntryMeta, Lane, ReplicaId
 
 Send = SendMessage | SendEntries | SendCatchUp
 
-HAND_OVER_EVERY_S = 30.0
-RESIGN_EVERY_S = 5.0
-"""Nobody else may be able to lead either; then this one at least answers reads."""
+COPY_WAIT_S = 10.0
+"""Seconds for which another replica's snapshot may replace a rotten one, before a peer is sent a later snapshot."""
+HANDOVER_INTERVAL_S = 30.0
+RESIGN_INTERVAL_S = 5.0
+"""Minimum seconds between two resignations.
+
+Perhaps no other node can lead either; then this leader at least answers reads.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Keeps `connected`, which maps node ids to the incarnation at the other end; others are not sent to.
+    """Sends to the peers in `connected`, which it keeps: node ids with the incarnation at the other end.
 
-    Entries that do not verify are sent once they can be read again.  If nobody else may have them the leader resigns,
-    for it could commit nothing behind them.  Where all snapshots have rotted and a peer needs one, it hands over:
-    another voter may have it whole.
+    Entries that do not verify are sent once they can be read again. If no other node may have them, the leader resigns,
+    because it could commit nothing behind them. If a peer needs a snapshot and all snapshots here have rotted, the
+    leader hands over: another voter may have an intact one.
     """
 
     def __init__(
@@ -62,30 +68,32 @@ class Outbox:
         self._leading = leading
         self._engine = engine
         self._driver = driver
-        self._reading: dict[ReplicaId, deque[Send]] = {}
+        self._sends_behind_read: dict[ReplicaId, deque[Send]] = {}
         self._snapshot_senders: dict[ReplicaId, SnapshotSender] = {}
-        self._hand_over_at = 0.0
-        self._resign_at = 0.0
+        self._next_handover_at = 0.0
+        self._next_resignation_at = 0.0
+        self._expected_copy: tuple[int, float] | None = None
+        """Position of a rotten snapshot that a peer needed, and until when another replica's copy was expected."""
 
     def connect(self, peer: ReplicaId) -> None:
-        """A peer can be sent to."""
+        """Note that a peer can be sent to."""
         self._connected[peer.node_id] = peer
-        self._reading.pop(peer, None)
+        self._sends_behind_read.pop(peer, None)
 
     def disconnect(self, peer: ReplicaId) -> None:
-        """A peer was lost."""
+        """Note that a peer was lost."""
         if self._connected.get(peer.node_id) == peer:
             del self._connected[peer.node_id]
-        self._reading.pop(peer, None)
+        self._sends_behind_read.pop(peer, None)
 
     def send(self, send: Send) -> None:
-        """Send now, or behind what is being read for the same peer; dropped if the peer is not connected."""
+        """Send now, or behind entries that are being read for the same peer. Dropped if the peer is not connected."""
         to = send.to
         if self._connected.get(to.node_id) != to:
             return
         if isinstance(send, SendMessage) and send.message.lane is Lane.CONTROL:
             self._transport.send(to.node_id, Lane.CONTROL, send.message)
-        elif (waiting := self._reading.get(to)) is not None:
+        elif (waiting := self._sends_behind_read.get(to)) is not None:
             waiting.append(send)
         else:
             self._send_bulk(send)
@@ -94,12 +102,12 @@ class Outbox:
         to, engine = send.to, self._engine
         term = send.term if isinstance(send, SendCatchUp) else send.message.term
         if not engine.is_leader or engine.term != term:
-            return  # the log may have changed since: its bytes are not this leader's any more
+            return  # the log may have changed since, so its bytes may not be those of this term's leader
         if isinstance(send, SendCatchUp):
-            read = partial(self._read_some, send.first_index, send.max_bytes)
+            read = partial(self._read_from, send.first_index, send.max_bytes)
             self._read(to, term, send.first_index, None, read)
         elif isinstance(send, SendMessage):
-            self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message))
+            self._note_send_result(to, self._transport.send(to.node_id, Lane.BULK, send.message))
         else:
             entries = send.message.entries
             assert entries is not None
@@ -109,28 +117,31 @@ class Outbox:
                 self._read(to, term, first, send.message, partial(self._read_run, first, count))
             else:
                 data = [data for _, data in recent]
-                self._note(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
+                self._note_send_result(to, self._transport.send(to.node_id, Lane.BULK, send.message, data))
 
-    def _read_some(self, first: int, max_bytes: int) -> tuple[list[EntryMeta], bytes]:
-        """Entries from `first` on; that one alone if one behind it does not verify."""
+    def _read_from(self, first: int, max_bytes: int) -> tuple[list[EntryMeta], bytes]:
+        """Return entries from `first` on; only that entry if a later one does not verify."""
         try:
             return self._store.read_entries(first, max_bytes, verify=True)
         except CorruptionError:
             return self._store.read_entries(first, 1, verify=True)
 
     def _read_run(self, first: int, count: int) -> tuple[list[EntryMeta], bytes]:
-        """The entries of a run, which goes on into the next segment if one of them fills the one before it exactly."""
+        """Return the entries of a run.
+
+        It continues in the next segment if one of its entries exactly fills a segment.
+        """
         metas: list[EntryMeta] = []
         parts: list[bytes] = []
         end = self._store.meta(first + count - 1).end
         while len(metas) < count:
-            at = first + len(metas)
-            run, data = self._store.read_entries(at, end - self._store.position_at(at), verify=True)
+            next_index = first + len(metas)
+            run, data = self._store.read_entries(next_index, end - self._store.position_at(next_index), verify=True)
             metas += run
             parts.append(data)
         return metas, b"".join(parts) if len(parts) > 1 else parts[0]
 
-    def _note(self, to: ReplicaId, accepted: bool) -> None:
+    def _note_send_result(self, to: ReplicaId, accepted: bool) -> None:
         if not accepted:
             self._engine.peer_disconnected(to)
 
@@ -143,12 +154,12 @@ class Outbox:
         read: Callable[[], tuple[list[EntryMeta], bytes]],
     ) -> None:
         waiting: deque[Send] = deque()
-        self._reading[to] = waiting
+        self._sends_behind_read[to] = waiting
 
         def done(result: tuple[list[EntryMeta], bytes] | BaseException) -> None:
-            if self._reading.get(to) is not waiting:
+            if self._sends_behind_read.get(to) is not waiting:
                 return
-            del self._reading[to]
+            del self._sends_behind_read[to]
             engine = self._engine
             if isinstance(result, BaseException):
                 if isinstance(result, StorageError):
@@ -160,53 +171,55 @@ class Outbox:
                         self._resign(result)
                 return
             metas, data = result
-            made = engine.catch_up_message(term, metas)
-            if made is None:
-                # A trim may have taken what goes ahead of them since they were read: the peer needs a snapshot now.
+            catch_up = engine.catch_up_message(term, metas)
+            if catch_up is None:
+                # A trim may have removed the entries before these since they were read: the peer needs a snapshot now.
                 engine.peer_disconnected(to)
             else:
-                accepted = self._transport.send(to.node_id, Lane.BULK, message or made, (data,))
-                self._note(to, accepted)
+                accepted = self._transport.send(to.node_id, Lane.BULK, message or catch_up, (data,))
+                self._note_send_result(to, accepted)
                 if message is None and accepted:
                     engine.catch_up_sent(to, term, metas[-1].index, len(data), self._environment.now())
-            while waiting and to not in self._reading:
+            while waiting and to not in self._sends_behind_read:
                 self._send_bulk(waiting.popleft())
             if waiting:
-                self._reading[to].extend(waiting)
+                self._sends_behind_read[to].extend(waiting)
             self._driver.pump()
 
         self._environment.run_blocking(URGENT, read, done)
 
     def _resign(self, error: CorruptionError) -> None:
         now = self._environment.now()
-        if now >= self._resign_at:
-            self._resign_at = now + RESIGN_EVERY_S
+        if now >= self._next_resignation_at:
+            self._next_resignation_at = now + RESIGN_INTERVAL_S
             logger.warning("event=resigned error=%r consequence=%r", str(error), "another node may lead")
             self._engine.resign(now)
             self._driver.pump()
 
     def send_snapshot(self, to: ReplicaId, term: int) -> None:
-        """Send the snapshot that the log starts behind, instead of any that is still being sent.
+        """Send the snapshot that the log starts behind, in place of any that is still being sent.
 
-        If that one has rotted, the next one that has not: the peer's log then begins later.
+        If that snapshot has rotted, another replica's copy may replace it within `COPY_WAIT_S`. After that the next
+        intact snapshot is sent, and the peer's log begins later.
         """
         first = self._store.first_position
         meta = next((meta for meta in self._snapshots.list() if meta.position >= first), None)
-        if meta is None or self._connected.get(to.node_id) != to:
+        awaits_copy = meta is not None and self._awaits_copy(first)
+        if meta is None or awaits_copy or self._connected.get(to.node_id) != to:
             self._engine.peer_disconnected(to)
-            if meta is None and self._snapshots.rotten and self._environment.now() >= self._hand_over_at:
-                self._hand_over_at = self._environment.now() + HAND_OVER_EVERY_S
+            if meta is None and self._snapshots.rotten and self._environment.now() >= self._next_handover_at:
+                self._next_handover_at = self._environment.now() + HANDOVER_INTERVAL_S
                 self._environment.call_soon(partial(self._driver.run, partial(self._leading.transfer, None)))
             return
 
-        def still_wanted() -> bool:
+        def is_wanted() -> bool:
             return (
                 self._snapshot_senders.get(to) is sender
                 and self._engine.wants_snapshot(to, term)
                 and self._connected.get(to.node_id) == to
             )
 
-        def sent() -> None:
+        def on_sent() -> None:
             self._engine.snapshot_sent(to, term, self._environment.now())
 
         if to in self._snapshot_senders:
@@ -218,19 +231,30 @@ class Outbox:
             to,
             meta,
             self._engine.snapshot_message(term, meta),
-            still_wanted=still_wanted,
-            sent=sent,
-            broken=partial(self._engine.peer_disconnected, to),
-            rotten=partial(self._snapshots.condemn, meta.position),
+            is_wanted=is_wanted,
+            on_sent=on_sent,
+            on_broken=partial(self._engine.peer_disconnected, to),
+            on_rotten=partial(self._snapshots.condemn, meta.position),
         )
         sender.start()
 
+    def _awaits_copy(self, first: int) -> bool:
+        """Return whether to wait for another replica's copy of the first snapshot, which has rotted here.
+
+        That is the snapshot that the log starts behind. A copy that rots as well does not extend the wait.
+        """
+        if first not in self._snapshots.rotten or len(self._connected) < 2:
+            return False
+        if self._expected_copy is None or self._expected_copy[0] != first:
+            self._expected_copy = first, self._environment.now() + COPY_WAIT_S
+        return self._environment.now() < self._expected_copy[1]
+
     def stop(self) -> None:
-        """Send no more of any snapshot."""
+        """Stop sending snapshots."""
         for sender in self._snapshot_senders.values():
             sender.stop()
 
     def on_snapshot_taken(self, sender: ReplicaId, data: bytes) -> None:
-        """A peer has written some of the snapshot that it is being sent."""
+        """Note that a peer has written a part of the snapshot that it is being sent."""
         if sender in self._snapshot_senders:
             self._snapshot_senders[sender].on_data(data)

@@ -1,13 +1,14 @@
-"""From units to entries: the leader's side of an append.
+"""Proposer: turns units into entries, which is the leader's side of an append.
 
-Units staged in one turn of the event loop share an entry.  A unit's position is fixed when it is staged, so its bytes
-can name it; the entry is therefore sealed *before* a unit that no longer fits, never after.
+Units staged in one turn of the event loop share an entry. A unit's position is fixed when it is staged, so that its
+bytes can name it. So an entry is sealed before a unit that no longer fits, never after it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from dledger.errors import BusyError, TooLargeError
 from dledger.format import (
@@ -19,22 +20,38 @@ from dledger.format import (
     encode_membership,
     seal,
 )
-from dledger.invariants import invariant
 from dledger.replica.commands import SNAPSHOT_MARK
 from dledger.types import EntryKind, EntryMeta, Membership
+from dledger_base.invariants import invariant
 
 Buffer = bytes | bytearray | memoryview
 Fill = Callable[[int], Sequence[Buffer]]
 
-_PRIVILEGED = True
 _PLACEHOLDER = bytes(HEADER_BYTES)
 _MARK = encode_command(SNAPSHOT_MARK, b"")
 MARK_BYTES = len(_MARK)
-"""By how much the first entry of a segment may grow after its place was found."""
+"""Maximum number of bytes by which the first entry of a segment may grow after its place was found."""
+
+
+class Claim(Enum):
+    """Space that a unit may use on a disk that is nearly full."""
+
+    ORDINARY = 0
+    FREES_SPACE = 1
+    """May also use the file system's rest, kept for units that make room: privileged units with records."""
+    RESERVE = 2
+    """May also use the space that the log has reserved: privileged units of commands, no-ops and memberships."""
+
+
+def claim_of(size: int, *, privileged: bool) -> Claim:
+    """Return the claim of a unit with `size` bytes of records."""
+    if not privileged:
+        return Claim.ORDINARY
+    return Claim.FREES_SPACE if size else Claim.RESERVE
 
 
 class SealedEntry:
-    """An entry ready to be proposed, with the contexts of its units."""
+    """Entry that is ready to be proposed, with the contexts of its units."""
 
     __slots__ = ("contexts", "data", "meta", "privileged")
 
@@ -48,28 +65,28 @@ class SealedEntry:
 class Proposer:
     """Holds the open entry of the present turn.
 
-    `next_position(size, privileged)` is where an entry of `size` bytes will start; it raises `LogFullError` where the
-    disk is known to have no space for it.
-    `last()` gives (last index, last chain crc) of the log; `sealed(entry)` takes each finished one.
+    `next_position(size, claim)` returns where an entry of `size` bytes will start. It raises `LogFullError` if the disk
+    is known to have no space for the entry. `last_entry()` returns (last index, last chain crc) of the log.
+    `on_sealed(entry)` takes each finished entry.
     """
 
     def __init__(
         self,
         *,
         segment_bytes: int,
-        next_position: Callable[[int, bool], int],
-        last: Callable[[], tuple[int, int]],
-        sealed: Callable[[SealedEntry], None],
+        next_position: Callable[[int, Claim], int],
+        last_entry: Callable[[], tuple[int, int]],
+        on_sealed: Callable[[SealedEntry], None],
         wants_mark: Callable[[], bool],
     ) -> None:
         self._segment_bytes = segment_bytes
         self._next_position = next_position
-        self._last = last
-        self._sealed = sealed
+        self._last_entry = last_entry
+        self._on_sealed = on_sealed
         self._wants_mark = wants_mark
         self._term = 0
         self._position = -1
-        self._privileged = False
+        self._claim = Claim.ORDINARY
         self._parts: list[Buffer] = []
         self._commands: list[bytes | bytearray] = []
         self._contexts: list[object] = []
@@ -90,12 +107,13 @@ class Proposer:
         *,
         privileged: bool = False,
     ) -> int:
-        """Put a unit into the open entry, or into another one; returns the position of its first record byte."""
-        need = size + len(commands)
-        if self._position >= 0 and (self._privileged != privileged or not self._fits(need)):
-            self.seal()  # a unit must not slip into the reserve behind a privileged one
+        """Put a unit into the open entry, or into a new one, and return the position of its first record byte."""
+        unit_bytes = size + len(commands)
+        claim = claim_of(size, privileged=privileged)
+        if self._position >= 0 and (self._claim != claim or not self._fits(unit_bytes)):
+            self.seal()  # a unit must not use the reserve by following a privileged unit
         if self._position < 0:
-            self._open(term, need, privileged)
+            self._open(term, unit_bytes, claim)
         position = self._position + HEADER_BYTES + self._records_size
         if size:
             invariant(fill is not None, "a unit with records fills them", size=size)
@@ -107,48 +125,48 @@ class Proposer:
             self._commands.append(commands)
         if context is not None:
             self._contexts.append(context)
-        self._size += need
+        self._size += unit_bytes
         return position
 
-    def _fits(self, need: int) -> bool:
-        size = self._size + need
+    def _fits(self, unit_bytes: int) -> bool:
+        size = self._size + unit_bytes
         if size > MAX_ENTRY_BODY_BYTES:
             return False
-        left = self._segment_bytes - self._position % self._segment_bytes - HEADER_BYTES - size
-        return left == 0 or left >= BLANK_BYTES
+        remaining_bytes = self._segment_bytes - self._position % self._segment_bytes - HEADER_BYTES - size
+        return remaining_bytes == 0 or remaining_bytes >= BLANK_BYTES
 
-    def _open(self, term: int, need: int, privileged: bool) -> None:
-        if need > MAX_UNIT_BYTES or need + MARK_BYTES + HEADER_BYTES + BLANK_BYTES > self._segment_bytes:
+    def _open(self, term: int, unit_bytes: int, claim: Claim) -> None:
+        if unit_bytes > MAX_UNIT_BYTES or unit_bytes + MARK_BYTES + HEADER_BYTES + BLANK_BYTES > self._segment_bytes:
             raise TooLargeError(
-                f"a unit of {need} bytes does not fit: the limit is {min(MAX_UNIT_BYTES, self._segment_bytes)} bytes"
-                " (a unit of at most 8 MiB, in one segment)"
+                f"a unit of {unit_bytes} bytes does not fit: the limit is {min(MAX_UNIT_BYTES, self._segment_bytes)}"
+                " bytes (a unit of at most 8 MiB, in one segment)"
             )
-        position = self._next_position(HEADER_BYTES + need, privileged)
+        position = self._next_position(HEADER_BYTES + unit_bytes, claim)
         self._size = self._records_size = 0
         if position % self._segment_bytes == 0 and position > 0 and self._wants_mark():
-            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it.  The mark has no
-            # say in where the entry goes: with it, the entry could just fill what the segment before has left.
+            # Only the first entry of a segment grows by a mark, and a fresh segment has room for it. The place is
+            # chosen without the mark: with its bytes the entry could exactly fill the rest of the previous segment.
             self._commands.append(_MARK)
             self._size = MARK_BYTES
         self._position = position
-        self._privileged = privileged
+        self._claim = claim
         self._term = term
 
     def seal(self) -> None:
         """Finish the open entry, if there is one."""
         if self._position < 0:
             return
-        position, term, contexts, privileged = self._position, self._term, self._contexts, self._privileged
+        position, term, contexts, privileged = self._position, self._term, self._contexts, self._claim is Claim.RESERVE
         channel = sum(map(len, self._commands))
-        index, chain = self._last()
+        index, chain = self._last_entry()
         data = bytearray().join((_PLACEHOLDER, *self._parts, *self._commands))
         invariant(len(data) == HEADER_BYTES + self._size, "units have the size they announced", size=self._size)
         self._reset()
         meta = seal(data, EntryKind.GROUP, index + 1, term, position, channel, chain)
-        self._sealed(SealedEntry(meta, data, contexts, privileged=privileged))
+        self._on_sealed(SealedEntry(meta, data, contexts, privileged=privileged))
 
     def drop(self) -> list[object]:
-        """Give up the open entry; returns the contexts of its units (nothing of them was proposed)."""
+        """Drop the open entry and return the contexts of its units. None of them was proposed."""
         contexts = self._contexts
         self._reset()
         return contexts
@@ -160,12 +178,12 @@ class Proposer:
         self._contexts = []
 
     def control_entry(self, kind: EntryKind, term: int, membership: Membership | None) -> SealedEntry:
-        """A no-op or a membership entry of its own."""
+        """Return a no-op or a membership, sealed as an entry of its own."""
         invariant(self._position < 0, "control entries stand between groups")
         body = b"" if membership is None else encode_membership(membership)
         data = bytearray().join((_PLACEHOLDER, body))
-        index, chain = self._last()
-        meta = seal(data, kind, index + 1, term, self._next_position(len(data), _PRIVILEGED), 0, chain)
+        index, chain = self._last_entry()
+        meta = seal(data, kind, index + 1, term, self._next_position(len(data), Claim.RESERVE), 0, chain)
         if membership is not None:
             meta = EntryMeta(
                 meta.index, meta.term, meta.position, meta.size, meta.kind, meta.channel, meta.chain_crc, membership
@@ -174,7 +192,7 @@ class Proposer:
 
 
 class Contexts:
-    """The contexts of entries that this replica proposed and has not applied yet, by index."""
+    """Contexts of entries that this replica proposed and has not applied yet, by index."""
 
     def __init__(self) -> None:
         self._by_index: deque[tuple[int, list[object]]] = deque()
@@ -184,20 +202,20 @@ class Contexts:
             self._by_index.append((index, contexts))
 
     def take(self, index: int) -> list[object]:
-        """The contexts of entry `index`; entries are asked for in order."""
-        waiting = self._by_index
-        if waiting and waiting[0][0] == index:
-            return waiting.popleft()[1]
+        """Remove and return the contexts of entry `index`. Entries must be asked for in order."""
+        entry_contexts = self._by_index
+        if entry_contexts and entry_contexts[0][0] == index:
+            return entry_contexts.popleft()[1]
         return []
 
     def drop(self) -> list[object]:
-        """All of them, oldest first."""
+        """Remove and return all contexts, oldest first."""
         dropped = [context for _, contexts in self._by_index for context in contexts]
         self._by_index.clear()
         return dropped
 
 
 def check_room(uncommitted_bytes: int, limit: int) -> None:
-    """Refuse more than `limit` bytes that wait for a majority."""
+    """Raise `BusyError` if more than `limit` bytes wait for a majority."""
     if uncommitted_bytes > limit:
         raise BusyError(f"{uncommitted_bytes} bytes wait for a majority, the limit is {limit}: try again later")

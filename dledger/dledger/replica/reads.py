@@ -1,4 +1,4 @@
-"""Reads that must not be stale: they wait for a read index (Ongaro's thesis, 6.4)."""
+"""Linearizable reads: they wait for a read index (Ongaro's thesis, section 6.4)."""
 
 from __future__ import annotations
 
@@ -14,66 +14,69 @@ ReadCallback = Callable[[Exception | None], None]
 
 
 class ReadWaiters:
-    """All reads asked for in one turn of the event loop share one round of heartbeats."""
+    """Reads that wait. All reads asked for in one turn of the event loop share one round of heartbeats."""
 
     def __init__(self, environment: Environment, engine: Engine, driver: Driver) -> None:
         self._environment = environment
         self._engine = engine
         self._driver = driver
-        self._asked: list[ReadCallback] = []
-        self._scheduled = False
-        self._in_round: list[tuple[int, list[ReadCallback]]] = []
+        self._new_reads: list[ReadCallback] = []
+        self._is_round_scheduled = False
+        self._unconfirmed: list[tuple[int, list[ReadCallback]]] = []
         self._confirmed: list[tuple[int, int, ReadCallback]] = []
         self._serial = 0
 
     def add(self, callback: ReadCallback) -> None:
-        """`callback(None)` once everything committed before this call is applied, or with the error; leader only."""
+        """Call `callback(None)` once everything committed before this call is applied, or call it with the error.
+
+        Leader only.
+        """
         if self._driver.is_stopped or not self._engine.is_leader:
             callback(not_leader(self._engine))
             return
-        self._asked.append(callback)
-        if not self._scheduled:
-            self._scheduled = True
+        self._new_reads.append(callback)
+        if not self._is_round_scheduled:
+            self._is_round_scheduled = True
             self._environment.call_soon(self._begin)
 
     def _begin(self) -> None:
-        self._scheduled = False
-        asked, self._asked = self._asked, []
-        if not asked:
+        self._is_round_scheduled = False
+        callbacks, self._new_reads = self._new_reads, []
+        if not callbacks:
             return
         number = self._engine.read_index(self._environment.now())
         if number is None:
             error = not_leader(self._engine)
-            for callback in asked:
+            for callback in callbacks:
                 callback(error)
         else:
-            # Carrying out sends the heartbeats; it may confirm this round (a group of one voter), or an earlier one (a
-            # voter less is asked).
-            self._in_round.append((number, asked))
+            # The pump sends the heartbeats. It may confirm this round at once, in a group of one voter, or an earlier
+            # round, if one voter fewer is needed now.
+            self._unconfirmed.append((number, callbacks))
             self._driver.pump()
 
     def confirmed(self, number: int, index: int) -> None:
-        """Rounds up to `number` may be served once `index` is applied."""
-        waiting = []
-        for round_number, callbacks in self._in_round:
+        """Note that rounds up to `number` may be answered once `index` is applied."""
+        unconfirmed = []
+        for round_number, callbacks in self._unconfirmed:
             if round_number <= number:
                 for callback in callbacks:
                     self._serial += 1
                     insort(self._confirmed, (index, self._serial, callback), key=lambda item: item[:2])
             else:
-                waiting.append((round_number, callbacks))
-        self._in_round = waiting
+                unconfirmed.append((round_number, callbacks))
+        self._unconfirmed = unconfirmed
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` is applied."""
+        """Answer the confirmed reads that wait for entries up to `index`."""
         while self._confirmed and self._confirmed[0][0] <= index:
             self._confirmed.pop(0)[2](None)
 
     def fail(self, error: Exception) -> None:
-        """No outstanding read can be confirmed any more, those included whose round was still to begin."""
+        """Fail all outstanding reads, also those whose round has not begun: none can be confirmed any more."""
         callbacks = [callback for _, _, callback in self._confirmed]
-        callbacks += [callback for _, asked in self._in_round for callback in asked]
-        callbacks += self._asked
-        self._confirmed, self._in_round, self._asked = [], [], []
+        callbacks += [callback for _, waiting in self._unconfirmed for callback in waiting]
+        callbacks += self._new_reads
+        self._confirmed, self._unconfirmed, self._new_reads = [], [], []
         for callback in callbacks:
             callback(error)

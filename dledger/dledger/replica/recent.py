@@ -1,4 +1,4 @@
-"""The newest entries' bytes, kept to be sent and applied without reading them back."""
+"""Bytes of the newest entries, kept so that they can be sent and applied without reading them back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class RecentEntries:
-    """A window of at most `max_bytes` (but at least one entry) at the end of the log."""
+    """Window at the end of the log of at most `max_bytes`, but at least one entry."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -18,7 +18,7 @@ class RecentEntries:
         self._entries: deque[tuple[EntryMeta, Buffer]] = deque()
 
     def append(self, metas: list[EntryMeta] | tuple[EntryMeta, ...], data: Buffer) -> None:
-        """Add entries whose raw bytes stand back to back in `data`."""
+        """Add entries whose raw bytes are back to back in `data`."""
         entries = self._entries
         if len(metas) == 1:
             entries.append((metas[0], data))
@@ -41,14 +41,14 @@ class RecentEntries:
         self._bytes = 0
 
     def get(self, first_index: int, count: int) -> list[tuple[EntryMeta, Buffer]] | None:
-        """`count` entries from `first_index` on, or None unless all are here."""
+        """Return `count` entries from `first_index` on, or None unless all are here."""
         entries = self._entries
         if not entries:
             return None
         offset = first_index - entries[0][0].index
         if offset < 0 or offset + count > len(entries):
             return None
-        return [entries[place] for place in range(offset, offset + count)]
+        return [entries[position] for position in range(offset, offset + count)]
 
     def has(self, index: int) -> bool:
         entries = self._entries

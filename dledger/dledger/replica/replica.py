@@ -1,8 +1,8 @@
-"""The driver of one replica (`dledger.replica.driver` is what its parts see of it).
+"""Replica: runs the engine and the store of one member. `dledger.replica.driver` is its interface for its parts.
 
-It owns the store and the engine, carries out the engine's effects in order, and joins them to the state machine.  All
-methods are called on one event loop; an exception that escapes an effect ends the replica (`failure`), because what is
-half done must not be built upon.
+It owns the store and the engine, carries out the engine's effects in order, and joins them to the state machine. All
+methods are called on one event loop. An exception that escapes an effect ends the replica (`failure`), because work
+that is half done must not be built upon.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from dledger.consensus.messages import Message
 from dledger.environment import Environment
 from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
-from dledger.invariants import invariant
-from dledger.loop_holds import HOUSEKEEPING, TICK
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
 from dledger.replica.completions import Completions
 from dledger.replica.feed import MachineFeed
+from dledger.replica.flush_bound import DURABLE_CHANNEL, FlushBound
 from dledger.replica.flusher import SLOW_SYNC_S, Flusher
 from dledger.replica.forgetting import Forgetter
 from dledger.replica.housekeeping import Housekeeping
@@ -47,6 +46,7 @@ from dledger.replica.lateness import TimedLoop
 from dledger.replica.leading import Leading
 from dledger.replica.opening import Opened
 from dledger.replica.outbox import Outbox
+from dledger.replica.own_group import OwnGroup
 from dledger.replica.proposer import Fill
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import RecentEntries
@@ -57,21 +57,25 @@ from dledger.replica.rewriting import Rewriter
 from dledger.replica.saver import HardStateSaver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.replica.snapshotting import DIGEST_CHANNEL, Snapshotting
-from dledger.replica.standing import StandingTeller, not_leader
+from dledger.replica.standing import LeadershipReporter, not_leader
 from dledger.replica.transfer import SNAPSHOT_CHANNEL
 from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
 from dledger.replica.upkeep import Upkeep
 from dledger.statemachine import Restore, StateMachine
 from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
+from dledger_base.invariants import invariant
+from dledger_base.loop_holds import HOUSEKEEPING, TICK
 
 TICKS_PER_HEARTBEAT = 2
 HOUSEKEEPING_S = 0.25
 STALLED_S = 1.0
-"""A leader hands over if it could not read what it is to apply for so long."""
+"""Maximum seconds for which a leader cannot read the entries it is to apply. After that it hands over."""
+RETIRE_S = 2.0
+"""Time limit in seconds for a leader that retires to hand over."""
 
 
 class Replica:
-    """One member of a group.  Call `start` once a transport can send, `stop` at the end."""
+    """One member of a group. Call `start` once a transport can send, and `stop` at the end."""
 
     def __init__(
         self,
@@ -85,12 +89,11 @@ class Replica:
         on_failure: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.config = config
-        self.identity = opened.identity
         self.me = ReplicaId(config.node_id, opened.identity.incarnation)
         self.environment = environment
         self.timed_loop = TimedLoop(environment)
-        self._ticking = environment.holds.part(TICK)
-        self._keeping_house = environment.holds.part(HOUSEKEEPING)
+        self._tick_holds = environment.holds.part(TICK)
+        self._housekeeping_holds = environment.holds.part(HOUSEKEEPING)
         self.transport = transport
         self.store = opened.store
         self.snapshots = opened.snapshots
@@ -98,12 +101,14 @@ class Replica:
         self.elections = 0
         self._on_failure = on_failure
         self._stopped = False
-        self._pumping = False
+        self._retire_error: BaseException | None = None
+        self._retire_at = float("inf")
+        self._is_pumping = False
         self.engine = opened.make_engine(engine, config, environment)
         self._make_parts(opened, state_machine)
 
     def _make_parts(self, opened: Opened, machine: StateMachine) -> None:
-        """The parts, each made from those before it; the machine is given its state among them."""
+        """Make the parts, each from earlier ones. The machine is given its state in between."""
         config, environment, transport, engine = self.config, self.environment, self.transport, self.engine
         store, snapshots = self.store, self.snapshots
         connected: dict[str, ReplicaId] = {}
@@ -113,7 +118,7 @@ class Replica:
         self._recent = RecentEntries(config.recent_bytes)
         self.flusher = Flusher(environment, store, self._completions, engine, self, sync=config.flush == "sync")
         remover = Remover(environment, store, self.flusher, self)
-        reserver = Reserver(environment, store, self)
+        self._reserver = reserver = Reserver(environment, store, self)
         self._snapshotter = Snapshotter(environment, store, snapshots, remover, engine, self)
         self._snapshotting = Snapshotting(
             self.me, environment, transport, store, snapshots, self._snapshotter, machine, engine, self,
@@ -128,19 +133,26 @@ class Replica:
         )
         self._saver = HardStateSaver(environment, opened.hard_state_file, self._outbox, engine, self)
         self._reads = ReadWaiters(environment, engine, self)
-        self._standing = StandingTeller(self._completions, self._feed, engine, self)
+        self._leadership_reporter = LeadershipReporter(self._completions, self._feed, engine, self)
         self._inbox = Inbox(environment, transport, store, reserver, self._feed, self._outbox, engine, self)
         self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
         self.housekeeper = Housekeeping(
-            config, opened, environment, self._snapshotting, reserver, self.leading, connected, engine, self
-        )
+            config, opened, environment, self._snapshotting, self._snapshotter, reserver, self.leading, connected,
+            engine, self,
+        )  # fmt: skip
 
         applied_index = self._feed.restore(opened.recovery.base)
-        self._snapshotting.restored(self._feed.state_index)
+        self._snapshotting.note_restored(self._feed.state_index)
         self._applier = Applier(
             environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._snapshotting,
-            self._reads, self._standing, engine, self, applied_index=applied_index,
+            self._reads, self._leadership_reporter, engine, self, applied_index=applied_index,
         )  # fmt: skip
+        self.flush_bound = FlushBound(
+            self.me, environment, transport, store, engine, self, self._applier.advance, sync=config.flush == "sync"
+        )
+        self.flusher.on_synced = self.flush_bound.synced
+        if config.flush == "async":
+            self._applier.apply_limit = self.flush_bound.apply_limit
         forgetter = Forgetter(
             config.node_id, environment, store, snapshots, self._snapshotter, self._feed, self._applier, self
         )
@@ -152,6 +164,7 @@ class Replica:
             config, opened, environment, transport, connected, self.repairer, remover, self.flusher, self._reads,
             self._applier, self._snapshotter, engine, self,
         )  # fmt: skip
+        self.own_group = OwnGroup(opened.identity_files, engine, self.upkeep.promises)
 
     # ---------------------------------------------------------------- life
 
@@ -159,11 +172,11 @@ class Replica:
         """Begin to take part."""
         self._applier.advance(self.engine.commit_index)
         self._tick()
-        self._keep_house()
+        self._schedule_housekeeping()
         self.pump()
 
     def stop(self) -> None:
-        """Take part no more; what is staged or not applied is dropped."""
+        """Stop taking part, and drop everything staged or not applied."""
         if not self._stopped:
             self._stopped = True
             self.flusher.stop()
@@ -176,28 +189,52 @@ class Replica:
             self._inbox.receiver.abandon()
             self._outbox.stop()
             self.upkeep.stop()
-            if self._completions.executing.depth:  # a write failed inside `stage`, say: nothing runs them after that
+            # a write failed inside `stage`, for example: nothing else would run the completions after that
+            if self._completions.executing.depth:
                 self.environment.call_soon(self._completions.run)
             else:
                 self._completions.run()
 
     def close(self, *, clean: bool) -> None:
-        """Close the files of a stopped replica; one in doubt does not stop clean: it stays in doubt."""
-        if (clean := clean and self.engine.may_vote) and not self.rewriter.active:
-            # While the log is rewritten, entries stand there that the engine has replaced; others may be committed.
+        """Close the files of a stopped replica.
+
+        A replica that may not vote never stops clean, so that it stays in doubt.
+        """
+        if (clean := clean and self.engine.may_vote) and not self.rewriter.is_active:
+            # During a rewriting the log holds entries that the engine has replaced. A saved commit index could cover
+            # these entries.
             self.store.save_commit(min(self.engine.commit_index, self.store.durable))
         self.upkeep.close()
         self.store.close(clean=clean)
         self._saver.close()
 
     def fail(self, error: BaseException) -> None:
-        """End this replica: `error` leaves no safe way on."""
+        """End this replica: after `error` it cannot continue safely."""
         if self.failure is None and not self._stopped:
             self.failure = error
             self.stop()
             self._on_failure(error)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def retire(self, error: BaseException) -> None:
+        """End this replica, after a handover if it leads: the log on its disk cannot grow, the logs of the others can.
+
+        Nothing is synced meanwhile. A sync could succeed although an earlier sync of the same file failed, and an
+        acknowledgement would rest on it.
+        """
+        if self._retire_error is None and not self._stopped:
+            self._retire_error = error
+            self._retire_at = self.environment.now() + RETIRE_S
+            self.flusher.stop()
+            self._continue_retiring()
+
+    def _continue_retiring(self) -> None:
+        if self._retire_error is None:
+            return
+        leads = self.engine.is_leader and self.environment.now() < self._retire_at
+        if not leads or not (self.leading.is_handing_over or self.transfer(None)):
+            self.fail(self._retire_error)
+
+    def _run_guarded(self, work: Callable[[], object]) -> None:
         if self._stopped:
             return
         try:
@@ -206,40 +243,55 @@ class Replica:
             self.fail(error)
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do something that gives the engine work, and carry out what it makes of it, unless this replica stopped."""
+        """Run `work`, which gives the engine something to do, then carry out the engine's effects.
+
+        A stopped replica does nothing.
+        """
         if not self._stopped:
-            self._guarded(work)
+            self._run_guarded(work)
             self.pump()
 
     def _tick(self) -> None:
         if self._stopped:
             return
         self.timed_loop.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
-        with self._ticking:
-            self._guarded(self._on_tick)
+        with self._tick_holds:
+            self._run_guarded(self._on_tick)
 
     def _on_tick(self) -> None:
         engine = self.engine
-        if self.rewriter.active:
-            return  # what has arrived is stepped first, for a follower that hears nobody would campaign
-        engine.healthy = self.flusher.outstanding_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S
+        self._continue_retiring()
+        if self.rewriter.is_active:
+            return  # step the held messages first: a follower that hears nobody would campaign
+        disk_wait_s = max(self.flusher.outstanding_s, self._reserver.outstanding_s, self._saver.outstanding_s)
+        engine.healthy = (
+            disk_wait_s < SLOW_SYNC_S and self._applier.stalled_s < STALLED_S and self._retire_error is None
+        )
         engine.tick(self.environment.now())
         self.flusher.tick()
-        if not engine.healthy and engine.is_leader and not self.leading.hands_over:
-            self.transfer(None)
+        self.flush_bound.recheck()
+        if not engine.healthy and engine.is_leader:
+            self._hand_over()
         self.pump()
 
-    def _keep_house(self) -> None:
-        """What is due a few times a second, and never urgent."""
+    def _hand_over(self) -> None:
+        """Give leadership to another node, because this node's disk hangs."""
+        if self._reserver.outstanding_s >= SLOW_SYNC_S:
+            self.leading.give_up_waiting()
+        if self.engine.is_leader and not self.leading.is_handing_over:
+            self.transfer(None)
+
+    def _schedule_housekeeping(self) -> None:
+        """Do work that is due a few times a second and never urgent."""
         if self._stopped:
             return
-        self.environment.call_later(HOUSEKEEPING_S, self._keep_house)
+        self.environment.call_later(HOUSEKEEPING_S, self._schedule_housekeeping)
         self.environment.holds.turn_window()
-        with self._keeping_house:
-            self._guarded(self._housekeeping)
+        with self._housekeeping_holds:
+            self._run_guarded(self._do_housekeeping)
 
-    def _housekeeping(self) -> None:
-        if not self.rewriter.active:
+    def _do_housekeeping(self) -> None:
+        if not self.rewriter.is_active:
             self.housekeeper.run()
             self.upkeep.tick()
             self._applier.retry()
@@ -249,16 +301,16 @@ class Replica:
 
     @property
     def is_stopped(self) -> bool:
-        """Takes part no more."""
+        """True if this replica no longer takes part."""
         return self._stopped
 
     @property
     def is_ready(self) -> bool:
-        """Leads, has applied its own no-op, and takes proposals."""
+        """True if this replica leads, has applied the no-op of its term, and takes proposals."""
         engine = self.engine
         return (
             engine.accepts_proposals
-            and not self.leading.hands_over
+            and not self.leading.is_handing_over
             and not self._stopped
             and engine.own_term_committed
             and self._applier.applied_index >= engine.term_start
@@ -278,7 +330,7 @@ class Replica:
         return self.leading.stage(size, fill, commands, context, privileged=privileged, own=own)
 
     def not_leader(self) -> NotLeaderError:
-        """Why nothing can be proposed here."""
+        """Return the error that says why nothing can be proposed here."""
         return not_leader(self.engine)
 
     def change_membership(self, membership: Membership) -> None:
@@ -287,7 +339,7 @@ class Replica:
         self.pump()
 
     def transfer(self, to: ReplicaId | None) -> bool:
-        """Hand leadership to a voter, by default the one with the most of the log; False if there is none."""
+        """Hand leadership to a voter, by default the one with the longest log; False if that cannot begin."""
         started = self.leading.transfer(to)
         self.pump()
         return started
@@ -295,34 +347,34 @@ class Replica:
     # ---------------------------------------------------------------- effects
 
     def pump(self) -> None:
-        """Carry out the engine's effects until there are none, then what the service is to be told."""
-        if self._pumping:
+        """Carry out the engine's effects until there are none, then the calls into the service."""
+        if self._is_pumping:
             return
-        self._pumping = True
+        self._is_pumping = True
         try:
-            self._carry_out()
+            self._execute_effects()
         except Exception as error:
             self.fail(error)
         finally:
-            self._pumping = False
+            self._is_pumping = False
         self._completions.run()
 
-    def _carry_out(self) -> None:
-        while not self._stopped and not self.rewriter.active:
+    def _execute_effects(self) -> None:
+        while not self._stopped and not self.rewriter.is_active:
             output = self.engine.take()
             if not output.effects and not output.after_sync:
-                self._standing.look()
+                self._leadership_reporter.check()
                 return
             self.execute(output)
 
     def execute(self, output: Output) -> None:
-        """Carry out effects at once, or behind a rewriting of the log that is under way."""
+        """Carry out effects at once, or after a rewriting of the log that is under way."""
         if self.rewriter.hold(output):
             return
         with self._completions.executing:
-            for done, effect in enumerate(output.effects, 1):
+            for executed, effect in enumerate(output.effects, 1):
                 self._execute(effect)
-                if self.rewriter.hold_rest(output, done):
+                if self.rewriter.hold_rest(output, executed):
                     return
             if output.after_sync:
                 self._saver.hold(output.after_sync)
@@ -334,7 +386,7 @@ class Replica:
             case SendEntries() | SendCatchUp() | SendMessage():
                 self._outbox.send(effect)
             case Commit(index):
-                self.leading.committed(index)
+                self.leading.note_committed(index)
                 self._applier.advance(index)
             case SaveHardState(state):
                 self._saver.save(state)
@@ -345,7 +397,7 @@ class Replica:
             case RoleChanged(role, _, _):
                 self._role_changed(role)
             case MembershipChanged(membership):
-                self.leading.roster.changed(membership)
+                self.leading.roster.note_changed(membership)
             case ReadsReady(number, index):
                 self._reads.confirmed(number, index)
                 self._completions.add(self._applier.serve_reads)
@@ -366,12 +418,13 @@ class Replica:
             )
         self.store.append(metas, data)
         self._recent.append(list(metas), data)
-        self.flusher.written()
+        self.flusher.note_written()
 
     def _role_changed(self, role: Role) -> None:
         if role is Role.CANDIDATE:
             self.elections += 1
         self.leading.role_changed(role)
+        self.flush_bound.role_changed()
 
     def _reset(self, base: SnapshotMeta) -> None:
         self._snapshotter.abandon()
@@ -379,13 +432,13 @@ class Replica:
         self.rewriter.replace(base, partial(self._replaced, base, self._feed.take_offered(base)))
 
     def _replaced(self, base: SnapshotMeta, restore: Restore) -> None:
-        self.leading.replaced(base.position)
+        self.leading.note_replaced(base.position)
         self._completions.add(partial(self._applier.begin_at, base, restore))
 
     # ---------------------------------------------------------------- receiving, see `dledger.net.transport.Receiver`
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
-        """A consensus message arrived."""
+        """Take a consensus message."""
         if self._stopped:
             return
         try:
@@ -395,34 +448,37 @@ class Replica:
         self.pump()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
-        """Bytes of one of the replica's own channels arrived."""
+        """Take bytes of one of the replica's own channels."""
         if channel == SNAPSHOT_CHANNEL:
-            self._guarded(partial(self._inbox.receiver.on_data, sender, data))
+            self._run_guarded(partial(self._inbox.receiver.on_data, sender, data))
+        elif channel == DURABLE_CHANNEL:
+            self._run_guarded(partial(self.flush_bound.on_data, sender, data))
         elif channel in UPKEEP_CHANNELS:
-            self._guarded(partial(self.upkeep.on_data, sender, channel, data))
+            self._run_guarded(partial(self.upkeep.on_data, sender, channel, data))
         elif channel == DIGEST_CHANNEL and self.is_ready:
-            self._guarded(partial(self._snapshotting.propose_digest, data))
+            self._run_guarded(partial(self._snapshotting.propose_digest, data))
 
     def on_connected(self, peer: ReplicaId) -> None:
-        """A peer can be sent to."""
+        """Note that a peer can be sent to."""
         self._outbox.connect(peer)
+        self.flush_bound.connected()
         self.engine.peer_connected(peer, self.environment.now())
         self.pump()
 
     def on_disconnected(self, peer: ReplicaId) -> None:
-        """A peer was lost."""
+        """Note that a peer was lost."""
         self._outbox.disconnect(peer)
         self.engine.peer_disconnected(peer)
 
     # ---------------------------------------------------------------- applying
 
     def suspect(self, index: int) -> None:
-        """A read of the log from entry `index` on did not verify: have it found out what is corrupt there."""
+        """Have the log checked from entry `index` on, because a read there did not verify."""
         self.repairer.suspect(index)
 
     @property
     def on_trimmed(self) -> list[Callable[[int], None]]:
-        """Called with the position at which the log begins after a trim."""
+        """Callbacks for the position at which the log begins after a trim."""
         return self._snapshotter.on_trimmed
 
     @property
@@ -436,20 +492,23 @@ class Replica:
 
     @property
     def durable_position(self) -> int:
-        """Everything before it is on this replica's disk."""
+        """Position up to which everything is on this replica's disk."""
         return self.store.durable_position
 
     # ---------------------------------------------------------------- asking
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """`callback(None)` once everything committed before this call is applied here; leader only."""
+        """Call `callback(None)` once everything committed before this call is applied here. Leader only."""
         self._reads.add(callback)
 
     def broadcast_commit(self) -> None:
-        """Leader: tell followers the commit index at once, because somebody waits for it there."""
+        """On a leader, send the commit index to followers at once, because a client waits for it there."""
         self.engine.broadcast_commit(self.environment.now())
         self.pump()
 
     def propose_trim(self, position: int) -> bool:
-        """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
+        """On a leader, have every replica trim the log before a snapshot.
+
+        Returns False if there is none at `position`.
+        """
         return self._snapshotting.propose_trim(position)

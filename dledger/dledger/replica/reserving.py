@@ -1,7 +1,7 @@
-"""Reserves space for entries before they are written, on workers: those that come too early wait.
+"""Reserver: reserves space for entries before they are written, on workers. Entries that arrive too early wait.
 
-A leader's entries wait sealed (`dledger.replica.leading`), a follower's appends in the inbox.  That happens rarely, for
-space is reserved anew as soon as little is left.
+A leader's entries wait sealed (`dledger.replica.leading`), a follower's appends wait in the inbox. That is rare,
+because more space is reserved as soon as little is left.
 """
 
 from __future__ import annotations
@@ -16,36 +16,53 @@ from dledger.store.log import LogStore
 from dledger.store.space import Need
 from dledger.types import EntryMeta
 
+AHEAD_S = 4.0
+"""Additional seconds for a reservation that nothing waits for yet. A file system may have to write zeros for it."""
+
 
 class Reserver:
-    """What is reserved of the disk, and whether more could be."""
+    """Reservations of disk space: what is reserved, and whether the disk had space for more."""
 
     def __init__(self, environment: Environment, store: LogStore, driver: Driver) -> None:
         self._environment = environment
         self._store = store
         self._driver = driver
-        self._lacking: Need | None = None
-        """What could not be reserved, when that was tried last."""
-        self._reserving = False
+        self._missing_space: Need | None = None
+        """The space that could not be reserved at the last attempt."""
+        self._is_reserving = False
+        self._began_at = 0.0
+        self._wait_started_at: dict[int, float] = {}
+        """Start times of the reservations that entries wait for, by number."""
+        self._wait_number = 0
+
+    @property
+    def outstanding_s(self) -> float:
+        """Seconds for which entries have waited for the disk, or will have soon; 0 if the disk answers.
+
+        Everything that delays a reservation counts: a step of zeros, or the renaming of a recycled segment.
+        """
+        now = self._environment.now()
+        waited_s = now - min(self._wait_started_at.values()) if self._wait_started_at else 0.0
+        return max(0.0, waited_s, now - self._began_at - AHEAD_S if self._is_reserving else 0.0)
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk had no space when some was reserved last."""
-        return self._lacking is not None
+        """True if the disk had no space at the last reservation."""
+        return self._missing_space is not None
 
     def has(self, need: Need) -> bool:
-        """Whether so much is reserved; if not, a worker sees to it."""
+        """Return whether so much is reserved. If not, have a worker reserve it."""
         if self._store.has(need):
             return True
-        self._see_to(need)
+        self._start_reserving(need)
         return False
 
     def has_room(self, end: int) -> bool:
-        """Whether ordinary entries can follow those that end at `end`, as far as it is known."""
+        """Return whether ordinary entries can follow those that end at `end`, as far as that is known."""
         return self.has(self._store.room_behind(end)) or not self.is_full
 
     def claim(self, metas: Sequence[EntryMeta], *, privileged: bool) -> bool:
-        """See `LogStore.claim`; if it is False, `wait` and claim again."""
+        """Claim reserved space as `LogStore.claim` does. If the result is False, `wait` and claim again."""
         return self._store.claim(metas, privileged=privileged)
 
     def wait(
@@ -53,12 +70,16 @@ class Reserver:
     ) -> None:
         """Call `done(None)` once there is space for entries, or `done(error)` if there is none.
 
-        By then another entry may have taken it, or the log have been rewritten.
+        By then another entry may have taken the space, or the log may have been rewritten.
         """
         need = self._store.need_for(metas, privileged=privileged)
-        self._environment.run_blocking(URGENT, partial(self._store.reserve, need), partial(self._waited, done))
+        self._wait_number += 1
+        self._wait_started_at[self._wait_number] = self._environment.now()
+        reserved = partial(self._on_wait_done, self._wait_number, done)
+        self._environment.run_blocking(URGENT, partial(self._store.reserve, need), reserved)
 
-    def _waited(self, done: Callable[[LogFullError | None], None], result: object) -> None:
+    def _on_wait_done(self, number: int, done: Callable[[LogFullError | None], None], result: object) -> None:
+        del self._wait_started_at[number]
         if self._driver.is_stopped:
             return
         if isinstance(result, BaseException) and not isinstance(result, LogFullError):
@@ -67,22 +88,23 @@ class Reserver:
         done(result if isinstance(result, LogFullError) else None)
 
     def retry(self) -> None:
-        """Look whether there is space again, if there was none."""
-        if self._lacking is not None:
-            self._see_to(self._lacking)
+        """Try again to reserve the space that was lacking."""
+        if self._missing_space is not None:
+            self._start_reserving(self._missing_space)
 
-    def _see_to(self, need: Need) -> None:
-        """Have it reserved, unless a worker is at it; it is asked for again."""
-        if not self._reserving:
-            self._reserving = True
+    def _start_reserving(self, need: Need) -> None:
+        """Have the space reserved, unless a worker is busy. The caller asks for it again."""
+        if not self._is_reserving:
+            self._is_reserving = True
+            self._began_at = self._environment.now()
             work = partial(self._store.reserve, need)
-            self._environment.run_blocking(URGENT, work, partial(self._reserved, need))
+            self._environment.run_blocking(URGENT, work, partial(self._on_reserved, need))
 
-    def _reserved(self, need: Need, result: object) -> None:
-        self._reserving = False
+    def _on_reserved(self, need: Need, result: object) -> None:
+        self._is_reserving = False
         if isinstance(result, LogFullError):
-            self._lacking = need
+            self._missing_space = need
         elif isinstance(result, BaseException):
             self._driver.fail(result)
-        elif self._lacking is not None and (need == self._lacking or self._store.has(self._lacking)):
-            self._lacking = None
+        elif self._missing_space is not None and (need == self._missing_space or self._store.has(self._missing_space)):
+            self._missing_space = None

@@ -1,4 +1,4 @@
-"""Makes term and vote durable, and holds back the messages that reflect them until they are."""
+"""Saver: makes term and vote durable, and holds back the messages that reflect them until then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dledger.types import HardState
 class HardStateSaver:
     """Saves in order, on a thread of its own.
 
-    The engine is told each state that is durable, the outbox gets the messages that waited for it.
+    The engine is notified of each state that has become durable. The outbox gets the messages that waited for it.
     """
 
     def __init__(
@@ -28,46 +28,54 @@ class HardStateSaver:
         self._outbox = outbox
         self._engine = engine
         self._driver = driver
-        self._begun = 0
-        self._done = 0
-        self._held: deque[tuple[int, Send]] = deque()
+        self._started_saves = 0
+        self._completed_saves = 0
+        self._held_sends: deque[tuple[int, Send]] = deque()
         self._stopped = False
+        self._save_start_times: deque[float] = deque()
+
+    @property
+    def outstanding_s(self) -> float:
+        """Seconds that the oldest save has taken so far; 0 if none is under way."""
+        return self._environment.now() - self._save_start_times[0] if self._save_start_times else 0.0
 
     def save(self, state: HardState) -> None:
         """Begin to make `state` durable."""
-        self._begun += 1
-        number = self._begun
+        self._started_saves += 1
+        number = self._started_saves
+        self._save_start_times.append(self._environment.now())
 
         def done(result: object) -> None:
+            self._save_start_times.popleft()
             if isinstance(result, BaseException):
                 self._driver.fail(result)
             elif not self._stopped:
-                self._done = number
-                self._saved(state)
+                self._completed_saves = number
+                self._on_saved(state)
 
         self._environment.run_blocking(HARD_STATE, partial(self._file.save, state), done)
 
-    def _saved(self, state: HardState) -> None:
+    def _on_saved(self, state: HardState) -> None:
         self._engine.hard_state_saved(state, self._environment.now())
         self.release()
         self._driver.pump()
 
     def hold(self, sends: Sequence[Send]) -> None:
-        """Send once everything begun so far is durable, which may be now."""
+        """Send once everything begun so far is durable, which may be at once."""
         for send in sends:
-            self._held.append((self._begun, send))
+            self._held_sends.append((self._started_saves, send))
         self.release()
 
     def release(self) -> None:
-        """Send what need not wait any longer, in the order in which it came."""
-        held = self._held
-        while held and held[0][0] <= self._done:
+        """Send the messages that need not wait any longer, in order."""
+        held = self._held_sends
+        while held and held[0][0] <= self._completed_saves:
             self._outbox.send(held.popleft()[1])
 
     def stop(self) -> None:
-        """Tell and send nothing more."""
+        """Stop reporting and sending."""
         self._stopped = True
-        self._held.clear()
+        self._held_sends.clear()
 
     def close(self) -> None:
         """Close the file."""

@@ -1,7 +1,7 @@
-"""Finds snapshots that rotted, and puts another replica's copy in their place.
+"""Keeper of snapshots: finds rotten snapshots, and replaces them with another replica's copy.
 
-Replicas write a snapshot of the same state at the same mark, so one can take the place of another.  One that does not
-verify is neither trimmed to nor sent to anybody; the state in memory is not touched by it.
+Replicas write a snapshot of the same state at the same mark, so copies are interchangeable. A snapshot that does not
+verify is neither trimmed to nor sent. The state in memory is not affected.
 
 On the snapshot copy channel of the bulk lane:
 
@@ -13,8 +13,8 @@ On the snapshot copy channel of the bulk lane:
         21     8  size      of the whole file; 0 in a request and in a refusal
         29     n  the bytes, in kind 1: at most `PIECE_BYTES`, fewer only at the end of the file
 
-One request is on its way at a time.  What was collected replaces the rotten file only if all of it verifies and it
-joins this replica's log.
+One request is on its way at a time. A collected copy replaces the rotten file only if all of it verifies and joins this
+replica's log.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from dledger.types import ReplicaId, SnapshotMeta
 
 SNAPSHOT_COPY_CHANNEL = 254
 PIECE_BYTES = 256 << 10
-ANSWER_S = 2.0
-"""How long a peer may take to answer before another one is asked."""
+ANSWER_TIMEOUT_S = 2.0
+"""Time limit for a peer's answer, in seconds, before another peer is asked."""
 RETRY_S = 5.0
-"""Pause after every peer was asked in vain."""
+"""Pause in seconds after every peer was asked in vain."""
 SCRUB_BYTES = 1 << 20
-"""Verified per step, four times a second."""
+"""Number of bytes verified per step, four times a second."""
 
-_HEAD = struct.Struct(">BIQQQ")
-_REQUEST, _BYTES, _REFUSAL = 0, 1, 2
+HEAD = struct.Struct(">BIQQQ")
+REQUEST, BYTES, REFUSAL = 0, 1, 2
 
 T = TypeVar("T")
 
@@ -53,21 +53,23 @@ logger = logging.getLogger(__name__)
 
 
 class _Attempt:
-    """One try to replace one snapshot, over all peers."""
+    """One attempt to replace one snapshot, over all peers."""
 
-    __slots__ = ("asked", "copy", "deadline", "filled", "known", "peer", "position")
+    __slots__ = ("asked_peers", "copy", "deadline", "file_bytes", "filled_bytes", "known_meta", "peer", "position")
 
-    def __init__(self, position: int, known: SnapshotMeta | None) -> None:
+    def __init__(self, position: int, known_meta: SnapshotMeta | None) -> None:
         self.position = position
-        self.known = known
-        self.asked: set[ReplicaId] = set()
+        self.known_meta = known_meta
+        self.asked_peers: set[ReplicaId] = set()
         self.peer: ReplicaId | None = None
         self.copy: SnapshotCopy | None = None
-        self.filled = 0
+        self.filled_bytes = 0
+        self.file_bytes = 0
+        """Size of the file, as the peer named it with the first piece."""
         self.deadline = 0.0
 
     def abort(self) -> None:
-        """Drop what was collected.  Blocks."""
+        """Drop the collected copy. Blocks."""
         if self.copy is not None:
             self.copy.abort()
             self.copy = None
@@ -76,9 +78,9 @@ class _Attempt:
 class SnapshotKeeper:
     """Scrubs and replaces, one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to.  A snapshot above what is applied will be written
-    once its mark is applied again.  `rest_s` is the pause between two rounds.  The snapshotter looks again for what to
-    trim when a snapshot is there again.
+    `connected` maps node ids to the incarnation that can be sent to. A rotten snapshot above what is applied is not
+    fetched: it is written when its mark is applied again. `rest_s` is the pause between two rounds. After a replacement
+    the snapshotter tries a due trim again.
     """
 
     def __init__(
@@ -104,26 +106,26 @@ class SnapshotKeeper:
         self._applier = applier
         self._snapshotter = snapshotter
         self._driver = driver
-        self._rest_s = rest_s
+        self._round_pause_s = rest_s
         self._attempt: _Attempt | None = None
         self._number = 0
         self._retry_at = 0.0
         self._scrub_at = environment.now() + rest_s
-        self._scrubbed: SnapshotMeta | None = None
-        """The one that is being verified, or was verified last in this round."""
-        self._steps: Generator[int] | None = None
-        self._working = False
-        self._announced: set[int] = set()
-        self._missed: set[int] = set()
+        self._scrubbed_snapshot: SnapshotMeta | None = None
+        """The snapshot that is being verified, or that was verified last in this round."""
+        self._verify_steps: Generator[int] | None = None
+        self._is_working = False
+        self._logged_rotten: set[int] = set()
+        self._logged_unavailable: set[int] = set()
         self._stopped = False
         self.replaced = 0
-        """Snapshots replaced by a peer's since the start."""
+        """Number of snapshots replaced by a peer's copy since the start."""
 
     def tick(self) -> None:
-        """Go on with whatever is due."""
-        self._announce()
+        """Do the next due step."""
+        self._log_rotten()
         attempt, now = self._attempt, self._environment.now()
-        if self._stopped or self._working:
+        if self._stopped or self._is_working:
             return
         if attempt is not None:
             if now >= attempt.deadline:
@@ -138,72 +140,80 @@ class SnapshotKeeper:
         self._stopped = True
 
     def close(self) -> None:
-        """Remove what was collected, and verify nothing more; no work may be running."""
+        """Remove the collected copy and stop verifying. No work may be running."""
         self._stop_verifying()
         if self._attempt is not None:
             self._attempt.abort()
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
-        """A peer asks or answers."""
-        if len(data) < _HEAD.size or self._stopped:
+        """Take a peer's request or answer."""
+        if len(data) < HEAD.size or self._stopped:
             return
-        kind, number, position, offset, size = _HEAD.unpack_from(data)
-        if kind == _REQUEST:
+        kind, number, position, offset, size = HEAD.unpack_from(data)
+        if kind == REQUEST:
             self._serve(sender, number, position, offset)
             return
         attempt = self._attempt
-        if attempt is None or self._working or attempt.peer != sender or number != self._number:
+        if attempt is None or self._is_working or attempt.peer != sender or number != self._number:
             return
-        piece = memoryview(data)[_HEAD.size :]
-        if kind == _BYTES and piece and offset == attempt.filled:
+        piece = memoryview(data)[HEAD.size :]
+        if kind == BYTES and piece and offset == attempt.filled_bytes:
             self._run(partial(self._collect, attempt, piece, size), partial(self._on_collected, attempt))
         else:
             self._ask_next_peer(attempt)
 
     # ---------------------------------------------------------------- finding
 
-    def _announce(self) -> None:
+    def _log_rotten(self) -> None:
         rotten = set(self._snapshots.rotten)
-        for position in sorted(rotten - self._announced):
+        for position in sorted(rotten - self._logged_rotten):
             logger.error(
                 "node=%s event=snapshot_rotten position=%d consequence=%r",
                 self._node_id,
                 position,
-                "nothing is trimmed to it and nobody is sent it until another replica's has replaced it",
+                "it is not sent, and the log is not trimmed to it, until another replica's snapshot has replaced it",
             )
-        self._announced = rotten
-        self._missed &= rotten
+        self._logged_rotten = rotten
+        self._logged_unavailable &= rotten
 
     def _scrub(self) -> None:
-        """Verify some more of the snapshot at hand, or begin with the next one."""
-        if self._scrubbed is None:
+        """Verify some more of the present snapshot, or begin with the next one."""
+        if self._scrubbed_snapshot is None:
             self._scrub_next(-1)
-        elif self._scrubbed not in self._snapshots.list():
-            self._run(self._stop_verifying, partial(self._on_verified, self._scrubbed))
+        elif self._scrubbed_snapshot not in self._snapshots.list():
+            self._run(self._stop_verifying, partial(self._on_verified, self._scrubbed_snapshot))
             return
-        if self._scrubbed is not None:
-            self._run(self._verify_some, partial(self._on_verified, self._scrubbed))
+        if self._scrubbed_snapshot is not None:
+            self._run(self._verify_some, partial(self._on_verified, self._scrubbed_snapshot))
 
     def _scrub_next(self, after: int) -> None:
-        self._scrubbed = next((meta for meta in self._snapshots.list() if meta.position > after), None)
-        if self._scrubbed is None:
-            self._scrub_at = self._environment.now() + self._rest_s
+        self._scrubbed_snapshot = next((meta for meta in self._snapshots.list() if meta.position > after), None)
+        if self._scrubbed_snapshot is None:
+            self._scrub_at = self._environment.now() + self._round_pause_s
         else:
-            self._steps = self._snapshots.verify_in_steps(self._scrubbed)
+            self._verify_steps = self._snapshots.verify_in_steps(self._scrubbed_snapshot)
 
     def _verify_some(self) -> bool:
-        """On a worker: False once all of it was verified."""
+        """Verify some more, on a worker. Returns False once all of the snapshot was verified."""
         budget = SCRUB_BYTES
-        for size in self._steps or ():
-            budget -= size
-            if budget <= 0:
-                return True
+        try:
+            for size in self._verify_steps or ():
+                budget -= size
+                if budget <= 0:
+                    return True
+        except BusyError:
+            if self._scrubbed_snapshot is not None:
+                self._verify_steps = self._snapshots.verify_in_steps(self._scrubbed_snapshot)
+            raise
         return False
 
     def _stop_verifying(self) -> bool:
-        """On a worker, which closes the file: it is unlinked by now.  False as all of it was verified."""
-        if self._steps is not None:
-            self._steps.close()
+        """Stop verifying, on a worker: closing the file may take long because it is unlinked.
+
+        Returns False, as after the last step.
+        """
+        if self._verify_steps is not None:
+            self._verify_steps.close()
         return False
 
     def _on_verified(self, meta: SnapshotMeta, result: bool | BaseException) -> None:
@@ -221,12 +231,12 @@ class SnapshotKeeper:
 
     def _begin(self) -> None:
         first = self._store.first_position
-        for position, known in sorted(self._snapshots.rotten.items(), key=lambda item: item[0]):
+        for position, known_meta in sorted(self._snapshots.rotten.items(), key=lambda item: item[0]):
             if position < first:
                 self._run(partial(self._snapshots.delete, position), self._on_deleted)
                 return
             if position < self._applier.applied_position:
-                self._attempt = attempt = _Attempt(position, known)
+                self._attempt = attempt = _Attempt(position, known_meta)
                 self._ask_next_peer(attempt)
                 return
         self._retry_at = self._environment.now() + RETRY_S
@@ -236,54 +246,59 @@ class SnapshotKeeper:
             self._driver.fail(result)
 
     def _ask_next_peer(self, attempt: _Attempt) -> None:
-        """Ask another peer for the whole file, from its beginning."""
-        attempt.filled = 0
+        """Ask the next peer for the whole file, from its beginning."""
+        attempt.filled_bytes = 0
         if attempt.copy is not None:
             self._run(attempt.abort, lambda _: self._ask_next_peer(attempt))
             return
         if attempt.position in self._snapshots.rotten:
             for peer in sorted(self._connected.values()):
-                if peer not in attempt.asked:
-                    attempt.asked.add(peer)
+                if peer not in attempt.asked_peers:
+                    attempt.asked_peers.add(peer)
                     attempt.peer = peer
                     if self._ask(attempt, peer):
                         return
-            self._say_missed(attempt.position)
+            self._log_unavailable(attempt.position)
         self._attempt = None
         self._retry_at = self._environment.now() + RETRY_S
 
     def _ask(self, attempt: _Attempt, peer: ReplicaId) -> bool:
-        attempt.deadline = self._environment.now() + ANSWER_S
+        attempt.deadline = self._environment.now() + ANSWER_TIMEOUT_S
         self._number = (self._number + 1) & 0xFFFFFFFF
-        head = _HEAD.pack(_REQUEST, self._number, attempt.position, attempt.filled, 0)
+        head = HEAD.pack(REQUEST, self._number, attempt.position, attempt.filled_bytes, 0)
         return self._transport.send_data(peer.node_id, SNAPSHOT_COPY_CHANNEL, (head,))
 
     def _collect(self, attempt: _Attempt, piece: memoryview, file_bytes: int) -> SnapshotMeta | None:
-        """On a worker: add a piece; behind the last one, put the file in the rotten one's place."""
+        """Add a piece, on a worker. After the last piece, put the file in place of the rotten one."""
         if attempt.copy is None:
+            if file_bytes > self._store.segment_bytes:  # a usual one replaces the rotten one, also on a full disk
+                self._store.require_room_beside(file_bytes)
             attempt.copy = self._snapshots.copy(attempt.position)
+            attempt.file_bytes = file_bytes
         copy = attempt.copy
+        if file_bytes != attempt.file_bytes or copy.filled + len(piece) > file_bytes:
+            raise CorruptionError(f"a peer's snapshot at {attempt.position} has changed its size to {file_bytes}")
         copy.write(piece)
-        attempt.filled = copy.filled
+        attempt.filled_bytes = copy.filled
         if copy.filled < file_bytes:
             return None
         meta = copy.verify()
-        self._check_joins(meta, attempt.known)
+        self._check_joins(meta, attempt.known_meta)
         copy.commit(meta)
         attempt.copy = None
         return meta
 
-    def _check_joins(self, meta: SnapshotMeta, known: SnapshotMeta | None) -> None:
-        """Raise `CorruptionError` unless the snapshot is of this log."""
+    def _check_joins(self, meta: SnapshotMeta, known_meta: SnapshotMeta | None) -> None:
+        """Raise `CorruptionError` unless the snapshot belongs to this log."""
         store = self._store
-        if known is not None and meta != known:
-            raise CorruptionError(f"a peer's snapshot at {meta.position} is {meta}, this replica's was {known}")
+        if known_meta is not None and meta != known_meta:
+            raise CorruptionError(f"a peer's snapshot at {meta.position} is {meta}, this replica's was {known_meta}")
         if meta.position > store.first_position:
-            before = store.meta(meta.last_index)
-            if (before.term, before.chain_crc) != (meta.last_term, meta.chain_crc):
-                raise CorruptionError(f"a peer's snapshot at {meta.position} is {meta}, the log has {before} there")
-        elif known is None:
-            raise CorruptionError(f"nothing tells what stood before the log, which begins at {meta.position}")
+            last_entry = store.meta(meta.last_index)
+            if (last_entry.term, last_entry.chain_crc) != (meta.last_term, meta.chain_crc):
+                raise CorruptionError(f"a peer's snapshot at {meta.position} is {meta}, the log has {last_entry} there")
+        elif known_meta is None and not store.continues(meta):
+            raise CorruptionError(f"a peer's snapshot at {meta.position} is {meta}, and the log begins behind another")
 
     def _on_collected(self, attempt: _Attempt, result: SnapshotMeta | BaseException | None) -> None:
         if isinstance(result, CorruptionError | TrimmedError | LogFullError):
@@ -292,7 +307,7 @@ class SnapshotKeeper:
             )
             self._ask_next_peer(attempt)
         elif isinstance(result, BaseException):
-            self._driver.fail(result)
+            self._driver.retire(result)
         elif result is not None:
             self.replaced += 1
             self._attempt = None
@@ -303,12 +318,12 @@ class SnapshotKeeper:
         elif attempt.peer is None or not self._ask(attempt, attempt.peer):
             self._ask_next_peer(attempt)
 
-    def _say_missed(self, position: int) -> None:
-        if position not in self._missed:
-            self._missed.add(position)
+    def _log_unavailable(self, position: int) -> None:
+        if position not in self._logged_unavailable:
+            self._logged_unavailable.add(position)
             logger.error(
                 "node=%s event=snapshot_missed position=%d again_s=%g reason='no other node has it now'"
-                " consequence='without a later snapshot a restart finds no state: let it run until one was written'",
+                " consequence='a restart before the next snapshot finds no state: let this node run until then'",
                 self._node_id,
                 position,
                 RETRY_S,
@@ -321,7 +336,9 @@ class SnapshotKeeper:
             if self._stopped:
                 return
             data, size = (b"", 0) if isinstance(result, BaseException) else result
-            head = _HEAD.pack(_BYTES if data else _REFUSAL, number, position, offset, size)
+            if isinstance(result, CorruptionError) and position in self._snapshots.positions():
+                self._snapshots.condemn(position)
+            head = HEAD.pack(BYTES if data else REFUSAL, number, position, offset, size)
             self._transport.send_data(sender.node_id, SNAPSHOT_COPY_CHANNEL, (head, data))
 
         if position in self._snapshots.positions():
@@ -333,11 +350,11 @@ class SnapshotKeeper:
     # ---------------------------------------------------------------- one thing at a time
 
     def _run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Do one work on a worker; where the lane is full it is due again with the next tick."""
-        self._working = True
+        """Run one work on a worker. If the lane is full, it is due again with the next tick."""
+        self._is_working = True
 
         def finished(result: T | BaseException) -> None:
-            self._working = False
+            self._is_working = False
             if not self._stopped and not isinstance(result, BusyError):
                 done(result)
 

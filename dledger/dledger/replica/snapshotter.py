@@ -1,4 +1,4 @@
-"""Writes snapshots at marked segment starts, and trims the log only behind them."""
+"""Snapshotter: writes snapshots at marked segment starts, and trims the log only up to a snapshot."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import partial
 from dledger.consensus.engine import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
-from dledger.loop_holds import SNAPSHOT, TRIM
 from dledger.replica.driver import Driver
 from dledger.replica.removal import Remover
 from dledger.replica.snapshot_job import SnapshotJob
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore, SnapshotWriter
 from dledger.types import SnapshotMeta
+from dledger_base.loop_holds import SNAPSHOT, TRIM
 
 SLICE_S = 0.005
 PAUSE_S = 0.01
 
 
 class Snapshotter:
-    """One snapshot is written at a time; a mark that comes meanwhile is skipped."""
+    """Writes one snapshot at a time. A mark that is reached meanwhile is skipped."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Snapshotter:
         driver: Driver,
     ) -> None:
         self._environment = environment
-        self._encoding = environment.holds.part(SNAPSHOT)
-        self._trimming = environment.holds.part(TRIM)
+        self._encode_holds = environment.holds.part(SNAPSHOT)
+        self._trim_holds = environment.holds.part(TRIM)
         self._store = store
         self._snapshots = snapshots
         self._remover = remover
@@ -44,14 +44,19 @@ class Snapshotter:
         self._chunks: Iterator[bytes] = iter(())
         self._trim_to = -1
         self._waits_for_log = False
-        self._sound: SnapshotMeta | None = None
-        """The snapshot that was verified to be trimmed to."""
-        self._verifying = False
-        self._begun_at = 0.0
+        self._verified_snapshot: SnapshotMeta | None = None
+        """The snapshot that was verified so that the log can be trimmed to it."""
+        self._is_verifying = False
+        self._started_at = 0.0
         self.on_trimmed: list[Callable[[int], None]] = []
-        """Called with the position at which the log begins after a trim."""
+        """Callbacks for the position at which the log begins after a trim."""
         self.took_s = 0.0
-        """How long the last snapshot took to write."""
+        """Seconds that writing the last snapshot took."""
+
+    @property
+    def trim_position(self) -> int:
+        """Position where the group decided that its log begins, as known since the state was put in place; else -1."""
+        return self._trim_to
 
     @property
     def busy(self) -> bool:
@@ -61,65 +66,66 @@ class Snapshotter:
         """Write the state behind `chunks` as the snapshot `meta`."""
         if self.busy:
             return
-        self._begun_at = self._environment.now()
+        self._started_at = self._environment.now()
         self._chunks = chunks
         self._job = job = SnapshotJob(self._environment, BACKGROUND, self._snapshots.begin(meta))
         self._environment.call_soon(partial(self._encode, job))
 
     def trim(self, position: int) -> None:
-        """Drop what lies before `position`, at once or when its snapshot is there.
+        """Drop the log before `position`, at once or when its snapshot is there.
 
-        A replica that was still writing a snapshot when this one was due has none there: it trims to the one before.
+        A replica that was still writing another snapshot at the mark of `position` has none there. It trims to its
+        previous snapshot instead.
         """
         self._trim_to = max(self._trim_to, position)
         self._maybe_trim()
 
     def trimmed(self, base: SnapshotMeta) -> None:
-        """The log begins behind `base` now: have files removed, and tell the engine and whoever wants to know."""
+        """Note that the log now begins behind `base`: have files removed, and notify the engine and the hooks."""
         self._remover.tick()
         self._engine.trimmed(base.last_index, base.last_term)
         for hook in self.on_trimmed:
             hook(base.position)
 
     def abandon(self) -> None:
-        """The state was replaced, or this replica stops: what is being written is of no use, and nothing is trimmed."""
+        """Drop the snapshot being written and the pending trim: the state was replaced, or this replica stops."""
         self._trim_to = -1
-        self._give_up()
+        self._drop_job()
 
-    def _give_up(self) -> None:
+    def _drop_job(self) -> None:
         job, self._job, self._chunks = self._job, None, iter(())
         if job is not None:
             job.drop()
 
     def _encode(self, job: SnapshotJob) -> None:
-        """A slice of encoding, which a worker then writes."""
+        """Encode a slice of the state, and have a worker write it."""
         if self._job is not job:
             return
         pieces: list[bytes] = []
-        whole = True
+        is_complete = True
         deadline = self._environment.now() + SLICE_S
         try:
-            with self._encoding:
+            with self._encode_holds:
                 for chunk in self._chunks:
                     pieces.append(chunk)
                     if self._environment.now() >= deadline:
-                        whole = False
+                        is_complete = False
                         break
         except Exception as error:
             self._driver.fail(error)
             return
-        job.write(pieces, partial(self._written, job, whole))
+        job.write(pieces, partial(self._on_written, job, is_complete))
 
-    def _written(self, job: SnapshotJob, whole: bool, error: BaseException | None) -> None:
+    def _on_written(self, job: SnapshotJob, is_complete: bool, error: BaseException | None) -> None:
         if error is not None:
-            self._not_written(error)
-        elif whole:
+            self._on_write_error(error)
+        elif is_complete:
             self._commit(job)
         else:
             self._encode(job)
 
     def _commit(self, job: SnapshotJob) -> None:
-        """Make it durable once the log below it is durable here."""
+        """Make the snapshot durable once the log below it is durable here."""
         if self._job is not job:
             return
         if self._store.durable_position < job.meta.position:
@@ -128,16 +134,16 @@ class Snapshotter:
 
         def done(result: SnapshotMeta | BaseException) -> None:
             if isinstance(result, BaseException):
-                self._not_written(result)
+                self._on_write_error(result)
                 return
             self._job = None
-            self.took_s = self._environment.now() - self._begun_at
+            self.took_s = self._environment.now() - self._started_at
             self.retry()
 
         job.run(SnapshotWriter.commit, done)
 
-    def _not_written(self, error: BaseException) -> None:
-        self._give_up()
+    def _on_write_error(self, error: BaseException) -> None:
+        self._drop_job()
         if not isinstance(error, LogFullError):
             self._driver.fail(error)
 
@@ -146,27 +152,27 @@ class Snapshotter:
         if base is None or base.position <= self._store.first_position:
             return
         if self._store.durable_position < base.position:
-            # A snapshot that came from the leader may stand above what is durable here: the log still begins below.
+            # A snapshot from the leader may be above what is durable here. Until then the log begins below it.
             if not self._waits_for_log:
                 self._waits_for_log = True
                 self._environment.call_later(PAUSE_S, self.retry)
             return
-        if base != self._sound:
+        if base != self._verified_snapshot:
             self._verify(base)
             return
-        with self._trimming:
+        with self._trim_holds:
             self._store.trim(base.position)
             self._store.leftovers.drop_snapshots(base.position)
             self.trimmed(base)
 
     def _verify(self, base: SnapshotMeta) -> None:
-        """It is about to be all that tells the state before the log: one that has rotted is not trimmed to."""
-        if self._verifying:
+        """Verify the snapshot before trimming to it: afterwards only this snapshot holds the state before the log."""
+        if self._is_verifying:
             return
-        self._verifying = True
+        self._is_verifying = True
 
         def done(result: object) -> None:
-            self._verifying = False
+            self._is_verifying = False
             if isinstance(result, BusyError | TrimmedError):
                 self._environment.call_later(PAUSE_S, self.retry)
                 return
@@ -176,13 +182,13 @@ class Snapshotter:
                 self._driver.fail(result)
                 return
             else:
-                self._sound = base
+                self._verified_snapshot = base
             self.retry()
 
         self._environment.run_blocking(BACKGROUND, partial(self._snapshots.verify, base), done)
 
     def retry(self) -> None:
-        """Carry out a trim that was due, if its snapshot is there by now."""
+        """Carry out a due trim, if its snapshot is there by now."""
         self._waits_for_log = False
         try:
             self._maybe_trim()

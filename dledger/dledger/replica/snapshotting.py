@@ -1,7 +1,7 @@
-"""Snapshot marks of the log, and their consequences: snapshots, digests of the state, trims.
+"""Snapshot marks of the log and their consequences: snapshots, digests of the state, and trims.
 
-A mark stands in the first entry of a segment.  Every replica snapshots its state before it applies that entry, and
-proposes through the leader what its state amounted to there.  A trim drops what lies before such a snapshot.
+A mark is in the first entry of a segment. Every replica takes a snapshot of its state before it applies that entry, and
+proposes the digest of that state through the leader. A trim drops the log before one of these snapshots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dledger.types import EntryMeta, ReplicaId, SnapshotMeta
 
 DIGEST_CHANNEL = 251
 SNAPSHOT_SHARE = 0.05
-"""Of the time at most, snapshots are written: a large state has them further apart."""
+"""Maximum share of the time in which snapshots are written. So marks are further apart with a large state."""
 
 
 class Snapshotting:
     """Carries out the log's own commands, and proposes them.
 
-    `state_index` is the last entry that the restored snapshot covers: commands up to it had their effect already.
+    `state_index` is the last entry that the restored snapshot covers. Commands up to it have taken effect already.
     """
 
     def __init__(
@@ -63,54 +63,57 @@ class Snapshotting:
         self.state_index = -1
 
     @property
-    def disagree(self) -> bool:
-        """No majority computed the same state: nothing may be built on any of them."""
-        return self._votes.disagree(self._engine.membership)
+    def has_dispute(self) -> bool:
+        """True if no majority computed the same state. Then nothing may be built on any replica's state."""
+        return self._votes.has_dispute(self._engine.membership)
 
-    def wanted(self) -> bool:
-        """Leader, at a segment start: whether to mark it.
+    def wants_mark(self) -> bool:
+        """Return, on a leader at the start of a segment, whether to mark the segment.
 
-        The last mark is `interval_s` ago, and long enough for snapshots to take little of the time; with no interval,
-        every segment is marked.
+        The last mark must be `interval_s` ago, and long enough for snapshots to take little of the time. Without an
+        interval, every segment is marked.
         """
         now = self._environment.now()
-        apart = max(self._interval_s, self._snapshotter.took_s / SNAPSHOT_SHARE) if self._interval_s else 0.0
-        if now - self._last_mark_at < apart:
+        min_interval_s = max(self._interval_s, self._snapshotter.took_s / SNAPSHOT_SHARE) if self._interval_s else 0.0
+        if now - self._last_mark_at < min_interval_s:
             return False
         self._last_mark_at = now
         return True
 
-    def restored(self, state_index: int) -> None:
-        """The state machine was given the state as of `state_index`."""
+    def note_restored(self, state_index: int) -> None:
+        """Note that the state machine was given the state as of `state_index`."""
         self._own_digest = None
         self.state_index = state_index
 
-    def on_commands(self, meta: EntryMeta, section: memoryview, before: EntryMeta | None) -> None:
+    def on_commands(self, meta: EntryMeta, section: memoryview, previous: EntryMeta | None) -> None:
         """Carry out the log's own commands of an entry that is about to be applied.
 
-        `before` is the entry before it, None if that was not applied here: a snapshot stands between them.
+        `before` is the previous entry, or None if that was not applied here because a snapshot covers it.
         """
         if meta.index <= self.state_index:
             return
         for kind, payload in iter_commands(section):
             if kind == SNAPSHOT_MARK:
-                self._take_snapshot(meta, before)
+                self._take_snapshot(meta, previous)
             elif kind == TRIM:
                 self._snapshotter.trim(msgspec.msgpack.decode(payload, type=Trim).position)
             elif kind == DIGEST:
                 self._count_digest(msgspec.msgpack.decode(payload, type=Digest))
 
     def propose_trim(self, position: int) -> bool:
-        """Leader: have every replica drop what lies before a snapshot; False if none stands at `position`."""
-        known = any(meta.position == position for meta in self._snapshots.list())
-        if not known or position <= self._store.first_position:
+        """On a leader, have every replica trim the log before a snapshot.
+
+        Returns False if there is none at `position`.
+        """
+        has_snapshot = any(meta.position == position for meta in self._snapshots.list())
+        if not has_snapshot or position <= self._store.first_position:
             return False
         command = encode_command(TRIM, msgspec.msgpack.encode(Trim(position)))
         self._driver.stage(0, None, command, None, privileged=True)
         return True
 
     def offer_digest(self) -> None:
-        """Have the own digest put into the log, through the leader; repeated until it is there."""
+        """Have this replica's digest put into the log, through the leader. Repeated until it is there."""
         digest, leader = self._own_digest, self._engine.leader
         if digest is None:
             return
@@ -120,32 +123,36 @@ class Snapshotting:
             self._transport.send_data(leader.node_id, DIGEST_CHANNEL, (msgspec.msgpack.encode(digest),))
 
     def propose_digest(self, data: bytes) -> None:
-        """Leader: put a replica's digest into the log, unless it is there."""
-        digest = msgspec.msgpack.decode(data, type=Digest)
-        if not self._votes.knows(digest):
+        """On a leader, put a replica's digest into the log, unless it is there or is malformed."""
+        try:
+            digest = msgspec.msgpack.decode(data, type=Digest)
+        except msgspec.MsgspecError:
+            return
+        if not self._votes.is_recorded(digest):
             try:
                 self._driver.stage(0, None, encode_command(DIGEST, data), None, own=True)
             except (BusyError, LogFullError):
-                pass  # whoever has the digest offers it again
+                pass  # the digest's replica offers it again
 
-    def _take_snapshot(self, mark: EntryMeta, before: EntryMeta | None) -> None:
-        """The state before the marked entry, as it is now, named by that entry's position."""
+    def _take_snapshot(self, mark: EntryMeta, previous: EntryMeta | None) -> None:
+        """Take a snapshot of the present state, at the marked entry's position. It is the state before that entry."""
         self._last_mark_at = self._environment.now()
         self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
-        if before is None or any(meta.position == mark.position for meta in self._snapshots.list()):
+        if previous is None or any(meta.position == mark.position for meta in self._snapshots.list()):
             return
-        index = before.index
+        index = previous.index
         membership_index, membership = self._engine.membership_at(index)
         if not membership.voters:
             # Only its founders know a group's first membership. A replica that was caught up from the first entry on
-            # meets one in its log at the latest where it was taken in itself; a snapshot from before would name none.
+            # finds a membership in its log when it was added itself, at the latest. An earlier snapshot would name no
+            # voters.
             return
-        meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, membership, membership_index)
+        meta = SnapshotMeta(mark.position, index, previous.term, previous.chain_crc, membership, membership_index)
         self._snapshotter.begin(meta, self._machine.snapshot())
 
     def _count_digest(self, digest: Digest) -> None:
         verdict = self._votes.record(digest, self._engine.membership, self._me)
-        if self._own_digest is not None and self._votes.knows(self._own_digest):
+        if self._own_digest is not None and self._votes.is_recorded(self._own_digest):
             self._own_digest = None
         if verdict is Verdict.SELF_DIFFERS:
             raise StateDivergedError(

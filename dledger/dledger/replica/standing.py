@@ -1,4 +1,4 @@
-"""Standing of a replica: who leads, and whether it is ready.  The state machine is told, and whoever is refused."""
+"""Standing of a replica: who leads, and whether it is ready. State machine and refused clients get it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.types import ReplicaId, Role
 
 
 def not_leader(engine: Engine) -> NotLeaderError:
-    """Why nothing can be proposed on the replica of this engine, nor read from it without going stale."""
+    """Return the error that says why nothing can be proposed on this engine's replica, nor read without going stale."""
     leader = None if engine.leader is None else engine.leader.node_id
     if engine.is_leader:
         return NotLeaderError(
@@ -21,31 +21,31 @@ def not_leader(engine: Engine) -> NotLeaderError:
     return NotLeaderError(leader, engine.term)
 
 
-class StandingTeller:
-    """`look` is called whenever something may have changed; what is told is told among the `completions`."""
+class LeadershipReporter:
+    """Tells the state machine changed leadership, as a completion. Call `check` whenever something may have changed."""
 
     def __init__(self, completions: Completions, feed: MachineFeed, engine: Engine, driver: Driver) -> None:
         self._completions = completions
         self._feed = feed
         self._engine = engine
         self._driver = driver
-        self._told: tuple[int, ReplicaId | None, Role, bool] | None = None
+        self._reported: tuple[int, ReplicaId | None, Role, bool] | None = None
 
-    def look(self) -> bool:
-        """Have it told what it was not told; returns whether there is something."""
-        changed = self._standing() != self._told
+    def check(self) -> bool:
+        """Have changed leadership reported, and return whether it has changed."""
+        changed = self._leadership() != self._reported
         if changed:
-            self._completions.add(self._tell)
+            self._completions.add(self._report)
         return changed
 
-    def _standing(self) -> tuple[int, ReplicaId | None, Role, bool]:
+    def _leadership(self) -> tuple[int, ReplicaId | None, Role, bool]:
         engine = self._engine
         return engine.term, engine.leader, engine.role, self._driver.is_ready
 
-    def _tell(self) -> None:
-        standing = self._standing()
-        if standing != self._told and not self._driver.is_stopped:
-            self._told = standing
-            term, leader, role, ready = standing
+    def _report(self) -> None:
+        leadership = self._leadership()
+        if leadership != self._reported and not self._driver.is_stopped:
+            self._reported = leadership
+            term, leader, role, ready = leadership
             node_id = None if leader is None else leader.node_id
-            self._feed.tell(Leadership(term, node_id, role is Role.LEADER, ready))
+            self._feed.report_leadership(Leadership(term, node_id, role is Role.LEADER, ready))

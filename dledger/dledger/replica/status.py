@@ -6,16 +6,18 @@ from typing import Final
 
 import msgspec
 
-from dledger.loop_holds import Held
+from dledger_base.loop_holds import Held
 
 _NAMES: Final = {"disk_used": "disk_used_permille"}
-"""A reader of the JSON has nothing but the name to know the unit by."""
+"""Names in the JSON. Its reader can only learn the unit from the name."""
 
 
 class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
-    """One other member as the leader sees it; `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms`
-    its wall clock against the leader's, None as long as it has not told; `disk_used` how full its disk is, in 1/1000
-    (1000: no space for more).
+    """One other member as the leader sees it.
+
+    `lag` is in entries. `contact_ms` is the time since the member last answered. `clock_ahead_ms` compares its wall
+    clock with the leader's, and is None until the member has reported its clock. `disk_used` is the fullness of its
+    disk in 1/1000 (1000: no space for more).
     """
 
     node_id: str
@@ -26,13 +28,15 @@ class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     mode: str
     disk_used: int
     clock_ahead_ms: int | None
+    first_position: int = -1
+    """Position of the beginning of its log; -1 until the member has reported it."""
 
 
 class LoopLateness(msgspec.Struct, frozen=True):
-    """How late timers of the event loop fired since the start.
+    """Lateness of the event loop's timers since the start.
 
-    `at_most` has the number of those that were late by at most each of `dledger.replica.lateness.BOUNDS_S`, and last
-    the number of all; `seconds` is the sum.
+    `at_most` has, for each bound of `dledger.replica.lateness.BOUNDS_S`, the number of timers that were late by at most
+    that. Its last item is the number of all timers. `seconds` is the sum of their lateness.
     """
 
     at_most: list[int]
@@ -40,7 +44,10 @@ class LoopLateness(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
-    """Positions are bytes of the log, indexes count entries from 0; `disk_used` as in `PeerStatus`."""
+    """Status of a node.
+
+    Positions are bytes of the log; indexes count entries from 0. `disk_used` is as in `PeerStatus`.
+    """
 
     node_id: str
     incarnation: str
@@ -68,13 +75,17 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     peers: list[PeerStatus]
     failure: str | None = None
     corrupt_bytes: int = 0
-    """Not served, because they do not verify and no peer's bytes have replaced them yet."""
+    """Number of bytes not served, because they do not verify and no peer's bytes have replaced them yet."""
     repairs: int = 0
-    """Corrupt ranges healed since the start."""
+    """Number of corrupt ranges healed since the start."""
     rotten_snapshots: int = 0
-    """Neither trimmed to nor sent, because they do not verify and no peer's has replaced them yet."""
+    """Number of snapshots neither trimmed to nor sent: they do not verify and no peer's copy has replaced them yet."""
     loop_late: LoopLateness | None = None
     loop_held: list[Held] = []
-    """What held the event loop since the start, see `dledger.loop_holds`."""
+    """Work that held the event loop since the start; see `dledger_base.loop_holds`."""
+    disk_warning: str | None = None
+    """Warning that the file system of this node's log is above the watermark, with what to do."""
+    group_identity: str | None = None
+    """Identity of the group (`dledger_base.group_identity`); None until this node knows it."""
     refusal: str | None = None
-    """Why this node takes no writes although it leads, or that its own disk is full, and what to do."""
+    """Reason why this leader takes no writes, or why a follower's own disk is full, with what to do."""

@@ -1,15 +1,15 @@
-"""Carries snapshots from a leader to followers that need entries it no longer has.
+"""Transfer of snapshots from a leader to followers that need entries it no longer has.
 
-On the snapshot channel of the bulk lane a transfer is: one BEGIN with the meta, CHUNKs in order, one END, then the
-engine's message that announces the snapshot behind them.  Back come TAKENs.  Each piece starts with
+A transfer on the snapshot channel of the bulk lane is one BEGIN with the meta, CHUNKs in order, and one END. The
+engine's message that announces the snapshot follows. The receiver sends TAKENs back. Each piece starts with
 
     offset  size  field
          0     1  kind    0 begin, 1 chunk, 2 end, 3 taken
          1     8  position of the snapshot
          9     4  number of the chunk, from 0; of an END, how many there were; of a TAKEN, how many were written
 
-No more than `WINDOW_CHUNKS` are on their way or wait for the receiver's disk.  A lost piece makes the receiver ignore
-the transfer; the leader starts over when the connection does, or when nothing came of it.
+At most `WINDOW_CHUNKS` are on their way or wait for the receiver's disk. After a lost piece the receiver ignores the
+transfer. The leader starts over when the connection does, or when the transfer led to nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ SNAPSHOT_CHANNEL = 250
 MAX_QUEUED_BYTES = 1 << 20
 PAUSE_S = 0.01
 WINDOW_CHUNKS = 16
-"""Of `dledger.store.snapshots.CHUNK_BYTES` each."""
+"""Maximum number of chunks that are sent and not yet written by the receiver.
+
+Each has `dledger.store.snapshots.CHUNK_BYTES`.
+"""
 STALLED_S = 10.0
-"""A receiver that has written nothing for so long, of what was sent to it, has given this transfer up."""
+"""Seconds without any write by the receiver after which it is assumed to have given the transfer up."""
 
 _PIECE = struct.Struct(">BQI")
 _BEGIN, _CHUNK, _END, _TAKEN = 0, 1, 2, 3
@@ -50,10 +53,9 @@ _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
 class SnapshotSender:
     """Sends one snapshot to one peer, then the engine's `announcement` of it.
 
-    `still_wanted()` is asked before every piece.
-
-    Ends with `sent()` or `broken()`, or with neither once it is not wanted any more; `rotten()` says beforehand that it
-    is broken for good.
+    `is_wanted()` is asked before every piece. The sender ends with `on_sent()` or `on_broken()`, or with neither once
+    the snapshot is not wanted any more. `on_rotten()` is called before `on_broken()` if the snapshot itself cannot be
+    read.
     """
 
     def __init__(
@@ -65,70 +67,74 @@ class SnapshotSender:
         meta: SnapshotMeta,
         announcement: Message,
         *,
-        still_wanted: Callable[[], bool],
-        sent: Callable[[], None],
-        broken: Callable[[], None],
-        rotten: Callable[[], None],
+        is_wanted: Callable[[], bool],
+        on_sent: Callable[[], None],
+        on_broken: Callable[[], None],
+        on_rotten: Callable[[], None],
     ) -> None:
         self._environment = environment
         self._transport = transport
-        self._to = to
+        self._peer = to
         self._meta = meta
         self._announcement = announcement
-        self._still_wanted = still_wanted
-        self._sent = sent
-        self._broken = broken
-        self._rotten = rotten
+        self._is_wanted = is_wanted
+        self._on_sent = on_sent
+        self._on_broken = on_broken
+        self._on_rotten = on_rotten
         self._chunks = snapshots.read_chunks(meta)
         self._lock = Lock()
-        self._reading = False
-        self._ended = False
-        self._number = 0
-        self._taken = 0
-        self._taken_at = environment.now()
+        self._is_reading = False
+        self._is_ended = False
+        self._sent_chunks = 0
+        self._taken_chunks = 0
+        self._last_taken_at = environment.now()
 
     def on_data(self, data: bytes) -> None:
-        """A piece from the receiver: what it has written makes room for more."""
-        kind, position, taken = _PIECE.unpack_from(data)
-        if kind == _TAKEN and position == self._meta.position and self._taken < taken <= self._number:
-            self._taken = taken
-            self._taken_at = self._environment.now()
+        """Take a TAKEN of the receiver: the chunks it has written make room for more."""
+        kind, position, taken_chunks = _PIECE.unpack_from(data)
+        if (
+            kind == _TAKEN
+            and position == self._meta.position
+            and self._taken_chunks < taken_chunks <= self._sent_chunks
+        ):
+            self._taken_chunks = taken_chunks
+            self._last_taken_at = self._environment.now()
 
     def start(self) -> None:
-        """Send BEGIN and go on chunk by chunk."""
+        """Send BEGIN, then chunk by chunk."""
         head = _PIECE.pack(_BEGIN, self._meta.position, 0)
-        if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, msgspec.msgpack.encode(self._meta))):
+        if self._transport.send_data(self._peer.node_id, SNAPSHOT_CHANNEL, (head, msgspec.msgpack.encode(self._meta))):
             self._environment.call_soon(self._next)
         else:
-            self._break()
+            self._fail()
 
     def stop(self) -> None:
-        """Send no more.  The file may be unlinked by now, so that closing it takes long: a worker does that."""
+        """Stop sending. A worker closes the file, which may take long because it may be unlinked by now."""
         with self._lock:
-            closes, self._ended = not self._ended and not self._reading, True
-        if closes:
+            must_close, self._is_ended = not self._is_ended and not self._is_reading, True
+        if must_close:
             self._environment.run_blocking(URGENT, self._chunks.close, _ignore)
 
-    def _break(self) -> None:
+    def _fail(self) -> None:
         self.stop()
-        self._broken()
+        self._on_broken()
 
-    def _goes_on(self) -> bool:
-        if not self._ended and not self._still_wanted():
+    def _is_active(self) -> bool:
+        if not self._is_ended and not self._is_wanted():
             self.stop()
-        return not self._ended
+        return not self._is_ended
 
     def _next(self) -> None:
-        if not self._goes_on():
+        if not self._is_active():
             return
-        waits = self._number - self._taken >= WINDOW_CHUNKS
-        if waits and self._environment.now() - self._taken_at > STALLED_S:
-            self._break()
+        is_blocked = self._sent_chunks - self._taken_chunks >= WINDOW_CHUNKS
+        if is_blocked and self._environment.now() - self._last_taken_at > STALLED_S:
+            self._fail()
             return
-        if waits or self._transport.queued_bytes(self._to.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
+        if is_blocked or self._transport.queued_bytes(self._peer.node_id, Lane.BULK) > MAX_QUEUED_BYTES:
             self._environment.call_later(PAUSE_S, self._next)
             return
-        self._reading = True
+        self._is_reading = True
         self._environment.run_blocking(URGENT, self._read, self._on_read)
 
     def _read(self) -> bytes | None:
@@ -136,69 +142,69 @@ class SnapshotSender:
             return next(self._chunks, None)
         finally:
             with self._lock:
-                self._reading, ended = False, self._ended
-            if ended:
+                self._is_reading, is_ended = False, self._is_ended
+            if is_ended:
                 self._chunks.close()
 
     def _on_read(self, chunk: bytes | BaseException | None) -> None:
-        if not self._goes_on():
+        if not self._is_active():
             return
         if isinstance(chunk, BaseException):
             if isinstance(chunk, CorruptionError | StorageError):
-                self._rotten()
-            self._break()
+                self._on_rotten()
+            self._fail()
             return
         if chunk is None:
-            self._ended = True
+            self._is_ended = True
             if self._finish():
-                self._sent()
+                self._on_sent()
             else:
-                self._broken()
+                self._on_broken()
             return
-        head = _PIECE.pack(_CHUNK, self._meta.position, self._number)
-        self._number += 1
-        if self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (head, chunk)):
+        head = _PIECE.pack(_CHUNK, self._meta.position, self._sent_chunks)
+        self._sent_chunks += 1
+        if self._transport.send_data(self._peer.node_id, SNAPSHOT_CHANNEL, (head, chunk)):
             self._environment.call_soon(self._next)
         else:
-            self._break()
+            self._fail()
 
     def _finish(self) -> bool:
-        end = _PIECE.pack(_END, self._meta.position, self._number)
-        return self._transport.send_data(self._to.node_id, SNAPSHOT_CHANNEL, (end,)) and self._transport.send(
-            self._to.node_id, self._announcement.lane, self._announcement
+        end = _PIECE.pack(_END, self._meta.position, self._sent_chunks)
+        return self._transport.send_data(self._peer.node_id, SNAPSHOT_CHANNEL, (end,)) and self._transport.send(
+            self._peer.node_id, self._announcement.lane, self._announcement
         )
 
 
 class _Transfer:
-    """One snapshot that is being received: its pieces wait here for the worker that writes them."""
+    """One snapshot that is being received. Its pieces wait here for the worker that writes them."""
 
-    __slots__ = ("install", "job", "number", "sender", "waiting", "whole")
+    __slots__ = ("install", "is_complete", "job", "number", "pending_pieces", "sender")
 
     def __init__(self, job: SnapshotJob, sender: ReplicaId) -> None:
         self.job = job
         self.sender = sender
         self.number = 0
-        self.waiting: list[memoryview] = []
-        self.whole = False
+        self.pending_pieces: list[memoryview] = []
+        self.is_complete = False
         self.install: _Install | None = None
 
 
 class Received(NamedTuple):
-    """A snapshot that is durable here, and what puts its state in place."""
+    """A snapshot that is durable here, and the call that puts its state in place."""
 
     meta: SnapshotMeta
     restore: Restore
 
 
 class _Install(NamedTuple):
-    """What the message behind a transfer's pieces announces, and who is told that the snapshot is here."""
+    """The snapshot that the message after a transfer announces, and the callback for its result."""
 
     announced: SnapshotMeta
     done: Callable[[Received | BaseException], None]
 
 
 class SnapshotReceiver:
-    """Takes one transfer in; a newer BEGIN replaces what was there, unless that is being made durable."""
+    """Receives one transfer at a time. A newer BEGIN replaces it, unless its snapshot is already being made durable."""
 
     def __init__(
         self,
@@ -208,20 +214,20 @@ class SnapshotReceiver:
         feed: MachineFeed,
         driver: Driver,
         *,
-        taken: Callable[[ReplicaId, bytes], None],
+        on_taken: Callable[[ReplicaId, bytes], None],
     ) -> None:
-        """`taken` is given each TAKEN, which is for this node's `SnapshotSender`."""
+        """Make a receiver. `on_taken` is given each TAKEN, which is for this node's `SnapshotSender`."""
         self._environment = environment
         self._transport = transport
         self._snapshots = store.snapshots
         self._store = store
         self._feed = feed
         self._driver = driver
-        self._taken = taken
+        self._on_taken = on_taken
         self._transfer: _Transfer | None = None
 
     def on_data(self, sender: ReplicaId, data: bytes) -> None:
-        """One piece of a transfer."""
+        """Take one piece of a transfer."""
         if len(data) < _PIECE.size:
             return
         kind, position, number = _PIECE.unpack_from(data)
@@ -229,20 +235,21 @@ class SnapshotReceiver:
             self._begin(sender, data)
             return
         if kind == _TAKEN:
-            self._taken(sender, data)
+            self._on_taken(sender, data)
             return
         transfer = self._transfer
-        if transfer is None or sender != transfer.sender or transfer.whole:
+        if transfer is None or sender != transfer.sender or transfer.is_complete:
             return
         if position != transfer.job.meta.position or number != transfer.number:
             return
         if kind == _END:
-            transfer.whole = True
+            transfer.is_complete = True
             return
         transfer.number += 1
-        transfer.waiting.append(memoryview(data)[_PIECE.size :])
-        self._go_on(transfer)
-        if len(transfer.waiting) > 2 * WINDOW_CHUNKS:  # a TAKEN of an earlier transfer may have made room once more
+        transfer.pending_pieces.append(memoryview(data)[_PIECE.size :])
+        self._write_pending(transfer)
+        # a TAKEN of an earlier transfer may have let the sender send more
+        if len(transfer.pending_pieces) > 2 * WINDOW_CHUNKS:
             self.abandon()
 
     def _begin(self, sender: ReplicaId, data: bytes) -> None:
@@ -258,16 +265,16 @@ class SnapshotReceiver:
     def finish(
         self, sender: ReplicaId, announced: SnapshotMeta, done: Callable[[Received | BaseException], None]
     ) -> None:
-        """All pieces are here: make the snapshot durable and decode it, then call `done`.
+        """Make the snapshot durable and decode it once all pieces are here, then call `done`.
 
         An unknown transfer is ignored.
         """
         transfer = self._transfer
-        if transfer is None or transfer.install is not None or not transfer.whole:
+        if transfer is None or transfer.install is not None or not transfer.is_complete:
             return
         if sender == transfer.sender and announced.position == transfer.job.meta.position:
             transfer.install = _Install(announced, done)
-            self._go_on(transfer)
+            self._write_pending(transfer)
 
     def abandon(self) -> None:
         """Drop a half-received snapshot."""
@@ -275,41 +282,42 @@ class SnapshotReceiver:
             self._transfer.job.drop()
             self._transfer = None
 
-    def _go_on(self, transfer: _Transfer) -> None:
-        """Have a worker write what has arrived, and at the end make it durable."""
+    def _write_pending(self, transfer: _Transfer) -> None:
+        """Have a worker write the pieces that have arrived, and at the end make the snapshot durable."""
         if transfer.job.busy:
             return
-        if transfer.waiting:
-            pieces, transfer.waiting = transfer.waiting, []
-            transfer.job.write(pieces, partial(self._written, transfer, transfer.number))
+        if transfer.pending_pieces:
+            pieces, transfer.pending_pieces = transfer.pending_pieces, []
+            transfer.job.write(pieces, partial(self._on_written, transfer, transfer.number))
         elif transfer.install is not None:
-            work = partial(self._take_in, transfer.install.announced)
-            transfer.job.run(work, partial(self._ended, transfer))
+            work = partial(self._commit_snapshot, transfer.install.announced)
+            transfer.job.run(work, partial(self._finish_transfer, transfer))
 
-    def _written(self, transfer: _Transfer, number: int, error: BaseException | None) -> None:
+    def _on_written(self, transfer: _Transfer, number: int, error: BaseException | None) -> None:
         if error is None:
             head = _PIECE.pack(_TAKEN, transfer.job.meta.position, number)
             self._transport.send_data(transfer.sender.node_id, SNAPSHOT_CHANNEL, (head,))
-            self._go_on(transfer)
+            self._write_pending(transfer)
         else:
-            self._ended(transfer, error)
+            self._finish_transfer(transfer, error)
 
-    def _take_in(self, announced: SnapshotMeta, writer: SnapshotWriter) -> Received:
+    def _commit_snapshot(self, announced: SnapshotMeta, writer: SnapshotWriter) -> Received:
         if (writer.meta.last_index, writer.meta.last_term) != (announced.last_index, announced.last_term):
             raise CorruptionError(f"the snapshot at {announced.position} is not the one announced: {writer.meta}")
-        self._store.files.prepare_reset(writer.meta)  # the space that installing it needs beside its file
+        # reserves the space that installing needs beside the snapshot's file
+        self._store.files.prepare_reset(writer.meta)
         meta = writer.commit()
         try:
             self._snapshots.verify(meta)
         except CorruptionError:
-            self._snapshots.delete(meta.position)  # else a trim would rely on it
+            self._snapshots.delete(meta.position)  # otherwise a trim would rely on it
             raise
         try:
             return Received(meta, self._feed.decode(meta))
-        except CorruptionError as error:  # to be sent it again would not help
+        except CorruptionError as error:  # receiving it again would not help
             raise StorageError(f"the snapshot at {meta.position} holds no state for this version: {error}") from error
 
-    def _ended(self, transfer: _Transfer, result: Received | BaseException) -> None:
+    def _finish_transfer(self, transfer: _Transfer, result: Received | BaseException) -> None:
         self._transfer = None
         if isinstance(result, BaseException):
             transfer.job.drop()
@@ -320,4 +328,4 @@ class SnapshotReceiver:
 
 
 def _ignore(_result: object) -> None:
-    """What could not be closed is closed at the end of the process."""
+    """Do nothing. A file that could not be closed is closed at the end of the process."""

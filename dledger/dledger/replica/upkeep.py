@@ -9,13 +9,15 @@ from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
+from dledger.replica.asking import RETURNING_CHANNEL, GroupKnowledge
 from dledger.replica.driver import Driver
+from dledger.replica.fetching import Fetcher
 from dledger.replica.flusher import Flusher
 from dledger.replica.opening import Opened
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.removal import Remover
 from dledger.replica.repair import REPAIR_CHANNEL, Repairer
-from dledger.replica.returning import RETURNING_CHANNEL, Standing, StandingDesk
+from dledger.replica.returning import AnswerDesk
 from dledger.replica.scrub import PromiseScrub
 from dledger.replica.snapshot_keeper import SNAPSHOT_COPY_CHANNEL, SnapshotKeeper
 from dledger.replica.snapshotter import Snapshotter
@@ -25,9 +27,11 @@ CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
 
 
 class Upkeep:
-    """Repair of the log, scrubs of everything else, removal of what was trimmed, and answers to nodes that come back.
+    """Repairs the log, scrubs all other files, fetches earlier parts of the log, and removes trimmed files.
 
-    `connected` maps node ids to the incarnation that can be sent to.
+    Also answers nodes that come back after they lost files.
+
+    `connected` maps the ids of connected nodes to their incarnations.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Upkeep:
             environment,
             opened.store,
             opened.hard_state_file,
-            opened.scrub_identity,
+            opened.identity_files,
             opened.boot_file,
             flusher,
             driver,
@@ -71,22 +75,38 @@ class Upkeep:
             driver,
             rest_s=config.scrub_interval_ms / 1000,
         )
+        self.fetcher = Fetcher(
+            config.node_id,
+            opened.identity.incarnation,
+            environment,
+            transport,
+            opened.store,
+            opened.snapshots,
+            connected,
+            applier,
+            snapshotter,
+            engine,
+            pause_s=None if config.fetch_pause_ms is None else config.fetch_pause_ms / 1000,
+        )
         self._remover = remover
-        self._desk = StandingDesk(transport, self._standing, reads.add)
+        self._desk = AnswerDesk(transport, self._knowledge, reads.add)
 
     def tick(self) -> None:
-        """Go on with whatever is due; called a few times a second."""
+        """Do everything that is due. The replica calls this a few times a second."""
         self.repairer.tick()
         self.promises.tick()
         self.snapshots.tick()
+        self.fetcher.tick()
         self._remover.tick()
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
-        """Bytes of one of `CHANNELS` arrived."""
+        """Take bytes that arrived on one of `CHANNELS`."""
         if channel == REPAIR_CHANNEL:
             self.repairer.on_data(sender, data)
+            self.fetcher.on_piece(sender, data)
         elif channel == SNAPSHOT_COPY_CHANNEL:
             self.snapshots.on_data(sender, data)
+            self.fetcher.on_copy(sender, data)
         elif channel == RETURNING_CHANNEL:
             self._desk.on_data(sender, data)
 
@@ -95,14 +115,15 @@ class Upkeep:
         self.repairer.stop()
         self.promises.stop()
         self.snapshots.stop()
+        self.fetcher.stop()
 
     def close(self) -> None:
-        """Remove what was collected; no work may be running."""
+        """Remove unfinished copies of log entries and snapshots. No work may be running."""
         self.repairer.close()
         self.snapshots.close()
 
-    def _standing(self) -> Standing:
+    def _knowledge(self) -> GroupKnowledge:
         engine = self._engine
         membership = engine.membership if engine.membership_is_known else None
         leader = None if engine.leader is None else engine.leader.node_id
-        return Standing(engine.own_term_committed, membership, leader)
+        return GroupKnowledge(engine.own_term_committed, membership, leader)

@@ -1,6 +1,6 @@
 """Warnings for operators about things on which nothing depends: clocks that differ, members that differ.
 
-Each is logged when its reason has lasted `LASTING_S` and again every `REPEAT_S` while it lasts.
+Each is logged once its reason has lasted `LASTING_S`, and again every `REPEAT_S` while the reason lasts.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from dledger.replica.clocks import clock_ahead_ms
 
 MAX_CLOCK_DIFFERENCE_MS = 5_000
 LASTING_S = 3.0
-"""A node that was stopped or replaced gives a moment's false picture."""
+"""Minimum seconds for which a reason must last.
+
+A node that was stopped or replaced gives a false picture for a moment.
+"""
 REPEAT_S = 60.0
 
 logger = logging.getLogger(__name__)
 
 
 class Warnings:
-    """`configured` are the node ids of the configuration, this node's included."""
+    """Logs lasting differences. `configured` are the node ids of the configuration, including this node's."""
 
     def __init__(self, node_id: str, configured: frozenset[str]) -> None:
         self._node_id = node_id
         self._configured = configured
-        self._since: dict[str, float] = {}
-        self._said_at: dict[str, float] = {}
+        self._lasting_since: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
-    def look(self, engine: Engine, now: float) -> None:
-        """Log what is to be logged at `now`, in monotonic seconds."""
-        found = self._clocks(engine, now) | self._members(engine)
-        self._since = {key: self._since.get(key, now) for key in found}
-        for key, text in found.items():
-            said_at = self._said_at.get(key)
-            if now - self._since[key] >= LASTING_S and (said_at is None or now - said_at >= REPEAT_S):
-                self._said_at[key] = now
+    def log_due(self, engine: Engine, now: float) -> None:
+        """Log the warnings that are due at `now`, in monotonic seconds."""
+        warnings = self._clock_warnings(engine, now) | self._member_warnings(engine)
+        self._lasting_since = {key: self._lasting_since.get(key, now) for key in warnings}
+        for key, text in warnings.items():
+            logged_at = self._logged_at.get(key)
+            if now - self._lasting_since[key] >= LASTING_S and (logged_at is None or now - logged_at >= REPEAT_S):
+                self._logged_at[key] = now
                 logger.warning("node=%s %s", self._node_id, text)
 
-    def _clocks(self, engine: Engine, now: float) -> dict[str, str]:
-        """Members whose clock is far off this leader's; a follower knows nobody's."""
-        found: dict[str, str] = {}
+    def _clock_warnings(self, engine: Engine, now: float) -> dict[str, str]:
+        """Return a warning for each member whose clock is far off this leader's. A follower knows no clocks."""
+        warnings: dict[str, str] = {}
         for peer, progress in engine.progress.items():
             ahead_ms = clock_ahead_ms(progress, now, engine.wall_ms)
             if ahead_ms is not None and abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
@@ -49,10 +52,10 @@ class Warnings:
                     f"{MAX_CLOCK_DIFFERENCE_MS} ms expected; messages are stamped by the leader's clock: synchronise "
                     "the machines' clocks"
                 )
-                found[f"clock {peer.node_id}"] = f"event=clocks_differ peer={peer.node_id} reason={reason!r}"
-        return found
+                warnings[f"clock {peer.node_id}"] = f"event=clocks_differ peer={peer.node_id} reason={reason!r}"
+        return warnings
 
-    def _members(self, engine: Engine) -> dict[str, str]:
+    def _member_warnings(self, engine: Engine) -> dict[str, str]:
         members = frozenset(str(member.node_id) for member in engine.membership.members)
         if not members or members == self._configured or engine.leader is None:
             return {}

@@ -1,6 +1,7 @@
-"""The commit index saved last, for offline checks: `raft/commit`, two slots with the index as 8 bytes, signed.
+"""Saved commit index, for the next start and for offline checks.
 
-It is written lazily and never synced on its own; it may lag, and never runs ahead.
+`raft/commit` has two slots, with the index as 8 bytes, signed. It is written lazily and never synced on its own.
+It may lag behind the commit index, and is never ahead of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _INDEX = struct.Struct(">q")
 
 
 class SavedCommit:
-    """The file of the saved commit index; `index` is -1 if none was saved."""
+    """File of the saved commit index; `index` is -1 if none was saved."""
 
     __slots__ = ("_sequence", "_slots", "index")
 
@@ -27,19 +28,19 @@ class SavedCommit:
 
     @staticmethod
     def read(disk: Disk) -> int:
-        """The newest valid index, -1 if there is none.  Changes nothing."""
+        """Return the newest valid index, -1 if there is none. Changes nothing."""
         slots = SlotFile.open(disk, PATH)
         if slots is None:
             return -1
         try:
-            found = slots.read()
+            slots_found = slots.read()
         finally:
             slots.close()
-        return int(_INDEX.unpack(found[0].payload)[0]) if found else -1
+        return int(_INDEX.unpack(slots_found[0].payload)[0]) if slots_found else -1
 
     @classmethod
     def open(cls, disk: Disk) -> SavedCommit:
-        """Open the file; it is made if it is missing."""
+        """Open the file. A missing file is made."""
         slots = SlotFile.open(disk, PATH)
         if slots is None:
             return cls(SlotFile.create(disk, PATH, _INDEX.pack(-1)), -1, 2)
@@ -55,7 +56,7 @@ class SavedCommit:
         self.index = index
 
     def sync(self) -> None:
-        """Make it durable."""
+        """Make the saved index durable."""
         self._slots.sync()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The ranges of the log that once were durable and do not verify now.  Nothing is served from them."""
+"""Corrupt ranges: the parts of the log that were durable once and do not verify now. Nothing is served from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger.errors import CorruptionError
 
 
 class CorruptRange(NamedTuple):
-    """Bytes [start, end) of the log, entries [first_index, next_index), that do not verify."""
+    """Range of the log that does not verify: bytes [start, end), entries [first_index, next_index)."""
 
     start: int
     end: int
@@ -18,76 +18,91 @@ class CorruptRange(NamedTuple):
     next_index: int
 
 
-def joined(ranges: Iterable[CorruptRange], borders: Container[int]) -> list[CorruptRange]:
-    """The same in order, those that touch as one: none of them can be told right without what it joins.
+def join_touching(ranges: Iterable[CorruptRange], borders: Container[int]) -> list[CorruptRange]:
+    """Return the ranges in order, with touching ranges joined.
 
-    But where a snapshot stands, at one of the `borders`, it tells that: there they stay apart, for the state goes on
-    there, and others may have trimmed what lies before.
+    A range can only be checked against its neighbours, so touching ranges are one. Ranges stay apart at `borders`, the
+    positions of snapshots. A snapshot says what the log must join there, the state continues from it, and other nodes
+    may have trimmed the log before it.
     """
     result: list[CorruptRange] = []
-    for each in sorted(ranges):
-        touches = result and result[-1].end == each.start
-        if (touches and each.start not in borders) or (result and result[-1].end > each.start):
+    for corrupt_range in sorted(ranges):
+        touches = result and result[-1].end == corrupt_range.start
+        if (touches and corrupt_range.start not in borders) or (result and result[-1].end > corrupt_range.start):
             last = result.pop()
             result.append(
                 CorruptRange(
-                    last.start, max(last.end, each.end), last.first_index, max(last.next_index, each.next_index)
+                    last.start,
+                    max(last.end, corrupt_range.end),
+                    last.first_index,
+                    max(last.next_index, corrupt_range.next_index),
                 )
             )
         else:
-            result.append(each)
+            result.append(corrupt_range)
     return result
 
 
 class Damage:
-    """The known corrupt ranges.  Changes replace the tuple: readers on other threads see a consistent one."""
+    """The known corrupt ranges. A change replaces the tuple, so that readers on other threads see a consistent one."""
 
     __slots__ = ("_borders", "_lock", "ranges")
 
     def __init__(self, ranges: Iterable[CorruptRange], borders: Callable[[], Container[int]]) -> None:
-        """`borders` are the positions of the snapshots, see `joined`."""
+        """Make the damage; `borders` returns the positions of the snapshots (see `join_touching`)."""
         self._lock = Lock()
         self._borders = borders
         self.ranges: tuple[CorruptRange, ...] = tuple(ranges)
 
-    def add(self, found: CorruptRange) -> None:
+    def add(self, corrupt_range: CorruptRange) -> None:
         """Add a range, joined with those that it touches."""
         with self._lock:
-            self.ranges = tuple(joined((*self.ranges, found), self._borders()))
+            self.ranges = tuple(join_touching((*self.ranges, corrupt_range), self._borders()))
 
     def remove(self, healed: CorruptRange) -> None:
-        """A range verifies again."""
+        """Remove a range that verifies again."""
         with self._lock:
-            self.ranges = tuple(known for known in self.ranges if known != healed)
+            self.ranges = tuple(corrupt_range for corrupt_range in self.ranges if corrupt_range != healed)
 
     def keep_from(self, position: int) -> None:
-        """Forget what lies wholly below a position."""
+        """Forget ranges that lie wholly below a position."""
         with self._lock:
-            self.ranges = tuple(known for known in self.ranges if known.end > position)
+            self.ranges = tuple(corrupt_range for corrupt_range in self.ranges if corrupt_range.end > position)
 
     def keep_below(self, position: int) -> None:
-        """Forget what lies wholly at or above a position: the log was truncated there."""
+        """Forget ranges that lie wholly at or above a position, because the log was truncated there."""
         with self._lock:
-            self.ranges = tuple(known for known in self.ranges if known.start < position)
+            self.ranges = tuple(corrupt_range for corrupt_range in self.ranges if corrupt_range.start < position)
 
-    def at(self, position: int) -> CorruptRange | None:
-        """The range that holds a byte."""
-        return next((known for known in self.ranges if known.start <= position < known.end), None)
+    def range_at(self, position: int) -> CorruptRange | None:
+        """Return the range that holds a byte."""
+        return next(
+            (corrupt_range for corrupt_range in self.ranges if corrupt_range.start <= position < corrupt_range.end),
+            None,
+        )
 
-    def holding(self, index: int) -> CorruptRange | None:
-        """The range that holds an entry."""
-        return next((known for known in self.ranges if known.first_index <= index < known.next_index), None)
+    def range_of_entry(self, index: int) -> CorruptRange | None:
+        """Return the range that holds an entry."""
+        return next(
+            (
+                corrupt_range
+                for corrupt_range in self.ranges
+                if corrupt_range.first_index <= index < corrupt_range.next_index
+            ),
+            None,
+        )
 
     def refuse(self, position: int, size: int) -> None:
         """Raise `CorruptionError` if a byte of [position, position + size) is in a range."""
-        for known in self.ranges:
-            if known.start < position + size and position < known.end:
+        for corrupt_range in self.ranges:
+            if corrupt_range.start < position + size and position < corrupt_range.end:
                 raise CorruptionError(
-                    f"bytes {known.start} to {known.end} of the log do not verify on this replica: read another one's"
+                    f"bytes {corrupt_range.start} to {corrupt_range.end} of the log do not verify on this replica:"
+                    " read them on another replica"
                 )
 
     def refuse_index(self, index: int) -> None:
         """Raise `CorruptionError` if an entry is in a range."""
-        known = self.holding(index)
-        if known is not None:
-            self.refuse(known.start, 1)
+        corrupt_range = self.range_of_entry(index)
+        if corrupt_range is not None:
+            self.refuse(corrupt_range.start, 1)

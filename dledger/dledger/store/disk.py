@@ -1,8 +1,8 @@
-"""The disk as the store sees it: few calls, so that a simulated disk can stand in for the real one.
+"""Interface of the disk for the store. It has few calls, so that a simulated disk can stand in for the real one.
 
-Every durable byte of the log goes through `Disk` and `File`.  All calls block, so they belong on worker threads; on an
-event loop only `pread_nowait`, and `pwrite` of entries (`dledger.loop_guard` holds that).  Errors are `OSError` with
-`errno` set (ENOSPC, EIO, …).
+Every durable byte of the log goes through `Disk` and `File`. All calls block, so they belong on worker threads. On an
+event loop only `pread_nowait` and `pwrite` of entries are allowed (`dledger_base.loop_guard` checks that). Errors are
+`OSError` with `errno` set (ENOSPC, EIO, …).
 """
 
 from __future__ import annotations
@@ -18,127 +18,134 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from dledger import native_part
-from dledger.loop_guard import disk_work
+from dledger.store.open_files import SpareFiles
+from dledger_base import native_part
+from dledger_base.loop_guard import disk_work
+from dledger_base.room import FULL
 
 Buffer = bytes | bytearray | memoryview
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The error numbers of a full disk."""
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+"""Error numbers of a process, or a system, that may open no more files now."""
+LACKING = (*FULL, *OUT_OF_FILES)
+"""Error numbers of a shortage that may end. The work that meets one waits or is tried again."""
 
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _ZEROS = bytes(1 << 20)
 
 
 class FileStat(NamedTuple):
-    """What a directory listing tells of a file: bytes allocated on disk, time of the last write (ms since 1970)."""
+    """Data of a file: bytes allocated on disk, and time of the last write (ms since 1970)."""
 
     size_on_disk: int
     mtime_ms: int
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of a file system: those that are free for the log, and all that it may have."""
+    """Bytes of a file system: those that are free for the log, and all that the log may have."""
 
     free_bytes: int
     total_bytes: int
 
     @property
     def used_ratio(self) -> float:
-        """The used share, 0 to 1."""
+        """Used share, 0 to 1."""
         return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
 class File(Protocol):
-    """An open file.  Offsets and sizes are bytes."""
+    """An open file. Offsets and sizes are in bytes."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at `offset`; short only at the end of the file."""
+        """Return up to `size` bytes at `offset`; fewer only at the end of the file."""
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """As `pread`, but None if not all of it is in the page cache (or the platform cannot tell)."""
+        """Read like `pread`, but return None if not all bytes are in the page cache, or if that is unknown."""
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        """Write all of `data`; a short write is continued, an error raises."""
+        """Write all of `data`. A short write is continued, an error raises."""
 
     @property
     def descriptor(self) -> int | None:
-        """What the system calls the file until it is closed, for the native part; None where the system has none."""
+        """File descriptor until the file is closed, for the native part; None if the file has none."""
 
     @property
     def sync_descriptor(self) -> int | None:
-        """The descriptor whose fdatasync is all that `datasync` does; None where that is something else."""
+        """Descriptor on which fdatasync does all that `datasync` does; None if that is not enough."""
 
     def datasync(self) -> None:
-        """fdatasync (F_FULLFSYNC on macOS): returns only when the bytes are on stable storage."""
+        """Return only when the bytes are on stable storage, by fdatasync (F_FULLFSYNC on macOS)."""
 
     def reserve(self, offset: int, size: int) -> None:
-        """Make sure that later writes to the range cannot fail for lack of space; ENOSPC is raised here.
+        """Make sure that later writes to the range cannot fail for lack of space. ENOSPC is raised here.
 
-        The file grows to the end of the range; bytes that were not there before read as zeros.
+        The file grows to the end of the range. New bytes read as zeros.
         """
 
     def size(self) -> int:
-        """The length of the file."""
+        """Return the length of the file."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size`, durably: what was cut off cannot come back after a crash."""
+        """Cut the file to `size`, durably: the cut bytes cannot come back after a crash."""
 
     def close(self) -> None:
-        """Give the descriptor back; syncs nothing."""
+        """Close the descriptor, without a sync."""
 
 
 class Disk(Protocol):
-    """A directory tree.  Paths are absolute or relative to the disk's root, `/`-separated."""
+    """A directory tree. Paths are absolute or relative to the disk's root, separated by `/`."""
+
+    spare: SpareFiles
+    """Files that may be closed when no more can be opened."""
 
     def open(self, path: str, *, create: bool = False, write_through: bool = False) -> File:
-        """Open for reading and writing; missing without `create` raises FileNotFoundError.
+        """Open a file for reading and writing. Without `create` a missing file raises FileNotFoundError.
 
         With `write_through` every write is on stable storage when it returns (O_DSYNC).
         """
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, in no order; FileNotFoundError if there is none."""
+        """Return the names in a directory, in no order. Raises FileNotFoundError if the directory is missing."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
+        """Return whether a file or directory has this name. Raises `OSError` if that cannot be read."""
 
     def stat(self, path: str) -> FileStat:
-        """Size on disk and age of a file."""
+        """Return size on disk and time of the last write of a file."""
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is no error."""
+        """Make a directory and its parents. An existing directory is not an error."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what had that name, atomically."""
+        """Rename a file atomically, replacing the file that had the new name."""
 
     def unlink(self, path: str) -> None:
-        """Remove a name; open files stay readable. A missing one is no error."""
+        """Remove a name. Open files stay readable, and a missing file is not an error."""
 
     def rmtree(self, path: str) -> None:
-        """Remove a directory with all it holds; a missing one is no error."""
+        """Remove a directory and its content. A missing directory is not an error."""
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and unlinks in a directory durable."""
 
     def sync_all(self) -> bool:
-        """Make everything of the file system durable, names too, however many files that are.
+        """Make everything of the file system durable, including names, however many files that are.
 
-        False where the system cannot, or would not tell that it failed: then nothing is known to be durable.
+        Returns False if the system cannot do that, or would not report a failure. Then nothing is known to be durable.
         """
 
     def usage(self, path: str) -> DiskSpace:
-        """(bytes free for us, bytes free for us or in use) of the file system that holds `path`, as df counts them."""
+        """Return the free and the usable bytes of the file system that holds `path`, as df counts them."""
 
 
 def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a small file as a whole: a crash leaves the old content or the new, never a mixture."""
+    """Replace a small file as a whole. A crash leaves the old content or the new, never a mixture."""
     prepare_file(disk, path, data)
     publish_prepared(disk, path)
 
 
 def prepare_file(disk: Disk, path: str, data: bytes) -> None:
-    """Write what is to replace a small file, under a name of its own: `path` and `.tmp`."""
+    """Write the new content of a small file to `path` with `.tmp` appended."""
     temporary = path + ".tmp"
     disk.unlink(temporary)
     file = disk.open(temporary, create=True)
@@ -150,15 +157,15 @@ def prepare_file(disk: Disk, path: str, data: bytes) -> None:
 
 
 def publish_prepared(disk: Disk, path: str) -> None:
-    """Put in place what `prepare_file` wrote; takes no space for data."""
+    """Put the file in place that `prepare_file` wrote. That takes no space for data."""
     disk.rename(path + ".tmp", path)
     disk.sync_dir(os.path.dirname(path))
 
 
 def make_directory_durably(path: str) -> None:
-    """Make a directory and its parents, so that a power loss takes none of their names.
+    """Make a directory and its parents, so that a power loss cannot remove their names.
 
-    The name of one that is there is synced too: whoever made it may have died before that.
+    The name of an existing directory is synced too: the process that made it may have died before its sync.
     """
     path = os.path.abspath(path)
     parent = os.path.dirname(path)
@@ -176,7 +183,7 @@ def _datasync(descriptor: int) -> None:
 
 
 def _syncfs() -> Callable[[int], int] | None:
-    """Linux's `syncfs`, from the version on (5.8) in which it reports what could not be written."""
+    """Return Linux's `syncfs`, from the version (5.8) on that reports failed writes."""
     if not sys.platform.startswith("linux"):
         return None
     found = re.match(r"(\d+)\.(\d+)", platform.release())
@@ -196,7 +203,7 @@ class OsFile:
         self._path = path
 
     def pread(self, size: int, offset: int) -> bytes:
-        """See `File.pread`."""
+        """Read up to `size` bytes at `offset`; a short read is continued."""
         disk_work("pread", self._path)
         data = os.pread(self._descriptor, size, offset)
         while 0 < len(data) < size:
@@ -207,7 +214,7 @@ class OsFile:
         return data
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """See `File.pread_nowait`."""
+        """Read from the page cache only, with RWF_NOWAIT; None if that is not possible."""
         if native_part.PART is not None:
             return native_part.PART.pread_nowait(self._descriptor, size, offset)
         if not _NOWAIT:
@@ -224,7 +231,7 @@ class OsFile:
         return bytes(buffer) if count == size else None
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        """See `File.pwrite`."""
+        """Write all of `data`; a short write is continued."""
         disk_work("pwrite", self._path)
         written = os.pwrite(self._descriptor, data, offset)
         if written == len(data):
@@ -235,21 +242,21 @@ class OsFile:
 
     @property
     def descriptor(self) -> int:
-        """See `File.descriptor`."""
+        """File descriptor of the open file."""
         return self._descriptor
 
     @property
     def sync_descriptor(self) -> int | None:
-        """See `File.sync_descriptor`."""
+        """File descriptor, or None on macOS, where fdatasync is not enough."""
         return None if sys.platform == "darwin" else self._descriptor
 
     def datasync(self) -> None:
-        """See `File.datasync`."""
+        """Sync the file's data, with F_FULLFSYNC on macOS."""
         disk_work("datasync", self._path)
         _datasync(self._descriptor)
 
     def reserve(self, offset: int, size: int) -> None:
-        """See `File.reserve`."""
+        """Reserve a range with `posix_fallocate`, or by writing zeros where the platform lacks that call."""
         disk_work("reserve", self._path)
         fallocate = getattr(os, "posix_fallocate", None)
         if fallocate is not None:
@@ -262,69 +269,88 @@ class OsFile:
             offset += step
 
     def size(self) -> int:
-        """See `File.size`."""
+        """Return the length of the file."""
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
+        """Cut the file and sync it."""
         disk_work("truncate", self._path)
         os.ftruncate(self._descriptor, size)
         os.fsync(self._descriptor)
         _datasync(self._descriptor)
 
     def close(self) -> None:
-        """See `File.close`."""
+        """Close the descriptor."""
         disk_work("close", self._path)
         os.close(self._descriptor)
 
 
 class OsDisk:
-    """The operating system's files below `root`."""
+    """The operating system's files below `root`.
 
-    def __init__(self, root: str) -> None:
+    With `read_only`, files are opened for reading only. That works on a file system that is mounted read-only, as the
+    system mounts a dying disk.
+    """
+
+    def __init__(self, root: str, *, read_only: bool = False) -> None:
         self.root = os.path.abspath(root)
+        self.spare = SpareFiles()
+        self._access = os.O_RDONLY if read_only else os.O_RDWR
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)
 
     def open(self, path: str, *, create: bool = False, write_through: bool = False) -> OsFile:
-        """See `Disk.open`."""
+        """Open a file. If the process may open no more, close a spare file and try again."""
         disk_work("open", path)
-        flags = os.O_RDWR | os.O_CLOEXEC
+        flags = self._access | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT
         if write_through:
             flags |= os.O_DSYNC
-        return OsFile(os.open(self._path(path), flags, 0o644), path)
+        return OsFile(self._descriptor(self._path(path), flags), path)
+
+    def _descriptor(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, flags, 0o644)
+            except OSError as error:
+                if error.errno not in OUT_OF_FILES or not self.spare.close_one():
+                    raise
 
     def listdir(self, path: str) -> list[str]:
-        """See `Disk.listdir`."""
+        """Return the names in a directory."""
         disk_work("listdir", path)
         return os.listdir(self._path(path))
 
     def exists(self, path: str) -> bool:
-        """See `Disk.exists`."""
+        """Return whether a file or directory has this name. Raises `OSError` if that cannot be read."""
         disk_work("exists", path)
-        return os.path.exists(self._path(path))
+        try:
+            os.stat(self._path(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        # Other errors are raised: a node that takes an unreadable directory for an empty one starts anew.
+        return True
 
     def stat(self, path: str) -> FileStat:
-        """See `Disk.stat`."""
+        """Return size on disk and time of the last write of a file."""
         disk_work("stat", path)
         found = os.stat(self._path(path))
         return FileStat(found.st_blocks * 512, found.st_mtime_ns // 1_000_000)
 
     def mkdir(self, path: str) -> None:
-        """See `Disk.mkdir`."""
+        """Make a directory and its parents."""
         disk_work("mkdir", path)
         os.makedirs(self._path(path), exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        """See `Disk.rename`."""
+        """Rename a file with `os.replace`."""
         disk_work("rename", source)
         os.replace(self._path(source), self._path(target))
 
     def unlink(self, path: str) -> None:
-        """See `Disk.unlink`."""
+        """Remove a name, if there is one."""
         disk_work("unlink", path)
         try:
             os.unlink(self._path(path))
@@ -332,7 +358,7 @@ class OsDisk:
             pass
 
     def rmtree(self, path: str) -> None:
-        """See `Disk.rmtree`."""
+        """Remove a directory and its content, if there is one."""
         disk_work("rmtree", path)
         try:
             shutil.rmtree(self._path(path))
@@ -340,21 +366,21 @@ class OsDisk:
             pass
 
     def sync_dir(self, path: str) -> None:
-        """See `Disk.sync_dir`."""
+        """Sync a directory."""
         disk_work("sync_dir", path)
-        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._descriptor(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def sync_all(self) -> bool:
-        """See `Disk.sync_all`."""
+        """Sync the whole file system with Linux's `syncfs`; False if the system lacks it."""
         disk_work("sync_all", ".")
         syncfs = _syncfs()
         if syncfs is None:
             return False
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._descriptor(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if syncfs(descriptor) != 0:
                 code = ctypes.get_errno()
@@ -366,7 +392,7 @@ class OsDisk:
         return True
 
     def usage(self, path: str) -> DiskSpace:
-        """See `Disk.usage`."""
+        """Return the free and the usable bytes from `statvfs`."""
         disk_work("usage", path)
         found = os.statvfs(self._path(path))
         used = found.f_blocks - found.f_bfree

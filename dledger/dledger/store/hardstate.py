@@ -1,7 +1,7 @@
-"""Term and vote, which a replica must never forget.
+"""Hard state: term and vote, which a replica must never forget.
 
-`raft/hardstate` holds two slots (`dledger.store.slots`), both with the MessagePack of `HardState`.  A save writes and
-syncs one after the other, so that at every moment at least one copy is whole.
+`raft/hardstate` holds two slots (`dledger.store.slots`), both with the MessagePack of `HardState`. A save writes and
+syncs one slot after the other, so that at every moment at least one copy is whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _decode = msgspec.msgpack.Decoder(HardState).decode
 
 
 class HardStateFile:
-    """The file of the hard state.  Calls block; one thread at a time."""
+    """File of the hard state. Calls block, and may come from one thread at a time."""
 
     __slots__ = ("_disk", "_payload", "_sequence", "_slots")
 
@@ -30,13 +30,14 @@ class HardStateFile:
         self._slots = slots
         self._sequence = sequence
         self._payload = b""
-        """What both copies hold."""
+        """Payload that both copies hold."""
 
     @classmethod
     def open(cls, disk: Disk) -> tuple[HardStateFile, HardState | None]:
-        """The file and the newest valid state; None if there is none: the directory is new, or was wiped.
+        """Open the file, and return it with the newest valid state.
 
-        Both copies are rewritten, for after a failed save the page cache may show what the disk does not hold.
+        The state is None if there is none, because the directory is new or was wiped. Both copies are rewritten: after
+        a failed save the page cache may differ from the disk.
         """
         slots = SlotFile.open(disk, PATH)
         if slots is None:
@@ -53,7 +54,7 @@ class HardStateFile:
         return cls(disk, None, 0), None
 
     def save(self, state: HardState) -> None:
-        """Write and sync both copies.  Raises `StorageError`; after that the replica must stop."""
+        """Write and sync both copies. Raises `StorageError`; after that the replica must stop."""
         self._payload = msgspec.msgpack.encode(state)
         try:
             if self._slots is None:
@@ -65,15 +66,15 @@ class HardStateFile:
             raise StorageError(f"saving term {state.term} to {PATH} failed: {error}") from error
 
     def scrub(self) -> int:
-        """Write each copy anew that has rotted; returns how many those were.  Raises `StorageError` as `save` does.
+        """Write each rotten copy anew, and return the number of rotten copies. Raises `StorageError` as `save` does.
 
-        What was saved is known here, so a copy that verifies and says something else has rotted as well.
+        The saved content is known here, so a copy that verifies with other content has rotted as well.
         """
         if self._slots is None:
             return 0
         try:
-            whole = {slot.number for slot in self._slots.read() if slot.payload == self._payload}
-            rotten = [number for number in range(SLOTS) if number not in whole]
+            whole_slots = {slot.number for slot in self._slots.read() if slot.payload == self._payload}
+            rotten = [number for number in range(SLOTS) if number not in whole_slots]
             self._write(self._slots, rotten)
         except OSError as error:
             raise StorageError(f"scrubbing {PATH} failed: {error}") from error

@@ -1,8 +1,8 @@
-"""Whose directory this is: `identity.json`, its copy, and the lock that keeps a second process out.
+"""Identity of a node directory: `identity.json`, its copy, and the lock that keeps a second process out.
 
-`identity.json` and `identity.copy.json` hold the same JSON object.  Its `checksum` is the crc32 of the object without
-it, encoded with sorted keys and no spaces; an object that has none was written by an older version.  Either file tells
-whose the directory is if the other one has rotted.
+`identity.json` and `identity.copy.json` hold the same JSON object. Its `checksum` is the crc32 of the object without
+it, encoded with sorted keys and no spaces. An object without a checksum was written by an older version. If one file
+has rotted, the other still names the directory's owner.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from contextlib import suppress
 
 import msgspec
 
-from dledger.checksum import crc32
 from dledger.errors import IdentityError, UnreadableIdentityError
 from dledger.store.disk import Disk, write_file_durably
+from dledger.store.unreadable import salvage
 from dledger.types import NATIVE_ENGINE, Membership
+from dledger_base.checksum import crc32
 
 PATH = "identity.json"
 COPY_PATH = "identity.copy.json"
 LOCK_NAME = "lock"
 FORMAT = 1
 ENGINE_FORMAT = 2
-"""That of an identity which names an engine: versions that know of none must not go on with the log of another one."""
+"""Format of an identity that names an engine. Versions that know no engines must not open another engine's log."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a node directory belongs to.
+    """Owner of a node directory: its cluster, group, node and incarnation.
 
-    `segment_bytes` is a property of the group: all replicas hold identical bytes.  `initial` is there only in a
-    directory that a bootstrap made, for only a bootstrap mints voters.  `engine` is that of the whole group.
+    `segment_bytes` is a property of the group, because all replicas hold identical bytes. `initial` is only set in a
+    directory that a bootstrap made, because only a bootstrap makes voters. `engine` is that of the whole group.
+    `group_id` is the identity of the group (`dledger_base.group_identity`). It is empty until a joining node knows it
+    from the log, and None if an older version wrote the file.
     """
 
     format: int
@@ -41,38 +44,61 @@ class Identity(msgspec.Struct, frozen=True):
     segment_bytes: int
     initial: Membership | None = None
     engine: str = NATIVE_ENGINE
+    group_id: str | None = None
+
+
+class IdentityFiles:
+    """Both files of a running node, and the content that they should have."""
+
+    def __init__(self, disk: Disk, identity: Identity) -> None:
+        self.identity = self._scrubbed_identity = identity
+        self._disk = disk
+
+    def scrub(self) -> int:
+        """Write copies anew that differ from `identity`, and return the number of rotten copies.
+
+        Blocks; raises `OSError`.
+        """
+        identity = self.identity
+        rewritten = scrub_identity(self._disk, identity)
+        has_changed, self._scrubbed_identity = identity != self._scrubbed_identity, identity
+        return 0 if has_changed else len(rewritten)
 
 
 class _DoubtfulFormatError(IdentityError):
-    """A format that is newer than this version's, in a file whose checksum is wrong."""
+    """Format newer than this version's, in a file whose checksum is wrong."""
 
 
 def read_identity(disk: Disk, directory: str = "the data directory") -> Identity | None:
-    """The identity of a directory, or None if it has none.
+    """Return the identity of a directory, or None if it has none.
 
-    Raises `UnreadableIdentityError` if neither file can be read as one, `IdentityError` if the format is newer than
-    this version's. A file that a newer version wrote is not passed over; one whose number of the format has rotted is.
+    Raises `UnreadableIdentityError` if neither file can be read as an identity, and `IdentityError` if the format is
+    newer than this version's. A file of a newer version is never passed over. A file is passed over if its format
+    number has rotted.
     """
-    doubtful: IdentityError | None = None
+    doubtful_format: IdentityError | None = None
     unreadable: UnreadableIdentityError | None = None
     for path in (PATH, COPY_PATH):
         try:
             found = _read(disk, path, directory)
         except _DoubtfulFormatError as error:
-            doubtful = doubtful or error
+            doubtful_format = doubtful_format or error
         except UnreadableIdentityError as error:
             unreadable = unreadable or error
         else:
             if found is not None:
                 return found
-    worst = doubtful or unreadable
-    if worst is not None:
-        raise worst
+    failure = doubtful_format or unreadable
+    if failure is not None:
+        raise failure
     return None
 
 
 def scrub_identity(disk: Disk, identity: Identity) -> list[str]:
-    """Write each of the two files anew that does not say `identity`; returns their paths.  Blocks; raises `OSError`."""
+    """Write each of the two files anew that differs from `identity`, and return their paths.
+
+    Blocks; raises `OSError`.
+    """
     raw = _encode(identity)
     rewritten = [path for path in (COPY_PATH, PATH) if _read_file(disk, path) != raw]
     for path in rewritten:
@@ -81,7 +107,7 @@ def scrub_identity(disk: Disk, identity: Identity) -> list[str]:
 
 
 def write_identity(disk: Disk, identity: Identity) -> None:
-    """Write the identity, atomically and durably; the copy first, for `identity.json` is what counts."""
+    """Write the identity, atomically and durably. The copy comes first, because `identity.json` is read first."""
     raw = _encode(identity)
     for path in (COPY_PATH, PATH):
         write_file_durably(disk, path, raw)
@@ -93,6 +119,8 @@ def _encode(identity: Identity) -> bytes:
     if identity.engine == NATIVE_ENGINE:
         content["format"] = FORMAT
         del content["engine"]
+    if identity.group_id is None:
+        del content["group_id"]
     return msgspec.json.format(msgspec.json.encode(content | {"checksum": _checksum(content)})) + b"\n"
 
 
@@ -106,7 +134,7 @@ def _read_file(disk: Disk, path: str) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        return file.pread(file.size(), 0)
+        return salvage(file, file.size(), 0)
     finally:
         file.close()
 
@@ -118,17 +146,17 @@ def _read(disk: Disk, path: str, directory: str) -> Identity | None:
     try:
         version = msgspec.json.decode(raw, type=_Version).format
         content = msgspec.json.decode(raw, type=dict[str, object])
-        told = content.pop("checksum", None)
-        whole = told is None or told == _checksum(content)
+        stored_checksum = content.pop("checksum", None)
+        is_whole = stored_checksum is None or stored_checksum == _checksum(content)
         if version in (FORMAT, ENGINE_FORMAT):
-            if not whole:
-                raise msgspec.ValidationError(f"its checksum is {told}, its content's {_checksum(content)}")
+            if not is_whole:
+                raise msgspec.ValidationError(f"its checksum is {stored_checksum}, its content's {_checksum(content)}")
             return msgspec.convert(content, Identity)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableIdentityError(
             f"{directory}: {path} is not readable as an identity ({error}); restore it"
         ) from error
-    kind = IdentityError if whole else _DoubtfulFormatError
+    kind = IdentityError if is_whole else _DoubtfulFormatError
     raise kind(
         f"{directory}: {path} has format {version}, this version reads formats up to {ENGINE_FORMAT}; start it with "
         "the version that wrote it, or a newer one"
@@ -148,15 +176,15 @@ def check_identity(
     segment_bytes: int | None = None,
     directory: str = "the data directory",
 ) -> None:
-    """Raise `IdentityError` unless a directory is the expected one's.  `segment_bytes` None accepts any."""
-    for key, is_value, expected in (
+    """Raise `IdentityError` unless a directory has the expected owner. `segment_bytes` None accepts any size."""
+    for key, actual, expected in (
         ("cluster", found.cluster, cluster),
         ("group", found.group, group),
         ("node id", found.node_id, node_id),
     ):
-        if is_value != expected:
+        if actual != expected:
             raise IdentityError(
-                f"{directory} belongs to {key} {is_value!r}, this node is configured as {key} {expected!r}; correct "
+                f"{directory} belongs to {key} {actual!r}, this node is configured as {key} {expected!r}; correct "
                 "the configuration or name another data directory (nothing was changed)"
             )
     if segment_bytes is not None and found.segment_bytes != segment_bytes:
@@ -167,9 +195,9 @@ def check_identity(
 
 
 class DirectoryLock:
-    """An exclusive lock on a node directory of the real file system, held while its process runs.
+    """Exclusive lock on a node directory of the real file system, held while its process runs.
 
-    The kernel drops it with the process, so a crash leaves no stale lock behind; the pid in the file is for people.
+    The kernel drops it with the process, so a crash leaves no stale lock behind. The pid in the file is for people.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -177,7 +205,7 @@ class DirectoryLock:
 
     @classmethod
     def acquire(cls, path: str, pid: int) -> DirectoryLock:
-        """Lock the directory `path`.  Raises `IdentityError` naming the pid of the process that holds it."""
+        """Lock the directory `path`. Raises `IdentityError` with the pid of the process that holds the lock."""
         descriptor = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,13 +216,13 @@ class DirectoryLock:
                 f"{path} is in use by the live process {holder}; stop that one first or name another data directory"
             ) from error
         written = b"%d\n" % pid
-        with suppress(OSError):  # a full disk: it is locked nevertheless
+        with suppress(OSError):  # on a full disk the pid is missing, but the lock holds
             os.pwrite(descriptor, written, 0)
             os.ftruncate(descriptor, len(written))
         return cls(descriptor)
 
     def release(self) -> None:
-        """Unlock; calling it again does nothing."""
+        """Unlock. Another call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

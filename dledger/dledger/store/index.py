@@ -1,7 +1,7 @@
-"""Where each entry lies: `index/<20 digits>`, one file per segment, rebuildable from it.
+"""Index of entries' positions: `index/<20 digits>`, one file per segment, which can be rebuilt from that segment.
 
-The file is named like its segment and holds one unit per entry that starts there, in order (big-endian; DLedger's
-index unit); it may be longer than what is written to it (zeros, reserved ahead):
+The file is named like its segment and holds one unit per entry that starts there, in order (big-endian; DLedger's index
+unit). Zeros may follow the last unit, because space is reserved ahead:
 
     offset  size  field
          0     4  magic     of the entry
@@ -19,11 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
 
-from dledger.errors import LogFullError, StorageError
-from dledger.store.disk import FULL, Disk, File
+from dledger.errors import BusyError, LogFullError, StorageError
+from dledger.store.disk import LACKING, OUT_OF_FILES, Disk, File
 from dledger.store.erase import erase, shorten
 from dledger.store.segments import Segment, segment_name
+from dledger.store.unreadable import is_lost_name, overwrite, salvage
 from dledger.types import EntryKind, EntryMeta
+from dledger_base.room import FULL
 
 DIRECTORY = "index"
 UNIT = struct.Struct(">IQIQQ")
@@ -36,7 +38,7 @@ _KINDS = frozenset(int(kind) for kind in EntryKind)
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """One unit; see the module's table."""
+    """One unit; the module's table shows its fields."""
 
     magic: int
     position: int
@@ -51,13 +53,13 @@ class IndexUnit:
 
 
 def encode_units(metas: Iterable[EntryMeta]) -> bytes:
-    """The units of a run of entries."""
+    """Return the units of a run of entries."""
     pack = UNIT.pack
     return b"".join([pack(meta.kind, meta.position, meta.size, meta.index, meta.term) for meta in metas])
 
 
 def no_membership_entries(units: bytes, first_index: int, next_index: int) -> bool:
-    """Whether units say of every entry from `first_index` to before `next_index` that it is no membership entry."""
+    """Return whether units show that no entry from `first_index` to before `next_index` is a membership entry."""
     kinds = {index: magic for magic, _, _, index, _ in UNIT.iter_unpack(units[: len(units) // UNIT_BYTES * UNIT_BYTES])}
     others = _KINDS - {int(EntryKind.MEMBERSHIP)}
     return all(kinds.get(index) in others for index in range(first_index, next_index))
@@ -66,7 +68,8 @@ def no_membership_entries(units: bytes, first_index: int, next_index: int) -> bo
 class IndexFiles:
     """All index files; at most `MAX_OPEN_FILES` are open at a time.
 
-    Written on the flush thread, read on any: a lock keeps a file from being closed under a read.  Errors are `OSError`.
+    They are written on the flush thread and read on any thread. A lock keeps a file from being closed under a read.
+    Errors are `OSError`.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -80,68 +83,98 @@ class IndexFiles:
         if file is not None:
             self._open.move_to_end(segment_start)
             return file
-        try:
-            file = self._disk.open(f"{DIRECTORY}/{segment_name(segment_start)}", create=create)
-        except FileNotFoundError:
+        file = self._open_file(f"{DIRECTORY}/{segment_name(segment_start)}", create=create)
+        if file is None:
             return None
         self._open[segment_start] = file
         if len(self._open) > MAX_OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         return file
 
-    def write(self, segment: Segment, slot: int, units: bytes) -> None:
-        """Write units from a slot (0 = the segment's first entry) on; not synced.
+    def _open_file(self, path: str, *, create: bool) -> File | None:
+        """Open a file; None if it is missing, or if its name cannot be read. In that case `create` makes it anew.
 
-        Nothing is written of a segment that left the log meanwhile: its file would say that the segment was lost.
+        If the process may open no more, an open index file makes room.
+        """
+        is_removed = False
+        while True:
+            try:
+                return self._disk.open(path, create=create)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if is_lost_name(error) and not create:
+                    return None
+                if is_lost_name(error) and not is_removed:
+                    self._disk.unlink(path)
+                    is_removed = True
+                    continue
+                if error.errno not in OUT_OF_FILES or not self._open:
+                    raise
+            self._open.popitem(last=False)[1].close()
+
+    def write(self, segment: Segment, slot: int, units: bytes) -> None:
+        """Write units from a slot on (0 = the segment's first entry), without a sync.
+
+        Nothing is written for a segment that has left the log meanwhile: an index file without its segment would mean
+        that the segment was lost.
         """
         with self._lock:
             if segment.retired:
                 return
             file = self._file(segment.start, create=True)
             if file is not None:
-                file.pwrite(units, slot * UNIT_BYTES)
+                overwrite(file, units, slot * UNIT_BYTES)
 
     def reserved(self, segment_start: int) -> int:
-        """How many of a segment's units are known to have space.  Never blocks."""
+        """Return the number of a segment's units that are known to have space. Never blocks."""
         return self._reserved.get(segment_start, 0)
 
     def reserve(self, segment_start: int, units: int) -> None:
-        """Make sure that a segment's first `units` units can be written.  Blocks.
+        """Make sure that a segment's first `units` units can be written. Blocks.
 
-        Raises `LogFullError` if there is no space, `StorageError`.
+        Raises `LogFullError` if there is no space, or `StorageError`.
         """
         with self._lock:
             reserved = self._reserved.get(segment_start, 0)
             if units <= reserved:
                 return
-            wanted = max(units, reserved + RESERVE_STEP_UNITS)
+            reserved_units = max(units, reserved + RESERVE_STEP_UNITS)
             try:
                 try:
-                    self._extend(segment_start, reserved, wanted)
+                    self._extend(segment_start, reserved, reserved_units)
                 except OSError as error:
-                    if wanted == units or error.errno not in FULL:
+                    if reserved_units == units or error.errno not in FULL:
                         raise
-                    wanted = units
-                    self._extend(segment_start, reserved, wanted)
+                    reserved_units = units
+                    self._extend(segment_start, reserved, reserved_units)
             except OSError as error:
-                if error.errno in FULL:
+                if error.errno in LACKING:
                     raise LogFullError(f"no space for the index of the segment at {segment_start}: {error}") from error
                 raise StorageError(f"reserving the index of the segment at {segment_start} failed: {error}") from error
-            self._reserved[segment_start] = wanted
+            self._reserved[segment_start] = reserved_units
 
-    def _extend(self, segment_start: int, reserved: int, wanted: int) -> None:
+    def _extend(self, segment_start: int, reserved: int, needed_units: int) -> None:
         file = self._file(segment_start, create=True)
         if file is not None:
-            file.reserve(reserved * UNIT_BYTES, (wanted - reserved) * UNIT_BYTES)
+            file.reserve(reserved * UNIT_BYTES, (needed_units - reserved) * UNIT_BYTES)
 
     def read_raw(self, segment_start: int, slot: int, count: int) -> bytes:
-        """The bytes of up to `count` units; fewer, or none, where the file ends."""
+        """Return the bytes of up to `count` units; fewer, or none, at the end of the file.
+
+        Unreadable units are not valid. Raises `BusyError` if the process may open no more files now.
+        """
         with self._lock:
-            file = self._file(segment_start, create=False)
-            return b"" if file is None else file.pread(count * UNIT_BYTES, slot * UNIT_BYTES)
+            try:
+                file = self._file(segment_start, create=False)
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    raise BusyError(f"the index of segment {segment_start} cannot be opened now: {error}") from error
+                raise
+            return b"" if file is None else salvage(file, count * UNIT_BYTES, slot * UNIT_BYTES)
 
     def read(self, segment_start: int, slot: int) -> IndexUnit | None:
-        """One unit; None if the file has none there that could be one."""
+        """Return one unit; None if the file has no valid unit there. Raises as `read_raw`."""
         raw = self.read_raw(segment_start, slot, 1) if slot >= 0 else b""
         if len(raw) != UNIT_BYTES:
             return None
@@ -160,7 +193,7 @@ class IndexFiles:
             file.close()
 
     def truncate(self, segment_start: int, count: int, keep: int = 0) -> None:
-        """Keep the first `count` units, and the space of `keep` more."""
+        """Keep the first `count` units, and space for `keep` more."""
         with self._lock:
             file = self._file(segment_start, create=False)
             if file is not None:
@@ -168,7 +201,7 @@ class IndexFiles:
             self._reserved.pop(segment_start, None)
 
     def erase(self, segment_start: int, count: int, written: int) -> None:
-        """Keep the first `count` units of `written`, durably, and the space of the others."""
+        """Keep the first `count` of `written` units, durably, and the space of the others."""
         with self._lock:
             file = self._file(segment_start, create=False)
             if file is None:
@@ -178,7 +211,7 @@ class IndexFiles:
                 self._reserved.pop(segment_start, None)
 
     def delete(self, segment_start: int) -> None:
-        """Remove a segment's units."""
+        """Remove a segment's index file."""
         with self._lock:
             self._reserved.pop(segment_start, None)
             file = self._open.pop(segment_start, None)
@@ -187,7 +220,7 @@ class IndexFiles:
             file.close()
 
     def close(self) -> None:
-        """Close all files; syncs nothing."""
+        """Close all files, without a sync."""
         with self._lock:
             for file in self._open.values():
                 file.close()

@@ -1,10 +1,10 @@
-"""The durable mark: up to where the log is known to be on stable storage.
+"""Durable mark: the position up to which the log is known to be on stable storage.
 
-Recovery ends the log at the first invalid entry at or above the mark (a torn write) and calls an invalid entry below it
-corruption.  So the mark may lag behind the truth, but must never exceed it: it is written after an fdatasync, and
+Recovery ends the log at the first invalid entry at or above the mark (a torn write). An invalid entry below the mark is
+corruption. So the mark may lag behind the truth, but must never exceed it. It is written after an fdatasync, and
 lowered and synced before a truncation.
 
-`raft/mark` holds two slots (`dledger.store.slots`).  Payload, big-endian:
+`raft/mark` holds two slots (`dledger.store.slots`). Payload, big-endian:
 
     offset  size  field
          0     8  position    end of the durable log
@@ -14,7 +14,7 @@ lowered and synced before a truncation.
         28     8  generation  truncations and resets since the log was opened
         36     1  clean       1 = written by an orderly stop
 
-Writes go to one slot until it is synced, then to the other: at every moment one slot is whole.
+Writes go to one slot until it is synced, then to the other, so that at every moment one slot is whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAYLOAD = struct.Struct(">qqqIQ?")
 
 @dataclass(frozen=True, slots=True)
 class MarkValue:
-    """What the mark says; see the module's table."""
+    """Content of the mark; the module's table shows its fields."""
 
     position: int = 0
     index: int = -1
@@ -43,36 +43,36 @@ class MarkValue:
     clean: bool = False
 
     def encode(self) -> bytes:
-        """The payload of a slot."""
+        """Return the payload of a slot."""
         return _PAYLOAD.pack(self.position, self.index, self.term, self.chain, self.generation, self.clean)
 
     @staticmethod
     def decode(payload: bytes) -> MarkValue:
-        """What `encode` made."""
+        """Decode a payload of `encode`."""
         return MarkValue(*_PAYLOAD.unpack(payload))
 
 
 class DurableMark:
-    """The mark's file.
+    """File of the mark.
 
-    `write` is called on the event loop when a data sync has ended. All that syncs or reads the file is called on the
-    flush thread between two data syncs, so that `write` waits for no disk; a lock keeps them apart all the same. A
-    value of an older generation is ignored, so that a data sync that began before a truncation cannot lift the mark.
+    `write` is called on the event loop when a data sync has ended. All calls that sync or read the file are made on the
+    flush thread between two data syncs, so that `write` waits for no disk. A lock separates them all the same. A value
+    of an older generation is ignored, so that a data sync that began before a truncation cannot raise the mark.
     """
 
     def __init__(self, slots: SlotFile, newest: MarkValue, number: int, sequence: int) -> None:
         self._slots = slots
         self._value = newest
-        self._written = newest.encode()
-        """What the newest slot holds; a value's generation may move on without being written."""
+        self._newest_payload = newest.encode()
+        """Content of the newest slot. The value's generation may change without a write."""
         self._number = number
         self._sequence = sequence
-        self._dirty = False
+        self._is_unsynced = False
         self._lock = Lock()
 
     @staticmethod
     def read(disk: Disk) -> MarkValue | None:
-        """The newest valid value; None if the file is missing or no slot is valid.  Changes nothing."""
+        """Return the newest valid value; None if the file is missing or no slot is valid. Changes nothing."""
         slots = SlotFile.open(disk, PATH)
         if slots is None:
             return None
@@ -84,20 +84,21 @@ class DurableMark:
 
     @classmethod
     def open(cls, disk: Disk) -> tuple[DurableMark, MarkValue | None]:
-        """The mark and its newest valid value.
+        """Open the mark, and return it with its newest valid value.
 
-        None means that no slot was valid: the directory is new, or its mark was lost.  The file is then made anew.
+        The value is None if no slot was valid: the directory is new, or its mark was lost. The file is then made anew.
         """
         slots = SlotFile.open(disk, PATH)
-        found = slots.read() if slots is not None else []
-        if slots is None or not found:
+        slots_found = slots.read() if slots is not None else []
+        if slots is None or not slots_found:
             if slots is not None:
                 slots.close()
             value = MarkValue()
             return cls(SlotFile.create(disk, PATH, value.encode()), value, 0, 2), None
-        value = MarkValue.decode(found[0].payload)
-        mark = cls(slots, value, found[0].number, found[0].sequence)
-        # The newest slot may never have been synced, or its sync failed: it is made durable before the other changes.
+        value = MarkValue.decode(slots_found[0].payload)
+        mark = cls(slots, value, slots_found[0].number, slots_found[0].sequence)
+        # The newest slot may never have been synced, or its sync failed. Make it durable before the other slot is
+        # overwritten.
         mark.lower_and_sync(value)
         return mark, value
 
@@ -107,13 +108,13 @@ class DurableMark:
         return self._value
 
     def write(self, value: MarkValue) -> None:
-        """Advance the mark, without syncing it; ignored if a truncation came between."""
+        """Advance the mark, without a sync. Ignored if a truncation came between."""
         with self._lock:
             if value.generation >= self._value.generation:
                 self._write(value)
 
     def sync(self) -> None:
-        """Make the written value durable; nothing is done if it is."""
+        """Make the written value durable, unless it already is."""
         with self._lock:
             self._sync()
 
@@ -124,7 +125,7 @@ class DurableMark:
             self._sync()
 
     def lower(self, ceiling: MarkValue) -> None:
-        """Before a truncation: the mark is at or below `ceiling` when this returns, durably.
+        """Lower the mark to at most `ceiling`, durably, before a truncation.
 
         Values of generations before the ceiling's are ignored from here on.
         """
@@ -136,14 +137,15 @@ class DurableMark:
                 self._value = replace(self._value, generation=ceiling.generation)
 
     def scrub(self) -> int:
-        """Write each slot anew that has rotted, durably; returns how many those were.  Blocks; raises `OSError`.
+        """Write each rotten slot anew, durably, and return the number of rotten slots. Blocks; raises `OSError`.
 
-        The newest slot is known here, so one that verifies and says something else has rotted as well.
+        The content of the newest slot is known here, so a newest slot that verifies with other content has rotted as
+        well.
         """
         with self._lock:
             slots = {slot.number: slot for slot in self._slots.read()}
-            newest = self._number if self._dirty else 1 - self._number
-            if newest in slots and slots[newest].payload != self._written:
+            newest = self._number if self._is_unsynced else 1 - self._number
+            if newest in slots and slots[newest].payload != self._newest_payload:
                 del slots[newest]
             rotten = [number for number in (newest, 1 - newest) if number not in slots]
             for number in rotten:
@@ -153,18 +155,18 @@ class DurableMark:
             return len(rotten)
 
     def close(self) -> None:
-        """Close the file; syncs nothing."""
+        """Close the file, without a sync."""
         self._slots.close()
 
     def _write(self, value: MarkValue) -> None:
         self._sequence += 1
-        self._written = value.encode()
-        self._slots.write(self._number, self._sequence, self._written)
+        self._newest_payload = value.encode()
+        self._slots.write(self._number, self._sequence, self._newest_payload)
         self._value = value
-        self._dirty = True
+        self._is_unsynced = True
 
     def _sync(self) -> None:
-        if self._dirty:
+        if self._is_unsynced:
             self._slots.sync()
             self._number = 1 - self._number
-            self._dirty = False
+            self._is_unsynced = False

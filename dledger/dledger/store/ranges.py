@@ -1,7 +1,7 @@
-"""The log as ranges for bulk readers: where to cut it, and raw entries between two positions.
+"""Ranges of the log for bulk readers: where to cut the log, and raw entries between two positions.
 
-Everything here may touch the disk and belongs on a worker thread.  Ranges end at a committed position, so that nothing
-of them is ever truncated; what is trimmed meanwhile raises `TrimmedError`.
+Everything here may touch the disk and belongs on a worker thread. Ranges end at a committed position, so that they are
+never truncated. If a range is trimmed meanwhile, `TrimmedError` is raised.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dledger.store.log import LogStore
 from dledger.types import EntryKind, EntryMeta
 
 MAX_CUTS = 16_384
-"""A plan has at most about so many; slices are larger than asked for beyond."""
+"""Approximate maximum number of cuts in a plan. For larger ranges the slices are larger than requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """Where the entry `index` starts; `previous_chain` is the chain crc of the entry before it."""
+    """Start of the entry `index`. `previous_chain` is the chain crc of the entry before it."""
 
     position: int
     index: int
@@ -28,7 +28,7 @@ class LogCut:
 
 
 class RecordSpan(NamedTuple):
-    """Entries of one term: where the records of the first and of the last one that have any lie."""
+    """Entries of one term: the positions of the first and the last entry's records, among the entries that have any."""
 
     first_position: int
     last_position: int
@@ -36,23 +36,23 @@ class RecordSpan(NamedTuple):
 
 
 class EntryRun(NamedTuple):
-    """Whole entries, and the position of what follows them, behind a blank if there is one."""
+    """Whole entries, and the position of the next entry, behind a blank if there is one."""
 
     data: bytes
     end: int
 
 
 def find_cuts(log: LogStore, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-    """Cuts of [start, end): at the entry that holds `start`, then about every `slice_bytes` and at every segment.
+    """Return the cuts of [start, end): at the entry with `start`, about every `slice_bytes`, and at every segment.
 
     `end` is the end of an entry.
     """
     start = max(start, log.first_position)
     slice_bytes = max(slice_bytes, (end - start) // MAX_CUTS)
     cuts: list[LogCut] = []
-    at = start
-    while at < end:
-        index = log.index_at(at)
+    next_cut = start
+    while next_cut < end:
+        index = log.index_at(next_cut)
         position = log.position_at(index)
         if cuts and position <= cuts[-1].position:  # one entry fills the slice
             index += 1
@@ -60,7 +60,7 @@ def find_cuts(log: LogStore, start: int, end: int, slice_bytes: int) -> list[Log
             if position >= end:
                 break
         cuts.append(LogCut(position, index, _chain_before(log, index)))
-        at = min(position + slice_bytes, _segment_end(log, position))
+        next_cut = min(position + slice_bytes, _segment_end(log, position))
     return cuts
 
 
@@ -82,10 +82,10 @@ def _chain_before(log: LogStore, index: int) -> int:
 
 
 def read_run(log: LogStore, start: int, end: int, max_bytes: int) -> EntryRun:
-    """The whole entries of one segment from `start` on, at most `max_bytes`, but at least one.
+    """Return the whole entries of one segment from `start` on: at most `max_bytes`, but at least one entry.
 
-    `start` is where an entry or a blank starts, `end` the end of an entry or of a segment.  Raises `ValueError` if
-    `start` lies inside an entry, `TrimmedError`, `CorruptionError` where the bytes are known not to verify.
+    `start` is where an entry or a blank starts; `end` is the end of an entry or of a segment. Raises `ValueError` if
+    `start` lies inside an entry. Raises `TrimmedError`, or `CorruptionError` if the bytes are known not to verify.
     """
     if start < log.first_position:
         raise TrimmedError(f"position {start} is below the first kept one, {log.first_position}")
@@ -101,14 +101,14 @@ def read_run(log: LogStore, start: int, end: int, max_bytes: int) -> EntryRun:
     stop = last.end
     if last.end > limit and last.index > first.index:
         stop = last.position
-        following = stop
+        next_position = stop
     else:
-        following = log.position_at(last.index + 1)
-    return EntryRun(log.read(start, stop - start), min(following, end))
+        next_position = log.position_at(last.index + 1)
+    return EntryRun(log.read(start, stop - start), min(next_position, end))
 
 
 def record_spans(log: LogStore, start: int, end: int) -> list[RecordSpan]:
-    """Where the records at both ends of each run of entries of one term lie, in the range [start, end) of a slice."""
+    """Return, for each run of entries of one term in [start, end), the positions of its first and last records."""
     spans: list[RecordSpan] = []
     if start >= end:
         return spans
@@ -124,12 +124,12 @@ def record_spans(log: LogStore, start: int, end: int) -> list[RecordSpan]:
 
 
 def last_records(log: LogStore, start: int, end: int) -> list[bytes]:
-    """What `record_spans` finds last: the records of the last entry with any, of each term in [start, end)."""
+    """Return the records of the last entry that has any, for each term in [start, end)."""
     return [log.read(span.last_position, span.last_size) for span in record_spans(log, start, end)]
 
 
 def _last_of_term(log: LogStore, index: int, last_index: int) -> int:
-    """The last index, up to `last_index`, of the term that entry `index` has: terms never go back."""
+    """Return the last index, up to `last_index`, with the term of entry `index`. Terms never decrease."""
     term = log.term_at(index)
     low, high = index, last_index
     while low < high:

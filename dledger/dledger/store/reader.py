@@ -1,25 +1,27 @@
-"""The reading half of the log: entries by index, bytes by position, on any thread.
+"""Reading half of the log: entries by index and bytes by position, on any thread.
 
-What changes under a reader (segments, window, terms, damage) is replaced as a whole by the writing half, never altered
-in place; a segment that is read cannot be closed meanwhile.
+Data that changes under a reader (segments, window, terms, damage) is replaced as a whole by the writing half, never
+altered in place. A segment that is being read cannot be closed meanwhile.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, Self, TypeVar
 
-from dledger.errors import CorruptionError, StorageError, TrimmedError
-from dledger.format import parse_run
-from dledger.invariants import invariant
+from dledger.errors import CorruptionError, TrimmedError
+from dledger.format import HEADER_BYTES, link, parse_run
 from dledger.store.damage import Damage
 from dledger.store.disk import Disk, DiskSpace
 from dledger.store.index import IndexFiles, IndexUnit
 from dledger.store.scan import Cursor, header_at, headers_in
 from dledger.store.segments import DIRECTORY, Segment, SegmentTable, segment_path
 from dledger.store.snapshots import SnapshotStore
+from dledger.store.unreadable import is_unreadable, read_error
 from dledger.store.window import RecentWindow, TermTable
 from dledger.types import EntryMeta, SnapshotMeta
+from dledger_base.invariants import invariant
 
 T = TypeVar("T")
 
@@ -32,7 +34,10 @@ class SegmentInfo(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """An open file of the log: its descriptor, and the positions at which it, or the log in it, begins and ends."""
+    """Open file of the log, with its descriptor and two positions.
+
+    `start` is where the file begins. `end` is where the file, or the log in it, ends.
+    """
 
     descriptor: int
     start: int
@@ -40,28 +45,31 @@ class OpenFile(NamedTuple):
 
 
 class Pin:
-    """Keeps one segment readable, trimmed or not.  A context manager; releasing twice does nothing."""
+    """Keeps one segment readable, even if it is trimmed. A context manager; a second release does nothing."""
 
-    __slots__ = ("_held", "_segment", "_segment_bytes")
+    __slots__ = ("_is_held", "_segment", "_segment_bytes")
 
     def __init__(self, segment: Segment, segment_bytes: int) -> None:
         segment.acquire()
         self._segment = segment
         self._segment_bytes = segment_bytes
-        self._held = True
+        self._is_held = True
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes of the pinned segment, by log position."""
+        """Return bytes of the pinned segment, by log position. Raises `CorruptionError` or `StorageError`."""
         offset = position - self._segment.start
         invariant(
-            self._held and 0 <= offset <= self._segment_bytes - size, "a pin reads its segment", position=position
+            self._is_held and 0 <= offset <= self._segment_bytes - size, "a pin reads its segment", position=position
         )
-        return self._segment.file.pread(size, offset)
+        try:
+            return self._segment.file.pread(size, offset)
+        except OSError as error:
+            raise read_error(f"reading {size} bytes at {position}", error) from error
 
     def release(self) -> None:
-        """Let go of the segment."""
-        if self._held:
-            self._held = False
+        """Release the segment."""
+        if self._is_held:
+            self._is_held = False
             self._segment.release()
 
     def __enter__(self) -> Self:
@@ -72,10 +80,10 @@ class Pin:
 
 
 class LogReader:
-    """A log that can be read.  `dledger.store.log.LogStore` is one that can be written, too, and keeps these fields.
+    """A log that can be read. `dledger.store.log.LogStore` also writes, and maintains these fields.
 
-    `first_index` to `last_index` are the kept entries (none if the last is below the first), `first_position` is the
-    start of the first kept segment, `end_position` where the last entry ends.
+    The kept entries are `first_index` to `last_index` (none if the last is below the first). `first_position` is the
+    start of the first kept segment. `end_position` is where the last entry ends.
     """
 
     segment_bytes: int
@@ -94,14 +102,15 @@ class LogReader:
     _damage: Damage
 
     def meta(self, index: int) -> EntryMeta:
-        """The meta of a kept entry; of an older one it is read from the disk, unverified.
+        """Return the meta of a kept entry. The meta of an older entry is read from the disk, unverified.
 
-        Raises `TrimmedError` below the first, `CorruptionError` if it does not verify or cannot be read as one.
+        Raises `TrimmedError` below the first entry, and `CorruptionError` if the entry does not verify or cannot be
+        read.
         """
         self._check_kept(index)
-        held = self._recent.get(index)
-        if held is not None:
-            return held
+        recent = self._recent.get(index)
+        if recent is not None:
+            return recent
         try:
             return self._read_meta(index)
         except CorruptionError:
@@ -114,7 +123,7 @@ class LogReader:
         try:
             found = header_at(file, segment.start, unit.position)
         except OSError as error:
-            raise StorageError(f"reading entry {index} at {unit.position} failed: {error}") from error
+            raise read_error(f"reading entry {index} at {unit.position}", error) from error
         finally:
             segment.release()
         if found is None or found.index != index:
@@ -122,9 +131,9 @@ class LogReader:
         return found
 
     def _end_before(self, index: int) -> tuple[int, int, int] | None:
-        """(end position, term, chain crc) of the entry before `index`; None if it is not kept and nothing tells.
+        """Return (end position, term, chain crc) of the entry before `index`; None if that is unknown.
 
-        Behind the last entry of a snapshot the log goes on at the snapshot's position, behind a blank if need be.
+        After the last entry of a snapshot, the log continues at the snapshot's position, behind a blank if need be.
         """
         if index > self.last_index:
             return self.end_position, self.last_term, self.last_chain
@@ -137,45 +146,60 @@ class LogReader:
         return (0, 0, 0) if self.first_position == 0 else None
 
     def _snapshot_before(self, index: int) -> SnapshotMeta | None:
-        """The snapshot that ends before a kept entry and stands where that does.
+        """Return the snapshot that ends before a kept entry and has that entry's position.
 
-        One that was received may have the same last entry and stand elsewhere, where its log goes on and this one, with
-        an entry that nobody else has, does not.
+        A received snapshot may have the same last entry and another position. Its log continues at that position. This
+        log has, after the same last entry, an entry that no other node has.
         """
         try:
             position = self.position_at(index)
         except CorruptionError:
             return None
-        here = (meta for meta in self.snapshots.list() if meta.position == position)
-        return next((meta for meta in here if meta.last_index == index - 1), None)
+        candidates = (meta for meta in self.snapshots.list() if meta.position == position)
+        return next((meta for meta in candidates if meta.last_index == index - 1), None)
+
+    def continues(self, base: SnapshotMeta) -> bool:
+        """Return whether the first kept entry is the next one behind a snapshot, as its chain crc proves. Blocks.
+
+        Raises as `read`.
+        """
+        first = self.meta(self.first_index)
+        header = self.read(first.position, HEADER_BYTES)
+        return (first.position, first.index, first.chain_crc) == (
+            base.position,
+            base.last_index + 1,
+            link(header, 0, base.chain_crc),
+        )
 
     def _cursor_at(self, position: int, index: int) -> Cursor:
-        before = self._end_before(index)
-        return Cursor(position, index, 0, None) if before is None else Cursor(position, index, before[1], before[2])
+        previous = self._end_before(index)
+        return (
+            Cursor(position, index, 0, None) if previous is None else Cursor(position, index, previous[1], previous[2])
+        )
 
     def held_meta(self, index: int) -> EntryMeta | None:
-        """The meta of one of the last entries, from memory; None of another one."""
+        """Return the meta of one of the last entries, from memory; None for any other entry."""
         return self._recent.get(index)
 
     def term_at(self, index: int) -> int:
-        """The term of a kept entry, from memory.  Raises `TrimmedError` below the first."""
+        """Return the term of a kept entry, from memory. Raises `TrimmedError` below the first entry."""
         self._check_kept(index)
         term = self._terms.term_at(index)
         self._check_kept(index)
         return term
 
     def position_at(self, index: int) -> int:
-        """Where a kept entry starts; where the next one is to be expected behind the last.  Raises as `meta`."""
-        last_index = self.last_index  # looked at once: the end of the log may be cut off meanwhile
+        """Return where a kept entry starts, or after the last entry, where the next is expected. Raises as `meta`."""
+        last_index = self.last_index  # read once: the end of the log may be cut off meanwhile
         if index == last_index + 1:
             return self.end_position
         self._check_kept(index, last_index)
-        damaged = self._damage.holding(index)
+        damaged = self._damage.range_of_entry(index)
         if damaged is not None and index == damaged.first_index:
             return damaged.start
-        held = self._recent.get(index)
-        if held is not None:
-            return held.position
+        recent = self._recent.get(index)
+        if recent is not None:
+            return recent.position
         try:
             return self._unit(index)[1].position
         except CorruptionError:
@@ -183,18 +207,18 @@ class LogReader:
             raise
 
     def index_at(self, position: int) -> int:
-        """The index of the last entry that starts at or before `position`: it holds that byte, or a blank does.
+        """Return the index of the last entry that starts at or before `position`. That entry or a blank holds the byte.
 
-        Of a corrupt range, its first one.  Raises `TrimmedError` below the first.
+        In a corrupt range it is the range's first index. Raises `TrimmedError` below the first entry.
         """
-        damaged = self._damage.at(position)
+        damaged = self._damage.range_at(position)
         if damaged is not None:
             return damaged.first_index
         segment = self._table.containing(position)
         low, high = segment.first_index, self._last_index_of(segment)
         while low < high:
             middle = (low + high + 1) // 2
-            damaged = self._damage.holding(middle)
+            damaged = self._damage.range_of_entry(middle)
             start = self.position_at(middle) if damaged is None else damaged.start
             if start <= position:
                 low = middle
@@ -203,11 +227,12 @@ class LogReader:
         return low
 
     def is_in_line(self, index: int) -> bool:
-        """Whether an entry that cannot be read is where the index has it: behind the one before it in its segment.
+        """Return whether the index has an unreadable entry at its true position.
 
-        Where a corrupt range begins is known.
+        That position is right behind the previous entry in the segment. For an entry in a known corrupt range this is
+        True, because the start of that range is known.
         """
-        if self._damage.holding(index) is not None:
+        if self._damage.range_of_entry(index) is not None:
             return True
         segment, unit = self._unit(index)
         if index == segment.first_index:
@@ -215,16 +240,23 @@ class LogReader:
         return self._unit(index - 1)[1].end == unit.position
 
     def segment_start(self, index: int) -> int:
-        """Where the segment begins that holds an entry, or the last one; from memory.  Raises `TrimmedError`."""
+        """Return where the segment begins that holds an entry, or the last segment; from memory.
+
+        Raises `TrimmedError`.
+        """
         return self._table.of_index(index).start
 
     def first_index_of_segment(self, position: int) -> int:
-        """The first index in the segment that holds a position.  Raises `TrimmedError` below the first."""
+        """Return the first index in the segment that holds a position.
+
+        Raises `TrimmedError` below the first segment.
+        """
         return self._table.containing(position).first_index
 
     def _last_index_of(self, segment: Segment) -> int:
-        following = (other.first_index for other in self._table.segments if other.start > segment.start)
-        return next(following, self.last_index + 1) - 1
+        segments = self._table.segments
+        place = bisect_right(segments, segment.start, key=_start)
+        return (segments[place].first_index if place < len(segments) else self.last_index + 1) - 1
 
     def _check_kept(self, index: int, last_index: int | None = None) -> None:
         if index < self.first_index:
@@ -233,7 +265,7 @@ class LogReader:
         invariant(index <= last_index, "an entry is in the log", index=index, last_index=last_index)
 
     def _require_kept(self, index: int) -> None:
-        """Raise `TrimmedError` if what was read about an entry was wrong because the entry left the log meanwhile."""
+        """Raise `TrimmedError` if an entry left the log while it was read, so that the result was wrong."""
         if index < self.first_index:
             raise TrimmedError(f"index {index} was trimmed while it was read; the first kept one is {self.first_index}")
         self._table.of_index(index)
@@ -251,16 +283,17 @@ class LogReader:
         return segment, unit
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes of the log inside one segment, as they are on disk.  Blocks where the page cache has not got them.
+        """Return bytes of the log inside one segment, as they are on disk. Blocks if they are not in the page cache.
 
-        Raises `TrimmedError`, `CorruptionError` (the range is known not to verify), `StorageError`.
+        Raises `TrimmedError`, `StorageError`, or `CorruptionError` if the range is known not to verify or cannot be
+        read.
         """
         segment = self._readable(position, size)
         file = segment.acquire()
         try:
             data = file.pread(size, position - segment.start)
         except OSError as error:
-            raise StorageError(f"reading {size} bytes at {position} failed: {error}") from error
+            raise read_error(f"reading {size} bytes at {position}", error) from error
         finally:
             segment.release()
         if len(data) != size:
@@ -268,21 +301,28 @@ class LogReader:
         return data
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """As `read`, but None if that would block.  On the event loop only."""
+        """Read like `read`, but return None if that would block or fails. On the event loop only.
+
+        `read` raises the error that made it fail.
+        """
         segment = self._readable(position, size)
         file = segment.acquire_open()
         if file is None:
             return None
         try:
             return file.pread_nowait(size, position - segment.start)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return None
         finally:
             segment.release()
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
-        """Call `use` with the file that has a position, which stays open meanwhile; it must not block.
+        """Call `use` with the file that holds a position. The file stays open meanwhile. `use` must not block.
 
-        None, and nothing called, if that file is not open, or has no descriptor, or the position is not in the log, or
-        a part of the log is damaged.  On the event loop only.
+        Returns None without a call if the file is not open or has no descriptor. The same if the position is not in the
+        log, or if any part of the log is damaged. On the event loop only.
         """
         if self._damage.ranges or position >= self.end_position:
             return None
@@ -306,14 +346,14 @@ class LogReader:
         if self._damage.ranges:
             self._damage.refuse(position, size)
         segment = self._table.containing(position)
-        if position + size > segment.start + self.segment_bytes:  # what names them may be a file that has rotted
+        if position + size > segment.start + self.segment_bytes:  # the range may come from a file that has rotted
             raise CorruptionError(f"{size} bytes at {position} do not lie in one segment of the log: nothing is there")
         return segment
 
     def read_entries(self, first_index: int, max_bytes: int, *, verify: bool = False) -> tuple[list[EntryMeta], bytes]:
-        """A run of entries from `first_index` on inside one segment, as metas and bytes.
+        """Return a run of entries from `first_index` on inside one segment, as metas and bytes.
 
-        At most `max_bytes`, but at least one entry.  With `verify` bodies and chain are checked (not the first link).
+        At most `max_bytes`, but at least one entry. With `verify`, bodies and chain are checked, except the first link.
         Raises as `read`.
         """
         try:
@@ -323,9 +363,9 @@ class LogReader:
             raise
 
     def _read_run(self, first_index: int, max_bytes: int, *, verify: bool) -> tuple[list[EntryMeta], bytes]:
-        held = self._recent.get(first_index)
-        if held is not None:
-            max_bytes = min(max_bytes, self.segment_bytes - held.position % self.segment_bytes)
+        recent = self._recent.get(first_index)
+        if recent is not None:
+            max_bytes = min(max_bytes, self.segment_bytes - recent.position % self.segment_bytes)
         metas = self._recent.run(first_index, max_bytes)
         if metas:
             data = self.read(metas[0].position, metas[-1].end - metas[0].position)
@@ -345,23 +385,23 @@ class LogReader:
         return (parse_run(data, None) if verify else metas), data
 
     def pin(self, position: int) -> Pin:
-        """Keep the segment that holds `position` readable through the returned pin, whatever is trimmed.
+        """Keep the segment that holds `position` readable through the returned pin, even if it is trimmed.
 
-        Blocks: its file may have to be opened.  Raises `TrimmedError`, `StorageError`.
+        Blocks, because the file may have to be opened. Raises `TrimmedError` or `StorageError`.
         """
         return Pin(self._table.containing(position), self.segment_bytes)
 
     def segments(self) -> list[SegmentInfo]:
-        """The kept segments, oldest first."""
+        """Return the kept segments, oldest first."""
         return [
             SegmentInfo(segment.start, min(segment.start + self.segment_bytes, self.end_position))
             for segment in self._table
         ]
 
     def segment_written_ms(self, start: int) -> int:
-        """When the file of the segment that starts at a position was written last, ms since 1970.  Blocks.
+        """Return when the file of the segment at a position was last written, in ms since 1970. Blocks.
 
-        Raises `TrimmedError` if it is gone.
+        Raises `TrimmedError` if the file is gone.
         """
         try:
             return self._disk.stat(segment_path(start)).mtime_ms
@@ -369,5 +409,9 @@ class LogReader:
             raise TrimmedError(f"the segment at {start} was trimmed") from None
 
     def disk_space(self) -> DiskSpace:
-        """What the file system has.  Blocks; raises `OSError`."""
+        """Return the free and the total space of the log's file system. Blocks; raises `OSError`."""
         return self._disk.usage(DIRECTORY)
+
+
+def _start(segment: Segment) -> int:
+    return segment.start

@@ -1,4 +1,4 @@
-"""What a log consists of after its recovery."""
+"""Result of a recovery: the content of a recovered log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dledger.types import EntryMeta, SnapshotMeta
 
 @dataclass(slots=True)
 class Recovery:
-    """What a log consists of after recovery; everything in it is durable."""
+    """Content of a log after recovery. All of it is durable."""
 
     base: SnapshotMeta | None
-    """The snapshot that verification started from; None: from the first entry."""
+    """The snapshot that verification started from; None if it started from the first entry."""
     term_runs: list[tuple[int, int]]
     """(first index, term) of each run of entries of one term, from the first kept entry on."""
     memberships: list[EntryMeta]
-    """The membership entries above `base`, of those that can be read."""
+    """Membership entries above `base`, as far as they can be read."""
     unread: list[tuple[int, int]]
     """(first index, index behind) of ranges above `base` that cannot be read and may hold membership entries."""
     first_index: int
@@ -32,11 +32,11 @@ class Recovery:
     notes: list[str]
     """A line for each thing that did not verify, with what was found."""
     mark_valid: bool
-    """False: no copy of the durable mark was valid, so torn and corrupt entries cannot be told apart."""
+    """False if no copy of the durable mark was valid. Then torn and corrupt entries cannot be distinguished."""
     clean: bool
-    """Whether the log was closed in an orderly way."""
+    """True if the log was closed in an orderly way."""
     saved_commit: int
-    """The commit index saved last, -1 if none; may lag."""
+    """The saved commit index, which may lag; -1 if there is none."""
 
 
 @dataclass(slots=True)
@@ -47,4 +47,4 @@ class Recovered:
     recent: list[EntryMeta]
     recovery: Recovery
     trim_interrupted: bool
-    """Whether files of a log that was trimmed are still there, below the first segment."""
+    """True if files of a trimmed part of the log are still there, below the first segment."""

@@ -1,7 +1,8 @@
-"""Finds bit rot in closed segments, and heals corrupt ranges with a peer's bytes."""
+"""Scrub and repair: finds bit rot in closed segments, and heals corrupt ranges with a peer's bytes."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,9 +11,10 @@ from dledger.errors import CorruptionError, TrimmedError
 from dledger.store.damage import CorruptRange, Damage
 from dledger.store.disk import Buffer, Disk, File
 from dledger.store.index import UNIT_BYTES, IndexFiles
-from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, Readable, scan_segment
+from dledger.store.scan import BLOCK_BYTES, Collected, Cursor, scan_segment
 from dledger.store.segments import Segment, SegmentTable
 from dledger.store.snapshots import SnapshotStore
+from dledger.store.unreadable import Readable, is_unreadable, read_error
 from dledger.types import EntryMeta
 
 SPOOL_PATH = "raft/repair"
@@ -20,10 +22,10 @@ EXAMINE_BYTES = 16 << 20
 
 
 class Spool:
-    """A peer's bytes for a corrupt range, collected in a file until all are there: a range may be a whole segment.
+    """Peer's bytes for a corrupt range, collected in a file until all are there. A range may be a whole segment.
 
-    One at a time; what a crash left is overwritten.  The file is made with the first bytes.  `write`, `pread` and
-    `close` block and raise `OSError`.
+    There is one spool at a time. Leftovers of a crash are overwritten. The file is made with the first bytes. `write`,
+    `pread` and `close` block and raise `OSError`.
     """
 
     def __init__(self, disk: Disk, size: int) -> None:
@@ -33,7 +35,7 @@ class Spool:
         self.filled = 0
 
     def restart(self) -> None:
-        """Begin anew, with other bytes."""
+        """Begin anew with other bytes."""
         self.filled = 0
 
     def write(self, data: Buffer) -> None:
@@ -46,7 +48,7 @@ class Spool:
         self.filled += len(data)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As `dledger.store.disk.File.pread`."""
+        """Read collected bytes, as `dledger.store.disk.File.pread` does."""
         return b"" if self._file is None else self._file.pread(min(size, max(0, self.filled - offset)), offset)
 
     def close(self) -> None:
@@ -58,34 +60,34 @@ class Spool:
 
 
 class Repaired(NamedTuple):
-    """What a range that was healed holds: its membership entries, and the runs of its terms, which had been guessed."""
+    """Content of a healed range: its membership entries and term runs. Recovery could only guess the terms."""
 
     memberships: list[EntryMeta]
     term_runs: list[tuple[int, int]]
 
 
-class _Held:
-    """Bytes in memory, read as a file."""
+class _MemoryFile:
+    """Bytes in memory that can be read like a file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.filled = len(data)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As `dledger.store.disk.File.pread`."""
+        """Read bytes, as `dledger.store.disk.File.pread` does."""
         return self._data[offset : offset + size]
 
 
 class _Section:
-    """Bytes of the log from `start` on, read as if they were the file of a segment."""
+    """Bytes of the log from `start` on that can be read like the file of a segment."""
 
     def __init__(self, source: Readable, start: int, segment_start: int) -> None:
         self._source = source
-        self._shift = segment_start - start
+        self._offset = segment_start - start
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As `dledger.store.disk.File.pread`."""
-        return self._source.pread(size, offset + self._shift)
+        """Read bytes, as `dledger.store.disk.File.pread` does."""
+        return self._source.pread(size, offset + self._offset)
 
 
 def repair(
@@ -93,37 +95,37 @@ def repair(
     index: IndexFiles,
     damaged: CorruptRange,
     data: bytes | Spool,
-    before: Cursor,
-    behind: EntryMeta | None,
+    cursor_at_start: Cursor,
+    next_entry: EntryMeta | None,
     last_chain: int,
 ) -> Repaired:
-    """Replace a corrupt range by `data`, durably, with its index units; returns what it holds.
+    """Replace a corrupt range by `data`, durably, with its index units, and return its content.
 
-    `before` stands at the range's start (chain None: nothing before it is known); `behind` is the entry behind the
-    range, or None at the log's end, where the chain must come to `last_chain`.  Raises `CorruptionError` and changes
+    `before` is the cursor at the range's start (chain None: nothing before it is known). `behind` is the entry after
+    the range. It is None at the log's end, where the chain must be `last_chain`. Raises `CorruptionError` and changes
     nothing unless every byte verifies and the chain joins both ends.
     """
-    source = _Held(data) if isinstance(data, bytes) else data
+    source = _MemoryFile(data) if isinstance(data, bytes) else data
     if source.filled != damaged.end - damaged.start:
         raise CorruptionError(f"{source.filled} bytes do not cover the corrupt range {damaged}")
-    cursor = before
+    cursor = cursor_at_start
     repaired = Repaired([], [])
     verified: list[tuple[Segment, int, int, bytes]] = []
     for segment in table.overlapping(damaged.start, damaged.end):
         end = segment.start + table.segment_bytes
         first_index = cursor.index
         segment_first = first_index if cursor.position == segment.start else segment.first_index
-        into = Collected()
+        collected = Collected()
         section = _Section(source, damaged.start, segment.start)
-        fault = scan_segment(section, segment.start, end, cursor, into, stop=damaged.end)
+        fault = scan_segment(section, segment.start, end, cursor, collected, stop=damaged.end)
         if fault is not None:
             raise CorruptionError(f"the bytes offered for {damaged} do not verify: {fault.reason}")
-        repaired.memberships.extend(into.memberships)
-        repaired.term_runs.extend(into.term_runs)
-        verified.append((segment, segment_first, first_index - segment_first, b"".join(into.units)))
+        repaired.memberships.extend(collected.memberships)
+        repaired.term_runs.extend(collected.term_runs)
+        verified.append((segment, segment_first, first_index - segment_first, b"".join(collected.units)))
     if (cursor.position, cursor.index) != (damaged.end, damaged.next_index):
         raise CorruptionError(f"the bytes offered for {damaged} end at {cursor.position} with index {cursor.index}")
-    _check_join(table, cursor, behind, last_chain)
+    _check_join(table, cursor, next_entry, last_chain)
     for segment, segment_first, slot, units in verified:
         _overwrite(segment, damaged, source, table.segment_bytes)
         segment.first_index = segment_first
@@ -133,41 +135,62 @@ def repair(
 
 
 def _overwrite(segment: Segment, damaged: CorruptRange, source: Readable, segment_bytes: int) -> None:
-    """Write and sync the part of a corrupt range that lies in one segment."""
+    """Write and sync the part of a corrupt range in one segment, and check that it can be read."""
     position = max(segment.start, damaged.start)
     end = min(segment.start + segment_bytes, damaged.end)
     file = segment.acquire()
     try:
         while position < end:
-            block = source.pread(min(BLOCK_BYTES, end - position), position - damaged.start)
+            block = _reread(source, min(BLOCK_BYTES, end - position), position - damaged.start)
             file.pwrite(block, position - segment.start)
             position += len(block)
         file.datasync()
+        _require_readable(segment, file, max(segment.start, damaged.start), end)
     finally:
         segment.release()
 
 
-def _check_join(table: SegmentTable, cursor: Cursor, behind: EntryMeta | None, last_chain: int) -> None:
-    if behind is None:
+def _reread(source: Readable, size: int, offset: int) -> bytes:
+    """Read collected and verified bytes again. Raises `CorruptionError` if they have rotted since."""
+    try:
+        return source.pread(size, offset)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise read_error("reading the collected bytes again", error) from error
+
+
+def _require_readable(segment: Segment, file: File, position: int, end: int) -> None:
+    """Raise `OSError` unless the bytes just written can be read. A disk that loses them cannot be healed."""
+    while position < end:
+        size = min(BLOCK_BYTES, end - position)
+        found = file.pread(size, position - segment.start)
+        position += size
+        if len(found) != size:
+            raise OSError(errno.EIO, f"the segment at {segment.start} ends before {position}, where it was written")
+
+
+def _check_join(table: SegmentTable, cursor: Cursor, next_entry: EntryMeta | None, last_chain: int) -> None:
+    if next_entry is None:
         if cursor.chain != last_chain:
             raise CorruptionError(f"the chain of the offered bytes ends in {cursor.chain}, the log's in {last_chain}")
         return
-    segment = table.containing(behind.position)
+    segment = table.containing(next_entry.position)
     end = segment.start + table.segment_bytes
-    joint = Cursor(behind.position, cursor.index, cursor.term, cursor.chain)
+    joint = Cursor(next_entry.position, cursor.index, cursor.term, cursor.chain)
     file = segment.acquire()
     try:
-        fault = scan_segment(file, segment.start, end, joint, Collected(), stop=behind.end)
+        fault = scan_segment(file, segment.start, end, joint, Collected(), stop=next_entry.end)
     finally:
         segment.release()
     if fault is not None:
-        raise CorruptionError(f"the offered bytes do not join entry {behind.index}: {fault.reason}")
+        raise CorruptionError(f"the offered bytes do not join entry {next_entry.index}: {fault.reason}")
 
 
 class Scrubber:
-    """Verifies the closed segments round and round, and makes their index files agree with them.
+    """Verifies the closed segments round and round, and corrects their index files.
 
-    One thread at a time; the log may be appended to and trimmed meanwhile.
+    Call it from one thread at a time. The log may be appended to and trimmed meanwhile.
     """
 
     def __init__(self, table: SegmentTable, index: IndexFiles, damage: Damage, snapshots: SnapshotStore) -> None:
@@ -179,64 +202,64 @@ class Scrubber:
 
     @property
     def between_rounds(self) -> bool:
-        """Whether the next step begins at the oldest segment."""
+        """True if the next step begins at the oldest segment."""
         return self._cursor is None
 
-    def step(self, budget_bytes: int, before: int) -> list[CorruptRange]:
-        """Verify about `budget_bytes` more of the segments that end at or below `before`; returns what was newly found.
+    def step(self, budget_bytes: int, end_position: int) -> list[CorruptRange]:
+        """Verify about `budget_bytes` more of the segments that end at or below `before`; returns new corrupt ranges.
 
-        A round ends behind the last of them; the next step begins another one.
+        A round ends after the last of these segments. The next step begins another round.
         """
         found: list[CorruptRange] = []
         while budget_bytes > 0:
-            segment, next_index = self._next_segment(before)
+            segment, next_index = self._next_segment(end_position)
             cursor = self._cursor
             if segment is None or cursor is None:
                 break
-            begun = cursor.position
+            start_position = cursor.position
             end = segment.start + self._table.segment_bytes
-            bad = self._scrub(segment, end, next_index, cursor, budget_bytes)
-            if bad is not None:
-                self._damage.add(bad)
-                found.append(bad)
-            budget_bytes -= max(1, cursor.position - begun)
+            corrupt = self._scrub(segment, end, next_index, cursor, budget_bytes)
+            if corrupt is not None:
+                self._damage.add(corrupt)
+                found.append(corrupt)
+            budget_bytes -= max(1, cursor.position - start_position)
         return found
 
     def examine(self, segment: Segment, cursor: Cursor, suspect: int, end: int, next_index: int) -> list[CorruptRange]:
-        """Verify one segment from the cursor to `end`, where the entry `next_index` begins; returns what is corrupt.
+        """Verify one segment from the cursor to `end`, where entry `next_index` begins; returns the corrupt ranges.
 
-        Ends, once behind the entry `suspect`, behind the damage found, or after about `EXAMINE_BYTES`.
+        Once the entry `suspect` is passed, it stops at the first intact stretch, or after about `EXAMINE_BYTES`.
         """
         found: list[CorruptRange] = []
         budget_bytes = EXAMINE_BYTES
         while cursor.position < end and (cursor.index <= suspect or budget_bytes > 0):
-            begun = cursor.position
-            bad = self._scrub(segment, end, next_index, cursor, EXAMINE_BYTES)
-            if bad is not None:
-                self._damage.add(bad)
-                found.append(bad)
+            start_position = cursor.position
+            corrupt = self._scrub(segment, end, next_index, cursor, EXAMINE_BYTES)
+            if corrupt is not None:
+                self._damage.add(corrupt)
+                found.append(corrupt)
             elif cursor.index > suspect:
                 break
-            budget_bytes -= max(1, cursor.position - begun)
+            budget_bytes -= max(1, cursor.position - start_position)
         return found
 
-    def _next_segment(self, before: int) -> tuple[Segment | None, int]:
-        """The closed segment in which the cursor stands, and the index of the first entry behind it.
+    def _next_segment(self, end_position: int) -> tuple[Segment | None, int]:
+        """Return the closed segment with the cursor, and the index of the first entry behind that segment.
 
-        The cursor is set to the oldest segment if a round begins, and to None if it ends.
+        The cursor is set to the oldest segment if a round begins, and to None if a round ends.
         """
         segments = self._table.segments
         cursor = self._cursor
         if segments and (cursor is None or cursor.position < segments[0].start):
             cursor = self._cursor = self.start_of(segments[0])
-        for segment, following in pairwise(segments):
-            if cursor is not None and segment.start <= cursor.position < following.start <= before:
-                return segment, following.first_index
+        for segment, next_segment in pairwise(segments):
+            if cursor is not None and segment.start <= cursor.position < next_segment.start <= end_position:
+                return segment, next_segment.first_index
         self._cursor = None
         return None, 0
 
     def start_of(self, segment: Segment) -> Cursor:
-        """A cursor at the start of a segment; its chain is known if nothing or a snapshot stands before that."""
+        """Return a cursor at the start of a segment. Its chain is known at the log's start and at a snapshot."""
         base = self._snapshots.at_or_below(segment.start)
         if segment.start == 0:
             return Cursor(0, 0, 0, 0)
@@ -247,12 +270,12 @@ class Scrubber:
     def _scrub(
         self, segment: Segment, end: int, next_index: int, cursor: Cursor, budget_bytes: int
     ) -> CorruptRange | None:
-        """Verify up to the budget, to `end`, or to the first damage; the cursor moves behind that."""
-        known = self._damage.at(cursor.position)
-        if known is not None:
-            cursor.position, cursor.index, cursor.chain = known.end, known.next_index, None
+        """Verify up to the budget, to `end`, or to the first damage. The cursor moves behind that."""
+        known_damage = self._damage.range_at(cursor.position)
+        if known_damage is not None:
+            cursor.position, cursor.index, cursor.chain = known_damage.end, known_damage.next_index, None
             return None
-        into = Collected()
+        collected = Collected()
         first_index = cursor.index
         following_damage = min((bad.start for bad in self._damage.ranges if bad.start > cursor.position), default=end)
         try:
@@ -268,13 +291,13 @@ class Scrubber:
                 segment.start,
                 segment_end,
                 cursor,
-                into,
+                collected,
                 stop=min(end, following_damage),
                 budget_bytes=budget_bytes,
             )
         finally:
             segment.release()
-        self._settle_index(segment, first_index, into.units)
+        self._settle_index(segment, first_index, collected.units)
         if fault is None:
             return None
         start, index = cursor.position, cursor.index

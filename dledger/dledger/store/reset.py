@@ -1,8 +1,10 @@
-"""Replaces the whole log by the position of a snapshot.
+"""Reset: replaces the whole log by the position of a snapshot.
 
-The intent, `raft/reset` (MessagePack of the `SnapshotMeta`), is made durable first; whoever finds it after a crash
-carries the reset out again.  The snapshot itself is durable before.  The intent is written as `raft/reset.tmp` while
-the snapshot can still be refused, for announcing it must not fail on a full disk; what is not announced says nothing.
+The intent, `raft/reset` (MessagePack of the `SnapshotMeta`), is made durable first. A start that finds it after a crash
+carries the reset out again. The snapshot itself must be durable before.
+
+The intent is first written as `raft/reset.tmp`, while the snapshot can still be refused. So announcing it later cannot
+fail on a full disk. An intent that is not announced has no effect.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.segments import DIRECTORY
 from dledger.store.snapshots import SnapshotStore
+from dledger.store.unreadable import salvage
 from dledger.types import SnapshotMeta
 
 PATH = "raft/reset"
@@ -24,12 +27,12 @@ _decode = msgspec.msgpack.Decoder(SnapshotMeta).decode
 
 
 def pending_reset(disk: Disk) -> SnapshotMeta | None:
-    """The snapshot that an interrupted reset was to start from, or None.  Raises `UnreadableResetError`."""
+    """Return the snapshot of an interrupted reset, or None. Raises `UnreadableResetError`."""
     try:
         return _read(disk, PATH)
     except msgspec.MsgspecError as error:
         raise UnreadableResetError(
-            f"{PATH}, by which a snapshot was to replace the log, is not readable: {error}"
+            f"{PATH}, the intent to replace the log by a snapshot, is not readable: {error}"
         ) from error
 
 
@@ -39,18 +42,18 @@ def _read(disk: Disk, path: str) -> SnapshotMeta | None:
     except FileNotFoundError:
         return None
     try:
-        return _decode(file.pread(file.size(), 0))
+        return _decode(salvage(file, file.size(), 0))
     finally:
         file.close()
 
 
 def prepare_reset(disk: Disk, base: SnapshotMeta) -> None:
-    """Write the intent without announcing it: a later `announce_reset` takes no space."""
+    """Write the intent without announcing it, so that a later `announce_reset` takes no space."""
     prepare_file(disk, PATH, msgspec.msgpack.encode(base))
 
 
 def announce_reset(disk: Disk, base: SnapshotMeta) -> None:
-    """Make the intent durable; writes it if the last one that was prepared is another one."""
+    """Make the intent durable. It is written first if another intent, or none, was prepared."""
     try:
         prepared = _read(disk, f"{PATH}.tmp")
     except msgspec.MsgspecError:
@@ -61,11 +64,14 @@ def announce_reset(disk: Disk, base: SnapshotMeta) -> None:
 
 
 def perform_reset(
-    disk: Disk, snapshots: SnapshotStore, mark: DurableMark, commit: SavedCommit, base: SnapshotMeta
+    disk: Disk, snapshots: SnapshotStore, mark: DurableMark, commit: SavedCommit, base: SnapshotMeta, generation: int
 ) -> None:
-    """Delete the log and every other snapshot, set the mark to the snapshot, and drop the intent."""
+    """Delete the log and all other snapshots, set the mark to the snapshot, and remove the intent.
+
+    The mark gets this generation. After an `OSError` it may be called again.
+    """
     for directory in (DIRECTORY, INDEX_DIRECTORY):
-        disk.mkdir(directory)  # if it was removed: to make one anew could take space that is no longer there
+        disk.mkdir(directory)  # if it was removed: a later mkdir could need space that is no longer there
         for name in disk.listdir(directory):
             disk.unlink(f"{directory}/{name}")
         disk.sync_dir(directory)
@@ -73,7 +79,6 @@ def perform_reset(
     for meta in snapshots.list():
         if meta.position != base.position:
             snapshots.delete(meta.position)
-    generation = mark.value.generation + 1
     mark.lower_and_sync(MarkValue(base.position, base.last_index, base.last_term, base.chain_crc, generation))
     commit.save(base.last_index)
     disk.unlink(PATH)

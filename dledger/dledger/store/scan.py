@@ -1,6 +1,7 @@
-"""Walks the bytes of segments and verifies every one: entries, their chain, blanks.
+"""Scan: walks the bytes of segments and verifies all of them: entries, their chain, and blanks.
 
-Shared by recovery, scrubbing, repair and offline verification.  One pass costs two checksums and about 2 µs per entry.
+Recovery, scrubbing, repair and offline verification share it. Bytes that cannot be read do not verify. One pass costs
+two checksums and about 2 µs per entry.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import struct
 from collections import deque
 from collections.abc import MutableSequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from dledger.checksum import crc32
 from dledger.errors import CorruptionError
 from dledger.format import BLANK_BYTES, BLANK_MAGIC, HEADER_BYTES, MAX_UNIT_BYTES, parse_entry
 from dledger.store.index import UNIT
+from dledger.store.unreadable import Readable, salvage
 from dledger.types import EntryKind, EntryMeta
+from dledger_base.checksum import crc32
 
 BLOCK_BYTES = 2 << 20
-"""Read at once.  Memory of this size is reused; larger pieces would be mapped anew, page by page, for each read."""
+"""Number of bytes read at once. Memory of this size is reused; larger blocks would be mapped anew for each read."""
 MAX_ENTRY_BYTES = MAX_UNIT_BYTES + (1 << 20)
 
 _HEADER = struct.Struct(">IIQQQIIII")
@@ -26,19 +27,12 @@ _U32 = struct.Struct(">I")
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 
 
-class Readable(Protocol):
-    """What a scan needs of a file."""
-
-    def pread(self, size: int, offset: int) -> bytes:
-        """As `dledger.store.disk.File.pread`."""
-
-
 @dataclass(slots=True)
 class Cursor:
-    """Where a scan stands: the next entry starts at `position` (or there is a blank) and is to have `index`.
+    """State of a scan: the next entry, or a blank, starts at `position`, and the next entry must have `index`.
 
-    `term` and `chain` are the previous entry's; a chain of None means unknown: the next entry's link is then taken on
-    trust, every later one is checked.
+    `term` and `chain` are those of the previous entry. A chain of None is unknown: the next entry's link is then
+    trusted, and all later links are checked.
     """
 
     position: int
@@ -46,7 +40,7 @@ class Cursor:
     term: int
     chain: int | None
     last_end: int = -1
-    """Where the previous entry ends; differs from `position` behind a blank."""
+    """Position where the previous entry ends. It differs from `position` behind a blank."""
 
     def __post_init__(self) -> None:
         if self.last_end < 0:
@@ -55,22 +49,23 @@ class Cursor:
 
 @dataclass(slots=True)
 class Collected:
-    """What a scan gathers besides verifying."""
+    """Data that a scan gathers besides verifying."""
 
     units: list[bytes] = field(default_factory=list)
-    """The index unit of each entry."""
+    """Index unit of each entry."""
     term_runs: list[tuple[int, int]] = field(default_factory=list)
     """(first index, term) of each run of entries of one term."""
     memberships: list[EntryMeta] = field(default_factory=list)
     recent: MutableSequence[tuple[int, int, int, int, int, int, int]] = field(default_factory=lambda: deque(maxlen=0))
-    """The fields of `EntryMeta` without `membership`, of the last entries."""
+    """Fields of `EntryMeta` without `membership`, for the last entries."""
 
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """Why a scan stopped at the cursor's position.
+    """Reason why a scan stopped at the cursor's position.
 
-    If the header is intact (only the body is not), `size` and `chain` are that entry's: the scan can go on behind it.
+    If the header is intact and only the body is not, `size`, `term` and `chain` are that entry's. Then the scan can go
+    on behind it.
     """
 
     reason: str
@@ -80,7 +75,7 @@ class Fault:
 
 
 def is_zero(data: bytes) -> bool:
-    """Whether all bytes are 0."""
+    """Return whether all bytes are 0."""
     return data == bytes(len(data))
 
 
@@ -96,22 +91,22 @@ def scan_segment(
 ) -> Fault | None:
     """Verify from the cursor to the end of the segment [start, end), or to `stop` if an entry ends there before.
 
-    Returns None when that end is reached (the cursor then stands at `end`, or at `stop`) or about `budget_bytes` were
-    read, else what is wrong at the cursor's position.  An entry that crosses `stop` is a fault.
+    Returns None when that end is reached, with the cursor at `end` or `stop`, or when about `budget_bytes` were read.
+    Otherwise returns the fault at the cursor's position. An entry that crosses `stop` is a fault.
     """
     limit = end if stop is None else min(stop, end)
     pause = limit if budget_bytes is None else cursor.position + budget_bytes
     while cursor.position < min(limit, pause):
-        left = end - cursor.position
-        block = file.pread(min(BLOCK_BYTES, left), cursor.position - start)
+        remaining_bytes = end - cursor.position
+        block = salvage(file, min(BLOCK_BYTES, remaining_bytes), cursor.position - start)
         before = cursor.position
         fault = _scan_block(block, end, limit, cursor, into)
         if fault is None and cursor.position == before:
-            # Nothing fitted: a blank, or an entry that is larger than the block.
+            # No whole entry was found: there is a blank, or an entry larger than the block.
             fault = _scan_blank(file, start, end, block, cursor)
             if fault is None and cursor.position == before:
                 size = _U32.unpack_from(block, 4)[0]
-                fault = _scan_block(file.pread(size, before - start), end, limit, cursor, into)
+                fault = _scan_block(salvage(file, size, before - start), end, limit, cursor, into)
                 if fault is None and cursor.position == before:
                     fault = Fault(f"the file ends inside the entry at {before}")
         if fault is not None:
@@ -120,7 +115,7 @@ def scan_segment(
 
 
 def _scan_block(block: bytes, end: int, limit: int, cursor: Cursor, into: Collected) -> Fault | None:
-    """Verify the whole entries at the head of a block; None at a blank, at the limit, or if bytes are lacking."""
+    """Verify the whole entries at the head of a block. None at a blank, at the limit, or if bytes are lacking."""
     position, index, term, chain = cursor.position, cursor.index, cursor.term, cursor.chain
     unpack, pack_unit, pack_u32 = _HEADER.unpack_from, UNIT.pack, _U32.pack
     add_unit, add_recent = into.units.append, into.recent.append
@@ -185,12 +180,12 @@ def _scan_block(block: bytes, end: int, limit: int, cursor: Cursor, into: Collec
 
 
 def _scan_blank(file: Readable, start: int, end: int, block: bytes, cursor: Cursor) -> Fault | None:
-    """Verify the blank at the cursor, of which `block` is the beginning, and step over it.
+    """Verify the blank at the cursor, which begins with `block`, and step over it.
 
-    The cursor stays if there is an entry's beginning instead.
+    The cursor stays if the beginning of an entry is there instead.
     """
     position = cursor.position
-    left = end - position
+    remaining_bytes = end - position
     if len(block) < BLANK_BYTES:
         return Fault(f"the file ends at {position + len(block)}, inside an entry or a blank")
     magic, size = _U32.unpack_from(block, 0)[0], _U32.unpack_from(block, 4)[0]
@@ -198,26 +193,26 @@ def _scan_blank(file: Readable, start: int, end: int, block: bytes, cursor: Curs
         if len(block) < HEADER_BYTES or size <= len(block):
             return Fault(f"neither an entry nor a blank at {position}: magic {magic:#x}, size {size}")
         return None
-    if size != left:
-        return Fault(f"the blank at {position} claims {size} bytes, {left} are left")
+    if size != remaining_bytes:
+        return Fault(f"the blank at {position} claims {size} bytes, {remaining_bytes} are left")
     if not is_zero(block[BLANK_BYTES:]):
         return Fault(f"the blank at {position} is not zero throughout")
-    done = len(block)
-    while done < left:
-        more = file.pread(min(BLOCK_BYTES, left - done), position + done - start)
-        if not more or not is_zero(more):
+    checked_bytes = len(block)
+    while checked_bytes < remaining_bytes:
+        block_read = salvage(file, min(BLOCK_BYTES, remaining_bytes - checked_bytes), position + checked_bytes - start)
+        if not block_read or not is_zero(block_read):
             return Fault(f"the blank at {position} is not zero throughout")
-        done += len(more)
+        checked_bytes += len(block_read)
     cursor.position = end
     return None
 
 
 def header_at(file: Readable, start: int, position: int) -> EntryMeta | None:
-    """The entry whose header at `position` looks like one, its bytes not verified; None if it does not.
+    """Return the entry whose header is at `position`, with its bytes unverified; None if there is no plausible header.
 
-    Of a membership entry the body is read, too, and must verify.
+    The body of a membership entry is read as well, and must verify.
     """
-    raw = file.pread(HEADER_BYTES, position - start)
+    raw = salvage(file, HEADER_BYTES, position - start)
     if len(raw) < HEADER_BYTES:
         return None
     magic, size, index, term, found, channel, chain, _, length = _HEADER.unpack(raw)
@@ -225,16 +220,16 @@ def header_at(file: Readable, start: int, position: int) -> EntryMeta | None:
         return None
     if magic == EntryKind.MEMBERSHIP:
         try:
-            return parse_entry(file.pread(size, position - start), 0, size, None)
+            return parse_entry(salvage(file, size, position - start), 0, size, None)
         except CorruptionError:
             return None
     return EntryMeta(index, term, position, size, magic, channel, chain)
 
 
 def headers_in(buffer: bytes) -> list[EntryMeta]:
-    """The whole entries at the head of a buffer by their headers, unverified but for continuity.
+    """Return the whole entries at the head of a buffer by their headers. Only continuity is verified.
 
-    Stops at anything else.  Of a membership entry the body must verify.
+    Stops at anything else. The body of a membership entry must verify.
     """
     metas: list[EntryMeta] = []
     offset, filled = 0, len(buffer)

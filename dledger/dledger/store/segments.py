@@ -1,7 +1,7 @@
-"""Segment files of the log, kept open and counted.
+"""Segment files of the log. They are opened when used, and their users are counted.
 
-A segment is `commitlog/<20 digits>`, named by its start position.  A file may be longer than what is written to it
-(space reserved ahead).
+A segment is `commitlog/<20 digits>`, named by its start position. A file may be longer than its content, because space
+is reserved ahead.
 """
 
 from __future__ import annotations
@@ -10,131 +10,207 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from threading import Lock
 
-from dledger.errors import StorageError, TrimmedError
-from dledger.invariants import invariant
-from dledger.loop_guard import excepted
-from dledger.store.disk import Disk, File
+from dledger.errors import BusyError, TrimmedError
+from dledger.store.disk import OUT_OF_FILES, Disk, File
+from dledger.store.open_files import OpenFiles
+from dledger.store.unreadable import read_error
+from dledger_base.invariants import invariant
+from dledger_base.loop_guard import excepted
 
 DIRECTORY = "commitlog"
 
 
 def segment_name(start: int) -> str:
-    """The file name of the segment (or index or snapshot file) that starts at a position."""
+    """Return the file name of the segment (or index or snapshot file) that starts at a position."""
     return f"{start:020d}"
 
 
 def segment_path(start: int) -> str:
-    """The path of the segment that starts at a position."""
+    """Return the path of the segment that starts at a position."""
     return f"{DIRECTORY}/{start:020d}"
 
 
 def list_positions(disk: Disk, directory: str) -> list[int]:
-    """The positions that name files of a directory, ascending; other names are passed over."""
+    """Return the positions that name files of a directory, ascending. Other names are skipped."""
     if not disk.exists(directory):
         return []
     return sorted(int(name) for name in disk.listdir(directory) if len(name) == 20 and name.isdecimal())
 
 
 class Segment:
-    """One segment file, opened when first used.  Retired, it is closed by a worker (`close`) once nobody holds it.
+    """One segment file, opened when it is used. A worker closes a retired segment (`close`) once nobody holds it.
 
-    `first_index` is the index of the first entry that starts in it (or would).
+    `first_index` is the index of the first entry that starts in it (or would). With `files`, its file may be closed
+    while nobody holds it, unless it is kept open. It is then opened again when it is used.
     """
 
-    __slots__ = ("_discarded", "_disk", "_file", "_holders", "_lock", "_retired", "first_index", "start")
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_files",
+        "_holders",
+        "_is_discarded",
+        "_is_kept_open",
+        "_is_retired",
+        "_lock",
+        "first_index",
+        "start",
+    )
 
-    def __init__(self, disk: Disk, start: int, first_index: int, file: File | None = None) -> None:
+    def __init__(
+        self, disk: Disk, start: int, first_index: int, file: File | None = None, *, files: OpenFiles | None = None
+    ) -> None:
         self.start = start
         self.first_index = first_index
         self._disk = disk
         self._file = file
+        self._files = files
+        self._is_kept_open = False
         self._holders = 0
-        self._retired = False
-        self._discarded = False
+        self._is_retired = False
+        self._is_discarded = False
         self._lock = Lock()
 
     @property
     def file(self) -> File:
-        """The open file.  Off the event loop, only between `acquire` and `release`."""
+        """The open file. Off the event loop, use it between `acquire` and `release` only."""
         file = self._file
         if file is not None:
             return file
         with self._lock:
-            return self._opened()
+            file = self._open()
+        self._note_opened()
+        return file
 
-    def _opened(self) -> File:
+    def _open(self) -> File:
         if self._file is None:
             self._file = self._disk.open(segment_path(self.start))
         return self._file
 
+    def _note_opened(self) -> None:
+        if self._files is not None and not self._is_kept_open:
+            self._files.note_opened(self)
+
+    def keep_open(self) -> None:
+        """Keep the file open until `allow_close`, because the segment is being written.
+
+        A sync through another descriptor might not report that the system had failed to write something before.
+        """
+        with self._lock:
+            self._is_kept_open = True
+        if self._files is not None:
+            self._files.note_closed(self)
+
+    def allow_close(self) -> None:
+        """Let the file be closed to make room for others, because everything in it is durable. Memory only."""
+        if self._is_kept_open:
+            self._is_kept_open = False
+            if self._file is not None and self._files is not None:
+                self._files.add(self)
+
+    def close_idle(self) -> bool:
+        """Close the file unless it is in use, and return whether it was closed. Never waits for the lock."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._holders or self._is_kept_open:
+                return False
+            file, self._file = self._file, None
+        finally:
+            self._lock.release()
+        if self._files is not None:
+            self._files.note_closed(self)
+        if file is not None:
+            file.close()
+        return file is not None
+
     @property
     def held(self) -> bool:
-        """Whether a reader or a pin holds the file."""
+        """True if a reader or a pin holds the file."""
         return self._holders > 0
 
     @property
     def retired(self) -> bool:
-        """Whether the segment left the log."""
-        return self._retired
+        """True if the segment has left the log."""
+        return self._is_retired
 
     def acquire(self) -> File:
-        """Keep the file open (and readable after an unlink).  Blocks where it has to be opened first.
+        """Keep the file open, and readable after an unlink. Blocks if it has to be opened first.
 
-        Raises `TrimmedError` if it is gone, `StorageError` if it cannot be opened.
+        Raises `TrimmedError` if it is gone, and `BusyError` if the process may open no more files now. Raises
+        `CorruptionError` or `StorageError` if it cannot be opened.
         """
         with self._lock:
-            if self._retired and not self._holders:
+            if self._is_retired and not self._holders:
                 raise TrimmedError(f"the segment at {self.start} was trimmed")
+            was_open = self._file is not None
             try:
-                file = self._opened()
+                file = self._open()
+            except FileNotFoundError as error:
+                # the file was unlinked after the segment was asked for and before it could be opened
+                if self._is_retired:
+                    raise TrimmedError(f"the segment at {self.start} was trimmed") from error
+                raise read_error(f"opening {segment_path(self.start)}", error) from error
             except OSError as error:
-                raise StorageError(f"opening {segment_path(self.start)} failed: {error}") from error
+                if error.errno in OUT_OF_FILES:
+                    raise BusyError(f"{segment_path(self.start)} cannot be opened now: {error}") from error
+                raise read_error(f"opening {segment_path(self.start)}", error) from error
             self._holders += 1
-            return file
+        if not was_open:
+            self._note_opened()
+        elif self._files is not None:
+            self._files.note_used(self)
+        return file
 
     def acquire_open(self) -> File | None:
-        """As `acquire`, but None if the file would have to be opened first, or somebody may be opening it just now.
+        """Acquire the file like `acquire`, or return None if it is not open, or if another thread may be opening it.
 
-        Never blocks: whoever opens the file holds the lock for as long as the disk takes, and an event loop asks here.
+        Never blocks, because an event loop calls this. A thread that opens the file holds the lock while it waits for
+        the disk.
         """
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            if self._file is None or self._retired:
+            if self._file is None or self._is_retired:
                 return None
             self._holders += 1
-            return self._file
+            file = self._file
         finally:
             self._lock.release()
+        if self._files is not None:
+            self._files.note_used(self)
+        return file
 
     def release(self) -> None:
         """Undo one `acquire`."""
         with self._lock:
             self._holders -= 1
-            if self._discarded:
-                with excepted("the log is closed, and who had it open serves nobody"):
+            if self._is_discarded:
+                with excepted("the log is closed, so nobody is served any more"):
                     self._close_if_unused()
 
     def retire(self) -> None:
-        """The segment left the log: nobody new can read it once nobody holds it."""
-        self._retired = True
+        """Note that the segment left the log. It gets no new reader once nobody holds it."""
+        self._is_retired = True
 
     def close(self) -> bool:
-        """Close a retired segment's file; False if somebody holds it.  Blocks: the last one gives its space back."""
+        """Close a retired segment's file; False if somebody holds it. Blocks: the last close gives the space back."""
         with self._lock:
             self._close_if_unused()
             return self._file is None
 
     def discard(self) -> None:
-        """The log is closed: retire the segment, and close the file now or with the last `release`.  Blocks."""
+        """Retire the segment because the log is closed, and close the file now or with the last `release`. Blocks."""
         with self._lock:
-            self._retired = self._discarded = True
+            self._is_retired = self._is_discarded = True
             self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._retired and not self._holders and self._file is not None:
+        if self._is_retired and not self._holders and self._file is not None:
             self._file.close()
             self._file = None
+            if self._files is not None:
+                self._files.note_closed(self)
 
 
 class SegmentTable:
@@ -163,12 +239,12 @@ class SegmentTable:
 
     @property
     def first(self) -> Segment:
-        """The oldest one."""
+        """The oldest segment."""
         return self.segments[0]
 
     @property
     def last(self) -> Segment:
-        """The one that is written."""
+        """The segment that is being written."""
         return self.segments[-1]
 
     def add(self, segment: Segment) -> None:
@@ -177,30 +253,33 @@ class SegmentTable:
         self._replace((*self.segments, segment))
 
     def remove_below(self, position: int) -> list[Segment]:
-        """Take out and return the segments that end at or below a position; the last one always stays."""
-        keep = self._at(position)
+        """Remove and return the segments that end at or below a position. The last segment always stays."""
+        keep = self._place_of(position)
         removed = self.segments[:keep]
         self._replace(self.segments[keep:])
         return list(removed)
 
     def remove_above(self, position: int) -> list[Segment]:
-        """Take out and return, newest first, the segments that start above a position."""
+        """Remove and return, newest first, the segments that start above a position."""
         keep = bisect_right(self._starts[0], position)
         removed = self.segments[keep:]
         self._replace(self.segments[:keep])
         return list(reversed(removed))
 
     def clear(self) -> list[Segment]:
-        """Take out and return all."""
+        """Remove and return all segments."""
         removed = self.segments
         self._replace(())
         return list(removed)
 
-    def _at(self, position: int) -> int:
+    def _place_of(self, position: int) -> int:
         return max(0, bisect_right(self._starts[0], position) - 1)
 
     def containing(self, position: int) -> Segment:
-        """The segment in which a byte lies.  Raises `TrimmedError` below the first, `InvariantError` above the last."""
+        """Return the segment that holds a byte.
+
+        Raises `TrimmedError` below the first, `InvariantError` above the last.
+        """
         starts, segments = self._starts
         at = bisect_right(starts, position) - 1
         if at < 0:
@@ -211,7 +290,7 @@ class SegmentTable:
         return segment
 
     def of_index(self, index: int) -> Segment:
-        """The segment in which an entry starts.  Raises `TrimmedError` below the first."""
+        """Return the segment in which an entry starts. Raises `TrimmedError` below the first."""
         segments = self.segments
         at = bisect_right(segments, index, key=lambda segment: segment.first_index) - 1
         if at < 0:
@@ -220,7 +299,7 @@ class SegmentTable:
         return segments[at]
 
     def overlapping(self, begin: int, end: int) -> list[Segment]:
-        """The segments that hold bytes of a range; the one that holds `begin` even if the range is empty."""
+        """Return the segments that hold bytes of a range. For an empty range it is the segment that holds `begin`."""
         starts, segments = self._starts
         return list(
             segments[max(0, bisect_right(starts, begin) - 1) : max(1, bisect_right(starts, max(begin, end - 1)))]

@@ -1,14 +1,4 @@
-"""Small values that must survive a torn write: checksummed slots, one per 4 KiB block of a file.
-
-A slot (big-endian; the rest of its block is unused):
-
-    offset  size  field
-         0     4  magic     "DLsl"
-         4     4  crc       crc32 of everything after this field, up to the end of the payload
-         8     8  sequence  the highest valid one is the newest value
-        16     4  length    of the payload, at most 480 so that a slot lies within one 512-byte sector
-        20     n  payload
-"""
+"""Slots for small values that must survive a torn write: checksummed, one per 4 KiB block of a file."""
 
 from __future__ import annotations
 
@@ -16,9 +6,10 @@ import os
 import struct
 from typing import NamedTuple
 
-from dledger.checksum import crc32
-from dledger.invariants import invariant
 from dledger.store.disk import Disk, File, write_file_durably
+from dledger.store.unreadable import salvage
+from dledger_base.checksum import crc32
+from dledger_base.invariants import invariant
 
 SLOT_SPACING_BYTES = 4096
 MAX_PAYLOAD_BYTES = 480
@@ -30,7 +21,7 @@ _MAGIC = b"DLsl"
 
 
 class Slot(NamedTuple):
-    """One valid slot: where it lies (0 or 1), its sequence and its payload."""
+    """One valid slot: its number (0 or 1), its sequence and its payload."""
 
     number: int
     sequence: int
@@ -38,14 +29,14 @@ class Slot(NamedTuple):
 
 
 def encode_slot(sequence: int, payload: bytes) -> bytes:
-    """The bytes of a slot."""
+    """Return the bytes of a slot."""
     invariant(len(payload) <= MAX_PAYLOAD_BYTES, "a slot's payload fits a sector", length=len(payload))
     rest = _REST.pack(sequence, len(payload)) + payload
     return _HEAD.pack(_MAGIC, crc32(rest)) + rest
 
 
 def decode_slot(number: int, block: bytes) -> Slot | None:
-    """The slot in a block, or None if it does not verify."""
+    """Return the slot in a block, or None if it does not verify."""
     if len(block) < _HEAD.size + _REST.size:
         return None
     magic, crc = _HEAD.unpack_from(block)
@@ -57,7 +48,7 @@ def decode_slot(number: int, block: bytes) -> Slot | None:
 
 
 class SlotFile:
-    """A file of two slots.  Who writes which slot when, and syncs, is the caller's protocol."""
+    """A file of two slots. The caller decides when to write which slot, and when to sync."""
 
     __slots__ = ("_file", "path")
 
@@ -75,9 +66,9 @@ class SlotFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, payload: bytes) -> SlotFile:
-        """Make the file with `payload` in both slots (sequences 1 and 2), durably, replacing what was there.
+        """Make the file with `payload` in both slots (sequences 1 and 2), durably, and replace an existing file.
 
-        Written aside and renamed, so that a file with this name always had a valid slot.
+        It is written under another name and renamed, so that a file with this name always had a valid slot.
         """
         disk.mkdir(os.path.dirname(path))
         slots = (encode_slot(number + 1, payload).ljust(SLOT_SPACING_BYTES, b"\0") for number in range(SLOTS))
@@ -85,17 +76,21 @@ class SlotFile:
         return cls(path, disk.open(path))
 
     def read(self) -> list[Slot]:
-        """The valid slots, newest first."""
-        blocks = (self._file.pread(SLOT_SPACING_BYTES, number * SLOT_SPACING_BYTES) for number in range(SLOTS))
+        """Return the valid slots, newest first. An unreadable slot is not valid."""
+        blocks = (salvage(self._file, SLOT_SPACING_BYTES, number * SLOT_SPACING_BYTES) for number in range(SLOTS))
         slots = (decode_slot(number, block) for number, block in enumerate(blocks))
         return sorted((slot for slot in slots if slot is not None), key=lambda slot: -slot.sequence)
 
     def write(self, number: int, sequence: int, payload: bytes) -> None:
-        """Overwrite one slot; not synced."""
-        self._file.pwrite(encode_slot(sequence, payload), number * SLOT_SPACING_BYTES)
+        """Overwrite one slot, without a sync.
+
+        The whole block is written. For a partial write the system would first read the block, which may be unreadable.
+        """
+        block = encode_slot(sequence, payload).ljust(SLOT_SPACING_BYTES, b"\0")
+        self._file.pwrite(block, number * SLOT_SPACING_BYTES)
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make written slots durable."""
         self._file.datasync()
 
     def close(self) -> None:

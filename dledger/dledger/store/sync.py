@@ -1,11 +1,11 @@
-"""One data sync: captured on the event loop, run on the flush thread, reported back on the loop."""
+"""Sync ticket: one data sync, captured on the event loop, run on the flush thread, and reported back on the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dledger.errors import StorageError
-from dledger.store.disk import Disk
+from dledger.errors import BusyError, StorageError
+from dledger.store.disk import OUT_OF_FILES, Disk
 from dledger.store.index import DIRECTORY as INDEX_DIRECTORY
 from dledger.store.index import IndexFiles, encode_units
 from dledger.store.mark import MarkValue
@@ -14,14 +14,25 @@ from dledger.types import EntryMeta
 
 
 class SyncTicket:
-    """What was written when the sync began, and the files that hold it.
+    """Entries written when the sync began, and the files that hold them.
 
-    `token` is (generation, last index): the entries up to that index are durable once it ran, unless the log was
-    truncated since.  A sync that spans a roll covers the old segment, its index file, the new segment and the
+    `token` is (generation, last index). Once the ticket ran, the entries up to that index are durable, unless the log
+    was truncated since. A sync that spans a roll covers the old segment, its index file, the new segment and the
     directories.
     """
 
-    __slots__ = ("_directories", "_disk", "_index", "_metas", "_on_failure", "_segments", "target", "token")
+    __slots__ = (
+        "_acquired",
+        "_directories",
+        "_disk",
+        "_index",
+        "_metas",
+        "_on_failure",
+        "_segments",
+        "_unsynced",
+        "target",
+        "token",
+    )
 
     def __init__(
         self,
@@ -42,36 +53,38 @@ class SyncTicket:
         self._metas = metas
         self._directories = directories
         self._on_failure = on_failure
+        self._acquired = self._unsynced = tuple(segments)
         for segment in segments:
             segment.acquire()
 
     @property
     def descriptors(self) -> Sequence[int] | None:
-        """The descriptor whose fdatasync is all that `run` does; None if it does more."""
+        """Descriptors whose fdatasync does all that `run` does; None if `run` does more."""
         if self._metas or self._directories or len(self._segments) != 1:
             return None
         descriptor = self._segments[0].file.sync_descriptor
         return None if descriptor is None else (descriptor,)
 
-    def ended(self, error: OSError | None) -> None:
-        """The descriptors were synced elsewhere, or failed to be; once, in place of `run`.
+    def finish(self, error: OSError | None) -> None:
+        """Take the result of a sync of the descriptors elsewhere, once, in place of `run`.
 
         Raises `StorageError`, as `run` does.
         """
         try:
             if error is not None:
-                raise self._failed(error) from error
+                raise self._failure(error) from error
         finally:
             self._release()
 
     def run(self) -> None:
-        """Sync, and write index units where there are any.  Blocks; once, on the flush thread.
+        """Sync, and write index units if there are any. Blocks; once, on the flush thread.
 
-        Raises `StorageError`; after that nothing written may be relied on, and the replica must stop.
+        Raises `BusyError` if the process may open no more files now. The ticket must then be run again. After a
+        `StorageError` nothing written may be relied on, and the replica must stop.
         """
+        is_retry_due = False
         try:
-            for segment in self._segments:
-                segment.file.datasync()
+            self._sync_data()
             self._write_index()
             for segment in self._segments[:-1]:
                 self._index.sync(segment.start)
@@ -79,16 +92,41 @@ class SyncTicket:
                 self._disk.sync_dir(DIRECTORY)
                 self._disk.sync_dir(INDEX_DIRECTORY)
         except OSError as error:
-            raise self._failed(error) from error
+            is_retry_due = error.errno in OUT_OF_FILES
+            if is_retry_due:
+                self._hold_only_last()
+                raise BusyError(f"the sync up to index {self.target.index} waits for a file: {error}") from error
+            raise self._failure(error) from error
         finally:
-            self._release()
+            if not is_retry_due:
+                self._release()
 
-    def _failed(self, error: OSError) -> StorageError:
+    def abandon(self) -> None:
+        """Release the segments, because the ticket is not run again."""
+        self._release()
+
+    def _failure(self, error: OSError) -> StorageError:
         self._on_failure()
         return StorageError(f"syncing the log up to index {self.target.index} failed: {error}")
 
+    def _sync_data(self) -> None:
+        while self._unsynced:
+            self._unsynced[0].file.datasync()
+            self._unsynced = self._unsynced[1:]
+
+    def _hold_only_last(self) -> None:
+        """Let the files of the older segments be closed, because everything in them is durable.
+
+        They may be so many that the sync would wait forever, because nothing else frees a file.
+        """
+        if not self._unsynced:
+            older, self._acquired = self._acquired[:-1], self._acquired[-1:]
+            for segment in older:
+                segment.allow_close()
+                segment.release()
+
     def _release(self) -> None:
-        for segment in self._segments:
+        for segment in self._acquired:
             segment.release()
 
     def _write_index(self) -> None:

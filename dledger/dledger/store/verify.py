@@ -1,7 +1,7 @@
-"""Offline checks of a node directory: is every committed byte valid, and are the replicas' equal?  Changes nothing.
+"""Offline checks of a node directory: every committed byte must be valid, and the replicas' equal. Changes nothing.
 
-`compare` holds the first invariant of the log against several directories: the committed bytes of all replicas are
-equal, over the range that all of them keep and know to be committed.
+`compare` checks the first invariant of the log over several directories. The committed bytes of all replicas are equal,
+over the range that all of them keep and know to be committed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dledger.types import EntryMeta
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What a directory holds.  Positions are bytes of the log; indexes are -1 if there is no entry.
+    """Content of a directory. Positions are bytes of the log; indexes are -1 if there is no entry.
 
-    `sha256` is over the committed bytes [first_position, committed_position), blanks included.  `problems` is empty if
-    every byte up to commit index and durable mark verifies; what does not verify above is a torn end, and no problem.
+    `sha256` covers the committed bytes [first_position, committed_position), including blanks. `problems` is empty if
+    every byte up to commit index and durable mark verifies. Invalid bytes above that are a torn end, and no problem.
     """
 
     directory: str
@@ -47,7 +47,7 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class Comparison:
-    """Whether replicas agree on [first_position, end_position), the bytes that all of them keep as committed.
+    """Comparison of replicas on [first_position, end_position), the bytes that all of them keep as committed.
 
     `first_difference` is the lowest position at which two differ, -1 if none do.
     """
@@ -60,22 +60,22 @@ class Comparison:
 
 
 def verify(directory: str, *, disk: Disk | None = None) -> VerifyReport:
-    """Read and check a node directory's whole log; `disk` stands in for the directory's files.
+    """Read and check a node directory's whole log; `disk` may replace the directory's files.
 
-    Raises `IdentityError` if it is no node directory.
+    Raises `IdentityError` if it is not a node directory.
     """
-    disk = disk or OsDisk(directory)
+    disk = disk or OsDisk(directory, read_only=True)
     return _Verifier(directory, disk).run()
 
 
 def inspect(
     directory: str, from_index: int = 0, count: int | None = None, *, disk: Disk | None = None
 ) -> Iterator[EntryMeta]:
-    """The entries from an index on, by their headers, in log order; ends where no header follows.
+    """Yield the entries from an index on, by their headers, in log order. Ends where no header follows.
 
-    Raises `IdentityError` if it is no node directory.
+    Raises `IdentityError` if it is not a node directory.
     """
-    disk = disk or OsDisk(directory)
+    disk = disk or OsDisk(directory, read_only=True)
     segment_bytes = _segment_bytes(disk, directory)
     starts = list_positions(disk, DIRECTORY)
     expected: int | None = None
@@ -97,13 +97,13 @@ def inspect(
 
 
 def compare(reports: Sequence[VerifyReport], *, disks: Sequence[Disk] | None = None) -> Comparison:
-    """Compare the committed bytes of verified directories; `disks` stand in for their files, in the same order."""
+    """Compare the committed bytes of verified directories; `disks` may replace their files, in the same order."""
     first = max(report.first_position for report in reports)
     end = max(first, min(report.committed_position for report in reports))
     problems = [f"{report.directory}: {problem}" for report in reports for problem in report.problems]
     if len({report.segment_bytes for report in reports}) > 1:
         problems.append("the directories have different segment sizes: they are not of one group")
-    disks = disks or [OsDisk(report.directory) for report in reports]
+    disks = disks or [OsDisk(report.directory, read_only=True) for report in reports]
     difference = _first_difference(disks, reports[0].segment_bytes, first, end)
     return Comparison(first, end, difference < 0 and not problems, difference, problems)
 
@@ -140,14 +140,17 @@ def _first_difference(disks: Sequence[Disk], segment_bytes: int, first: int, end
         for other in blocks[1:]:
             if other != blocks[0]:
                 pairs = zip(blocks[0], other, strict=False)
-                same = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(blocks[0]), len(other)))
-                return position + same
+                equal_bytes = next(
+                    (at for at, (left_byte, right_byte) in enumerate(pairs) if left_byte != right_byte),
+                    min(len(blocks[0]), len(other)),
+                )
+                return position + equal_bytes
         position = stop
     return -1
 
 
 class _Verifier:
-    """One verification; `run` calls the rest in order."""
+    """One verification. `run` calls the other methods in order."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self.disk = disk
@@ -175,9 +178,9 @@ class _Verifier:
         return report
 
     def starting_cursor(self) -> Cursor:
-        """At the log's very beginning, or at the snapshot of its first segment, else at the lowest one.
+        """Return a cursor at the very beginning, or at the snapshot of the first segment, or at the lowest snapshot.
 
-        A loss of power may bring a snapshot back that a trim had deleted: it stands below the log, and means nothing.
+        A power loss may bring back a snapshot that a trim had deleted. It is below the log and does not matter.
         """
         first = min([*self.starts, *list_positions(self.disk, INDEX_DIRECTORY)], default=-1)
         if first == 0:
@@ -187,7 +190,7 @@ class _Verifier:
             base = next((snapshot for snapshot in snapshots if snapshot.position == first), snapshots[0])
             return Cursor(base.position, base.last_index + 1, base.last_term, base.chain_crc)
         if self.starts:
-            self.report.problems.append(f"the log begins at {self.starts[0]} and no snapshot says what was before")
+            self.report.problems.append(f"the log begins at {self.starts[0]}, and no snapshot covers the log before it")
             file = self.disk.open(segment_path(self.starts[0]))
             try:
                 entry = header_at(file, self.starts[0], self.starts[0])
@@ -197,7 +200,10 @@ class _Verifier:
         return Cursor(0, 0, 0, 0)
 
     def walk(self, cursor: Cursor) -> None:
-        """Verify segment by segment to the end of the log; what is wrong below commit or mark is a problem."""
+        """Verify segment by segment to the end of the log.
+
+        A fault below the commit index or the durable mark is a problem.
+        """
         report = self.report
         while True:
             start = cursor.position - cursor.position % report.segment_bytes
@@ -205,29 +211,32 @@ class _Verifier:
             if start not in self.starts:
                 self.check_end(cursor, f"{segment_path(start)} is missing")
                 return
-            first_index, begun = cursor.index, cursor.position
-            into = Collected()
+            first_index, start_position = cursor.index, cursor.position
+            collected = Collected()
             file = self.disk.open(segment_path(start))
             try:
-                fault = scan_segment(file, start, start + report.segment_bytes, cursor, into)
-                end = self.committed_end(first_index, begun, cursor, into)
-                self.add_to_digest(file, start, begun, end)
+                fault = scan_segment(file, start, start + report.segment_bytes, cursor, collected)
+                end = self.committed_end(first_index, start_position, cursor, collected)
+                self.add_to_digest(file, start, start_position, end)
             finally:
                 file.close()
-            if cursor.index > first_index or not report.segments:  # else it is the next segment's file
+            if cursor.index > first_index or not report.segments:  # otherwise it is the next segment's file
                 report.segments += 1
             if fault is not None:
                 self.check_end(cursor, fault.reason)
                 return
 
-    def committed_end(self, first_index: int, begun: int, cursor: Cursor, into: Collected) -> int:
-        """Up to where the scanned stretch is committed; a blank is if an entry behind it is."""
+    def committed_end(self, first_index: int, start_position: int, cursor: Cursor, collected: Collected) -> int:
+        """Return the position up to which the scanned stretch is committed.
+
+        A blank is committed if a later entry is.
+        """
         commit = self.report.commit_index
         if commit >= cursor.index:
             return cursor.position
         if commit < first_index:
-            return begun
-        _, position, size, _, _ = UNIT.unpack(into.units[commit - first_index])
+            return start_position
+        _, position, size, _, _ = UNIT.unpack(collected.units[commit - first_index])
         return int(position + size)
 
     def add_to_digest(self, file: File, start: int, position: int, end: int) -> None:
@@ -238,7 +247,7 @@ class _Verifier:
             self.report.committed_position = position
 
     def check_end(self, cursor: Cursor, reason: str) -> None:
-        """The log ends at the cursor: a problem if it once was longer."""
+        """Report a problem if the log, which ends at the cursor, was longer once."""
         if self.report.commit_index >= cursor.index:
             self.report.problems.append(f"{reason}, at or below the commit index {self.report.commit_index}")
         elif self.mark is not None and self.mark.index >= cursor.index:
@@ -247,11 +256,11 @@ class _Verifier:
     def check_snapshot_at(self, cursor: Cursor) -> None:
         base = self.snapshots.at_or_below(cursor.position)
         if base is not None and base.position == cursor.position:
-            found = (cursor.index - 1, cursor.chain)
-            if cursor.chain is not None and found != (base.last_index, base.chain_crc):
+            log_values = (cursor.index - 1, cursor.chain)
+            if cursor.chain is not None and log_values != (base.last_index, base.chain_crc):
                 self.report.problems.append(
                     f"the snapshot at {base.position} says index {base.last_index} with chain crc {base.chain_crc}, "
-                    f"the log has {found[0]} with {found[1]}"
+                    f"the log has {log_values[0]} with {log_values[1]}"
                 )
 
     def check_snapshots(self) -> None:

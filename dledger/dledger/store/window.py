@@ -1,4 +1,4 @@
-"""Memory of the entries: the metas of the last ones, and the term of all."""
+"""Entries' data in memory: the metas of the last entries, and the terms of all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SLACK_ENTRIES = 8_192
 
 
 class RecentWindow:
-    """The metas of the last `RECENT_ENTRIES` to `RECENT_ENTRIES + SLACK_ENTRIES` entries, and of all not yet durable.
+    """Metas of the last `RECENT_ENTRIES` to `RECENT_ENTRIES + SLACK_ENTRIES` entries, and of all not yet durable.
 
-    Written on the event loop.  First index and list change together, in one assignment: reads on other threads are
-    consistent.
+    Written on the event loop. First index and list change together, in one assignment, so that reads on other threads
+    are consistent.
     """
 
     __slots__ = ("_window",)
@@ -25,42 +25,42 @@ class RecentWindow:
         self._window = (next_index - len(metas), metas)
 
     def get(self, index: int) -> EntryMeta | None:
-        """The meta of an entry; None if the window does not hold it."""
+        """Return the meta of an entry; None if the window does not hold it."""
         base, metas = self._window
         at = index - base
         return metas[at] if 0 <= at < len(metas) else None
 
     def run(self, index: int, max_bytes: int) -> list[EntryMeta]:
-        """The entries from `index` on that lie behind one another, up to `max_bytes` (but at least one, if held)."""
+        """Return adjoining entries from `index` on, up to `max_bytes` (but at least one, if the window holds it)."""
         base, metas = self._window
-        at = index - base
-        if not 0 <= at < len(metas):
+        place = index - base
+        if not 0 <= place < len(metas):
             return []
-        end = at + 1
-        position = metas[at].end
-        limit = metas[at].position + max_bytes
+        end = place + 1
+        position = metas[place].end
+        limit = metas[place].position + max_bytes
         while end < len(metas) and metas[end].position == position and metas[end].end <= limit:
             position = metas[end].end
             end += 1
-        return metas[at:end]
+        return metas[place:end]
 
     def extend(self, metas: Sequence[EntryMeta], durable: int) -> None:
-        """Append entries; the oldest durable ones leave."""
-        base, held = self._window
-        held.extend(metas)
-        surplus = min(len(held) - RECENT_ENTRIES, durable + 1 - base)
+        """Append entries, and drop the oldest durable ones if there are too many."""
+        base, kept_metas = self._window
+        kept_metas.extend(metas)
+        surplus = min(len(kept_metas) - RECENT_ENTRIES, durable + 1 - base)
         if surplus > SLACK_ENTRIES:
-            self._window = (base + surplus, held[surplus:])
+            self._window = (base + surplus, kept_metas[surplus:])
 
     def truncate(self, first_index: int) -> None:
         """Drop the entries from `first_index` on."""
-        base, held = self._window
+        base, kept_metas = self._window
         keep = first_index - base
-        self._window = (base, held[:keep]) if keep > 0 else (first_index, [])
+        self._window = (base, kept_metas[:keep]) if keep > 0 else (first_index, [])
 
 
 class TermTable:
-    """The term of every kept entry, as runs of equal terms.  Changes replace the list."""
+    """Term of every kept entry, as runs of equal terms. A change replaces the list."""
 
     __slots__ = ("runs",)
 
@@ -68,7 +68,7 @@ class TermTable:
         self.runs = runs
 
     def term_at(self, index: int) -> int:
-        """The term of a kept entry."""
+        """Return the term of a kept entry."""
         runs = self.runs
         return runs[bisect_right(runs, index, key=_first_index) - 1][1]
 
@@ -80,7 +80,7 @@ class TermTable:
                 last_term = meta.term
 
     def learn(self, found: TermRuns, first_index: int, next_index: int, last_index: int) -> None:
-        """The terms of some entries of a log that ends with `last_index`, see `relearned`."""
+        """Learn the terms of some entries of a log that ends with `last_index`; see `relearned`."""
         self.runs = relearned(self.runs, found, first_index, next_index, last_index)
 
     def truncate(self, first_index: int) -> None:

@@ -1,10 +1,14 @@
-"""PySyncObj as an engine: its `SyncObj` holds elections, accepts entries, counts who has them and commits.
+"""PySyncObj as an engine: its `SyncObj` holds elections, accepts entries, counts acknowledgements and commits.
 
-What it loses data by in its stock form stands in `library`, with what replaces each.  In short: the log is the store's
-(`journal`), term and vote are durable before a message tells of them (`outbox`), messages are `dledger.core.messages`
-on the project's own links, the clock is the one that calls bring, and snapshots are the replica's.  Pre-vote, reads,
-durable acknowledgements and the window of what is under way are added around it: `engine` for every replica, `leading`
-for the one that leads.
+In its stock form PySyncObj loses data. `library` lists the reasons, and the replacement of each part:
+
+- The store keeps the log (`journal`).
+- Term and vote are durable before a message reflects them (`outbox`).
+- Messages are `dledger.core.messages` on the project's own links.
+- Callers pass the time, and the replica makes snapshots.
+
+Pre-vote, reads, durable acknowledgements and the window of entries under way are added around it: in `engine` for every
+replica, in `leading` for the leader.
 
 Start reading in `engine`.
 """

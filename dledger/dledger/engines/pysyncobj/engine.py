@@ -1,8 +1,11 @@
 """A replica's `Engine` around a `SyncObj`.
 
-What stock PySyncObj has not, and is added here: a pre-vote before its elections, votes refused while a live leader is
-heard, messages of an earlier term answered so that their sender learns of the later one, acknowledgements of what is
-durable *and* verified, entries that are here already kept out of its way, snapshots in the place of its dumps.
+This module adds to stock PySyncObj:
+
+- a pre-vote before its elections, and votes refused while messages of a live leader arrive;
+- answers to messages of an earlier term, so that their sender learns of the later one;
+- acknowledgements only of entries that are durable *and* verified;
+- snapshots in the place of its dumps.
 """
 
 from __future__ import annotations
@@ -33,15 +36,15 @@ from dledger.core.progress import Progress
 from dledger.engines.pysyncobj.following import Following
 from dledger.engines.pysyncobj.journal import OFFSET, LogJournal
 from dledger.engines.pysyncobj.leading import Leading
-from dledger.engines.pysyncobj.library import Library, Said, State
+from dledger.engines.pysyncobj.library import Library, LibraryMessage, State
 from dledger.engines.pysyncobj.outbox import Outbox
-from dledger.invariants import invariant
 from dledger.term_runs import TermRuns
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+from dledger_base.invariants import invariant
 
 
 class PySyncObjEngine:
-    """A `dledger.consensus.engine.Engine` whose decisions are a `SyncObj`'s."""
+    """A `dledger.consensus.engine.Engine` in which a `SyncObj` decides."""
 
     def __init__(self, start: EngineStart) -> None:
         log = start.log
@@ -60,6 +63,7 @@ class PySyncObjEngine:
         self.role = Role.FOLLOWER
         self.leader: ReplicaId | None = None
         self.disk_used = 0
+        self.first_position = -1
         self.wall_ms = 0
         self.healthy = True
         self.term_start = -1
@@ -71,23 +75,23 @@ class PySyncObjEngine:
         self._journal = LogJournal(table, start.hard_state, start.durable_index, start.commit_index, self._outbox)
         self._leading: Leading | None = None
         self._pre_votes: set[ReplicaId] | None = None
-        """Who would vote for this replica; None unless it asks."""
-        self._granted: set[ReplicaId] = set()
-        """Whose votes of this term `SyncObj` has counted."""
-        self._transferred = False
-        """Whether the election that begins was asked for by the leader."""
+        """Replicas that would vote for this one; None unless it asks."""
+        self._counted_votes: set[ReplicaId] = set()
+        """Replicas whose votes of this term `SyncObj` has counted."""
+        self._is_transfer_campaign = False
+        """True if the leader asked for the election that begins."""
         self._state = State.FOLLOWER
-        self._told: tuple[Role, int, ReplicaId | None] = (Role.FOLLOWER, self._journal.term, None)
-        self._known_membership = table.membership_index, table.membership
-        self._heard_at = float("-inf")
-        self._last_tick = self._ticked = self._last_now = now = start.now
+        self._reported_role: tuple[Role, int, ReplicaId | None] = (Role.FOLLOWER, self._journal.term, None)
+        self._reported_membership = table.membership_index, table.membership
+        self._leader_heard_at = float("-inf")
+        self._last_tick = self._clock_at_tick = self._last_now = now = start.now
         self._library = Library(
             start.me,
             self._journal,
             start.settings,
             start.random,
             now,
-            self._said,
+            self._on_library_message,
             self._state_changed,
         )
         self._following = Following(self, self._journal, self._library, self._outbox, may_vote=start.may_vote)
@@ -151,57 +155,57 @@ class PySyncObjEngine:
         return self.table.membership_is_known
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """See `Engine`."""
+        """Return the membership (with its entry's index) in force at `index`."""
         return self.table.membership_at(index)
 
     def take(self) -> Output:
-        """See `Engine`."""
+        """Return the effects of all calls since the last `take`."""
         return self._outbox.take()
 
     # ---------------------------------------------------------------- time
 
-    def _pass_to(self, now: float) -> None:
+    def _advance_clock(self, now: float) -> None:
         """Move `SyncObj`'s clock on, by a heartbeat interval at the most from tick to tick.
 
-        A process that was stopped finds its timers expired although nobody was silent: the messages that prove it are
-        still unread.
+        A process that was stopped finds its timers expired although its peers were not silent: their messages are still
+        unread.
         """
         self._last_now = now
         self._library.now = max(
-            self._library.now, self._ticked + min(now - self._last_tick, self._settings.heartbeat_s)
+            self._library.now, self._clock_at_tick + min(now - self._last_tick, self._settings.heartbeat_s)
         )
 
     def tick(self, now: float) -> None:
-        """See `Engine`."""
-        late = now - self._last_tick - self._settings.heartbeat_s
-        self._pass_to(now)
-        self._last_tick, self._ticked = now, self._library.now
+        """Let time pass."""
+        late_s = now - self._last_tick - self._settings.heartbeat_s
+        self._advance_clock(now)
+        self._last_tick, self._clock_at_tick = now, self._library.now
         if self._leading is not None:
-            self._leading.tick(now, late)
+            self._leading.tick(now, late_s)
         elif self._library.election_is_due:
-            self._put_off_election()
+            self._postpone_election()
             self.leader = None
             if self._may_campaign:
-                self._ask(now)
+                self._start_pre_vote(now)
         self._library.tick()
-        self._settle(now)
+        self._report_changes(now)
 
     @property
     def _may_campaign(self) -> bool:
-        """Who does not know whose votes count must not count them."""
+        """False for a replica that does not know the current membership: it could count wrong votes."""
         table = self.table
         return table.may_elect(self.me, self.commit_index) and self.may_vote and table.membership_is_known
 
-    def _put_off_election(self) -> None:
+    def _postpone_election(self) -> None:
         settings = self._settings
-        self._library.put_off_election(self._random.uniform(settings.election_min_s, settings.election_max_s))
+        self._library.postpone_election(self._random.uniform(settings.election_min_s, settings.election_max_s))
 
     # ---------------------------------------------------------------- elections
 
-    def _ask(self, now: float) -> None:
+    def _start_pre_vote(self, now: float) -> None:
         """Ask whether this replica would be elected."""
         self._pre_votes = set()
-        self._settle(now)
+        self._report_changes(now)
         table = self.table
         request = VoteRequest(self.term + 1, table.last_index, table.last_term, pre=True)
         for voter in table.membership.voters:
@@ -219,56 +223,58 @@ class PySyncObjEngine:
 
     def _campaign(self, now: float, *, transferred: bool) -> None:
         self._pre_votes = None
-        self._granted.clear()
-        self._transferred = transferred
+        self._counted_votes.clear()
+        self._is_transfer_campaign = transferred
         self._library.campaign()
-        self._settle(now)
+        self._report_changes(now)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest, now: float) -> None:
         if not self.may_vote or (not request.transfer and self._hears_leader(now)):
             return
         table = self.table
         if request.pre:
-            complete = (request.last_term, request.last_index) >= (table.last_term, table.last_index)
-            granted = complete and request.term > self.term
+            is_up_to_date = (request.last_term, request.last_index) >= (table.last_term, table.last_index)
+            granted = is_up_to_date and request.term > self.term
             self._outbox.send(sender, VoteReply(request.term if granted else self.term, granted, pre=True))
             return
-        before = self.term
+        previous_term = self.term
         granted = self._library.vote(sender, request.term, request.last_index, request.last_term)
-        if granted or self.term != before:
+        if granted or self.term != previous_term:
             self._pre_votes = self.leader = None
-        self._settle(now)
+        self._report_changes(now)
         self._outbox.send(sender, VoteReply(request.term if granted else self.term, granted))
 
     def _hears_leader(self, now: float) -> bool:
         if self._leading is not None:
             return self._leading.quorum_heard(now)
-        return self.leader is not None and now - self._heard_at < self._settings.election_min_s
+        return self.leader is not None and now - self._leader_heard_at < self._settings.election_min_s
 
     def hard_state_saved(self, state: HardState, now: float) -> None:
-        """See `Engine`."""
+        """Note that term and vote are durable."""
         if state == (self._journal.term, self._journal.vote):
             self._outbox.unsaved = False
-            self._pass_to(now)
-            if self._state is State.CANDIDATE and state.vote == self.me and self.me not in self._granted:
-                self._granted.add(self.me)
+            self._advance_clock(now)
+            if self._state is State.CANDIDATE and state.vote == self.me and self.me not in self._counted_votes:
+                self._counted_votes.add(self.me)
                 self._library.own_vote_saved()
-            self._settle(now)
+            self._report_changes(now)
 
     # ---------------------------------------------------------------- messages
 
-    def _said(self, to: ReplicaId, message: Said) -> None:
-        """What `SyncObj` asks another one or sends it, while it is called."""
+    def _on_library_message(self, to: ReplicaId, message: LibraryMessage) -> None:
+        """Pass on a message that `SyncObj` sends to another replica during a call."""
         if message["type"] == "append_entries":
-            invariant(self._leading is not None, "who leads sends entries")
+            invariant(self._leading is not None, "only a leader sends entries")
             if self._leading is not None:
-                self._leading.said(to, message)
+                self._leading.on_library_message(to, message)
         else:
             last_index, last_term = message["last_log_index"] - OFFSET, message["last_log_term"]
-            self._outbox.send(to, VoteRequest(message["term"], last_index, last_term, transfer=self._transferred))
+            self._outbox.send(
+                to, VoteRequest(message["term"], last_index, last_term, transfer=self._is_transfer_campaign)
+            )
 
     def _state_changed(self, state: State) -> None:
-        """What `SyncObj` has become, while it is called."""
+        """Note a new state that `SyncObj` reports during a call."""
         self._state = state
         if state is State.LEADER:
             self._pre_votes = None
@@ -277,13 +283,13 @@ class PySyncObjEngine:
             self.term_start = self._leading.term_start
         elif self._leading is not None:
             self._leading = self._journal.run_limit = self.leader = None
-            self._library.counts_from = 0
-            self._put_off_election()
+            self._library.first_countable = 0
+            self._postpone_election()
             self._library.set_members(self.me, self.table.membership)
 
     def step(self, sender: ReplicaId, message: Message, now: float, metas: Entries = (), data: bytes = b"") -> None:
-        """See `Engine`."""
-        self._pass_to(now)
+        """Handle one message."""
+        self._advance_clock(now)
         match message:
             case VoteRequest():
                 self._on_vote_request(sender, message, now)
@@ -295,7 +301,7 @@ class PySyncObjEngine:
         if message.term > self.term:
             self._library.adopt(message.term, sender)
             self._pre_votes = self.leader = None
-            self._settle(now)
+            self._report_changes(now)
         elif message.term < self.term:
             if isinstance(message, Append | Heartbeat | InstallSnapshot):
                 self._outbox.send(sender, self._following.reply(rejected_index=-1))
@@ -321,38 +327,38 @@ class PySyncObjEngine:
             case HeartbeatReply() if self._leading is not None:
                 self._leading.on_heartbeat_reply(sender, message, now)
                 self._library.tick()
-        self._settle(now)
+        self._report_changes(now)
 
     def _on_vote(self, sender: ReplicaId, message: VoteReply) -> None:
-        """Pass a vote on, unless it was: `SyncObj` would count it again, and a stranger's, too."""
-        wanted = message.granted and self._state is State.CANDIDATE and sender in self.table.membership.voters
-        if wanted and sender not in self._granted:
-            self._granted.add(sender)
+        """Pass each voter's vote on once: `SyncObj` would count repeated votes, and votes of strangers, too."""
+        counts = message.granted and self._state is State.CANDIDATE and sender in self.table.membership.voters
+        if counts and sender not in self._counted_votes:
+            self._counted_votes.add(sender)
             self._library.count_vote(sender)
 
     def _follow(self, leader: ReplicaId, now: float) -> None:
-        """A message of this term's leader arrived."""
+        """Follow this term's leader, from which a message arrived."""
         invariant(self._leading is None, "one leader a term", term=self.term, me=self.me, other=leader)
-        self._heard_at = now
+        self._leader_heard_at = now
         self._pre_votes = None
         if self.leader != leader or self._state is not State.FOLLOWER:
             self.leader = leader
-            self._following.beat(leader, -1)
-            self._settle(now)
+            self._following.acknowledge_leader(leader, -1)
+            self._report_changes(now)
 
     def to_append(self, message: Message, metas: Entries) -> Entries:
-        """See `Engine`."""
+        """Return the verified entries of an append that `step` will append."""
         return self._following.to_append(message, metas)
 
     # ---------------------------------------------------------------- leading
 
     def propose(self, metas: Entries, data: bytes | bytearray, now: float) -> None:
-        """See `Engine`."""
+        """Append entries of this leader's term."""
         invariant(self.is_leader and self._leading is not None, "only a leader proposes", role=self.role)
         for meta in metas:
             if meta.kind == EntryKind.MEMBERSHIP:
                 self._check_membership_step(meta)
-        self._pass_to(now)
+        self._advance_clock(now)
         self._library.propose(metas)
         self._journal.write(data)
         self._note_membership(now)
@@ -363,32 +369,37 @@ class PySyncObjEngine:
         invariant(self.can_change_membership, "a membership change waits for the one before", index=meta.index)
         invariant(meta.membership is not None, "a membership entry carries one", index=meta.index)
         if meta.membership is not None:
-            before, after = set(self.membership.voters), set(meta.membership.voters)
-            invariant(len(before ^ after) <= 1 and after, "one voter changes at a time", before=before, after=after)
+            old_voters, new_voters = set(self.membership.voters), set(meta.membership.voters)
+            invariant(
+                len(old_voters ^ new_voters) <= 1 and new_voters,
+                "one voter changes at a time",
+                before=old_voters,
+                after=new_voters,
+            )
 
     def read_index(self, now: float) -> int | None:
-        """See `Engine`."""
+        """Begin a read round, and return its number; None if reads cannot be confirmed now."""
         if self._leading is None or not self.own_term_committed:
             return None
         return self._leading.read_index(now)
 
     def broadcast_commit(self, now: float) -> None:
-        """See `Engine`."""
+        """Send the commit index to all members at once."""
         if self._leading is not None:
-            self._leading.beat(now)
+            self._leading.send_heartbeats(now)
 
     def transfer(self, to: ReplicaId, now: float) -> bool:
-        """See `Engine`."""
+        """Hand leadership to a voter once it has all entries."""
         return self._leading is not None and self.is_leader and self._leading.transfer(to, now)
 
     def resign(self, now: float) -> None:
-        """See `Engine`."""
+        """Stop leading without a successor."""
         if self._leading is not None:
             self._library.step_down()
-            self._settle(now)
+            self._report_changes(now)
 
     def catch_up_message(self, term: int, metas: Entries) -> Append | None:
-        """See `Engine`."""
+        """Return the message that precedes entries read from the store; None if they are not sent."""
         first = metas[0].index
         prev_term = self.table.term_at(first - 1)
         if not self.is_leader or term != self.term or prev_term is None:
@@ -396,85 +407,84 @@ class PySyncObjEngine:
         return Append(term, first - 1, prev_term, self.commit_index, len(metas))
 
     def catch_up_sent(self, to: ReplicaId, term: int, last_index: int, size: int, now: float) -> None:
-        """See `Engine`."""
+        """Note that the run of a `SendCatchUp` was sent."""
         if self._leading is not None and term == self.term:
             self._leading.catch_up_sent(to, last_index, size, now)
 
     def wants_snapshot(self, to: ReplicaId, term: int) -> bool:
-        """See `Engine`."""
+        """Return True if the snapshot of a `SendSnapshot` is still to be sent."""
         return self._leading is not None and term == self.term and self._leading.wants_snapshot(to)
 
     def snapshot_message(self, term: int, snapshot: SnapshotMeta) -> InstallSnapshot:
-        """See `Engine`."""
+        """Return the message that follows the pieces of a snapshot."""
         return InstallSnapshot.of(term, snapshot)
 
     def snapshot_sent(self, to: ReplicaId, term: int, now: float) -> None:
-        """See `Engine`."""
+        """Note that the snapshot of a `SendSnapshot` was sent."""
         if self._leading is not None and term == self.term:
             self._leading.snapshot_sent(to, now)
 
     def peer_connected(self, peer: ReplicaId, now: float) -> None:
-        """See `Engine`."""
+        """Note that a link to the peer is up again."""
         if self._leading is not None:
-            self._leading.connected(peer, now)
+            self._leading.note_connected(peer, now)
 
     def peer_disconnected(self, peer: ReplicaId) -> None:
-        """See `Engine`."""
+        """Note that messages on their way to the peer may be lost."""
         if self._leading is not None:
-            self._leading.disconnected(peer)
+            self._leading.note_disconnected(peer)
 
     # ---------------------------------------------------------------- the log
 
     def synced(self, generation: int, index: int, now: float) -> None:
-        """See `Engine`."""
+        """Note the end of a sync."""
         journal = self._journal
         if generation != journal.generation or index <= journal.durable_index:
             return
         invariant(index <= self.table.last_index, "only written entries become durable", index=index)
         journal.durable_index = index
-        self._pass_to(now)
+        self._advance_clock(now)
         if self._leading is not None:
             self._library.tick()
-            self._settle(now)
+            self._report_changes(now)
         elif self.leader is not None:
             self._outbox.send(self.leader, self._following.reply())
 
     def repaired(self, first_index: int, next_index: int, memberships: Entries, term_runs: TermRuns) -> None:
-        """See `Engine`."""
+        """Note that entries can be read again."""
         self.table.learn(first_index, next_index, memberships, term_runs)
-        self._settle(self._last_now)
+        self._report_changes(self._last_now)
 
     def trimmed(self, base_index: int, base_term: int) -> None:
-        """See `Engine`."""
+        """Note that the entries up to `base_index` are gone from the store."""
         self.table.trim(base_index, base_term)
 
-    # ---------------------------------------------------------------- telling
+    # ---------------------------------------------------------------- reporting
 
-    def _settle(self, now: float) -> None:
-        """Tell the replica what has come of a call."""
+    def _report_changes(self, now: float) -> None:
+        """Notify the replica of a changed membership, role or commit index."""
         self._note_membership(now)
-        self._tell_role(now)
+        self._report_role(now)
         commit_index = self._library.commit_index
         if commit_index > self._journal.commit_index:
             self._journal.commit_index = commit_index
             self._outbox.put(Commit(commit_index))
             if self._leading is not None and self.table.membership_index <= commit_index and not self.is_voter:
-                self._leading.beat(now)
+                self._leading.send_heartbeats(now)
                 self._library.step_down()
-                self._tell_role(now)
+                self._report_role(now)
 
     def _note_membership(self, now: float) -> None:
-        known = self.table.membership_index, self.table.membership
-        if (
-            known != self._known_membership
-        ):  # another one may stand at the same index, in the place of a deposed leader's
-            self._known_membership = known
+        membership = self.table.membership_index, self.table.membership
+        # The index alone does not tell: a membership may replace that of a deposed leader at the same index.
+        if membership != self._reported_membership:
+            self._reported_membership = membership
             self._library.set_members(self.me, self.table.membership)
             if self._leading is not None:
                 self._leading.members_changed(now)
             self._outbox.put(MembershipChanged(self.table.membership, self.table.membership_index))
 
-    def _tell_role(self, now: float) -> None:
+    def _report_role(self, now: float) -> None:
         if self._leading is not None:
             role, leader = Role.LEADER, self.me
         elif self._pre_votes is not None:
@@ -483,13 +493,13 @@ class PySyncObjEngine:
             role, leader = Role.CANDIDATE, None
         else:
             role, leader = Role.FOLLOWER, self.leader
-        if (role, self.term, leader) == self._told:
+        if (role, self.term, leader) == self._reported_role:
             return
         was_leader = self.role is Role.LEADER
-        self._told = role, self.term, leader
+        self._reported_role = role, self.term, leader
         self.role, self.leader = role, leader
         if was_leader and role is not Role.LEADER:
             self._outbox.put(ReadsFailed())
         self._outbox.put(RoleChanged(role, self.term, leader))
         if role is Role.LEADER and not was_leader and self._leading is not None:
-            self._leading.beat(now)
+            self._leading.send_heartbeats(now)

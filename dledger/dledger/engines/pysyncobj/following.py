@@ -1,7 +1,7 @@
-"""A follower's side of a PySyncObj engine: what it takes of a leader's log, and what it says to that.
+"""Follower's part of a PySyncObj engine: takes over entries of a leader's log, and answers the leader.
 
-`SyncObj` judges whether entries join its log, and cuts that where they do not agree.  It is given only what is not here
-yet: of what it has it would cut all that lies behind, acknowledged or not.
+`SyncObj` judges whether entries join its log, and truncates the log where they conflict. It is given only entries that
+the log lacks. If it were given an entry that the log has, it would truncate all entries behind it, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from dledger.engines.pysyncobj.journal import LogJournal
 from dledger.engines.pysyncobj.library import Library
 from dledger.engines.pysyncobj.outbox import Outbox
 from dledger.errors import ContradictionError
-from dledger.invariants import invariant
 from dledger.types import ReplicaId
+from dledger_base.invariants import invariant
 
 
 class Condition(Protocol):
-    """What a replica tells of itself with its answers; see `dledger.consensus.engine.Engine`."""
+    """State of a replica that its answers report, as `dledger.consensus.engine.Engine` has it."""
 
     disk_used: int
     wall_ms: int
     healthy: bool
+    first_position: int
 
 
 class Following:
@@ -40,42 +41,42 @@ class Following:
         self._library = library
         self._outbox = outbox
 
-    def beat(self, leader: ReplicaId, commit_index: int) -> None:
-        """Have `SyncObj` hear of its leader without entries; what joins the end of the log is never refused."""
+    def acknowledge_leader(self, leader: ReplicaId, commit_index: int) -> None:
+        """Pass an append without entries to `SyncObj`. It joins at the end of the log, so it is never refused."""
         self._library.append(leader, self._table.last_index, self._table.last_term, (), commit_index)
 
     # ---------------------------------------------------------------- entries
 
     def to_append(self, message: Message, metas: Entries) -> Entries:
-        """Those of a message's entries that are not here, if they join."""
+        """Return the entries of a message that this log lacks; none if they do not join it."""
         entries = message.entries
-        if entries is None or message.term < self._journal.term or not self._joins(entries):
+        if entries is None or message.term < self._journal.term or not self._joins_log(entries):
             return ()
-        return self._missing(metas)
+        return self._missing_entries(metas)
 
-    def _joins(self, entries: EntryRange) -> bool:
-        """Whether entries follow one that is here: below the commit index the leader's log is this one."""
+    def _joins_log(self, entries: EntryRange) -> bool:
+        """Return True if entries follow one that is here. Below the commit index the leader's log equals this one."""
         prev_index = entries.prev_index
         return prev_index <= self._journal.commit_index or self._table.term_at(prev_index) == entries.prev_term
 
-    def _missing(self, metas: Entries) -> Entries:
-        """What of entries that join is not here: all behind the first that is not here, or differs."""
+    def _missing_entries(self, metas: Entries) -> Entries:
+        """Return the missing part of joining entries: all from the first that is not here, or has another term here."""
         table, commit_index = self._table, self._journal.commit_index
-        for place, meta in enumerate(metas):
+        for number, meta in enumerate(metas):
             if meta.index > commit_index and table.term_at(meta.index) != meta.term:
-                return metas[place:]
+                return metas[number:]
         return ()
 
     def on_append(self, sender: ReplicaId, message: Append, metas: Entries, data: bytes) -> None:
-        """Take entries in, and say what is durable here and equal to the leader's log, or where to try next."""
+        """Append entries, and answer how much is durable and equal to the leader's log, or where to try next."""
         table, journal, prev_index = self._table, self._journal, message.prev_index
         end = prev_index + len(metas)
         if end < table.base_index:
-            # Of what lies below the base this replica knows nothing: the leader is to join at the base, or above it.
-            self.beat(sender, -1)
+            # This replica knows nothing of entries below its base: the leader has to join at the base, or above it.
+            self.acknowledge_leader(sender, -1)
             self._outbox.send(sender, self.reply(prev_index, table.base_index, table.base_term))
             return
-        if not self._joins(message):
+        if not self._joins_log(message):
             accepted = self._library.append(sender, prev_index, message.prev_term, (), -1)
             invariant(not accepted, "entries that join nothing are refused", prev=prev_index)
             hint = max(table.last_at_or_below_term(prev_index, message.prev_term), journal.commit_index)
@@ -84,61 +85,73 @@ class Following:
         self._check_committed(prev_index, message.prev_term)
         for meta in metas:
             self._check_committed(meta.index, meta.term)
-        missing = self._missing(metas)
+        missing = self._missing_entries(metas)
         commit_index = min(message.commit_index, max(journal.verified_index, end))
         if missing:
-            joint = missing[0].index - 1
-            accepted = self._library.append(sender, joint, table.term_at(joint) or 0, missing, commit_index)
-            invariant(accepted, "entries that join are accepted", joint=joint)
-            skipped = missing[0].position - metas[0].position
-            journal.write(memoryview(data)[skipped:] if skipped else data)
+            join_index = missing[0].index - 1
+            accepted = self._library.append(sender, join_index, table.term_at(join_index) or 0, missing, commit_index)
+            invariant(accepted, "entries that join are accepted", joint=join_index)
+            skipped_bytes = missing[0].position - metas[0].position
+            journal.write(memoryview(data)[skipped_bytes:] if skipped_bytes else data)
         else:
-            self.beat(sender, commit_index)
+            self.acknowledge_leader(sender, commit_index)
         journal.verified_index = max(journal.verified_index, end)
-        self._learn(message.commit_index)
+        self._end_doubt(message.commit_index)
         if not missing or journal.durable_index >= journal.verified_index:
             self._outbox.send(sender, self.reply())
 
     def _check_committed(self, index: int, term: int) -> None:
-        """Below the commit index every leader's log equals ours; if it does not, this replica is the odd one."""
-        known = self._table.term_at(index)
-        if index <= self._journal.commit_index and known is not None and known != term:
+        """Raise `ContradictionError` if a leader's entry differs from the entry that is committed here.
+
+        Every leader has all committed entries. So it is this replica whose log is wrong.
+        """
+        own_term = self._table.term_at(index)
+        if index <= self._journal.commit_index and own_term is not None and own_term != term:
             raise ContradictionError(
                 f"the leader of term {self._journal.term} has term {term} at index {index}, which is committed here"
-                f" (commit index {self._journal.commit_index}) with term {known}"
+                f" (commit index {self._journal.commit_index}) with term {own_term}"
             )
 
-    def _learn(self, leader_commit: int) -> None:
-        """An own-term entry that is committed and here brings all with it that ever was."""
+    def _end_doubt(self, leader_commit: int) -> None:
+        """Let this replica vote again once it has a committed entry of the leader's own term.
+
+        The log up to such an entry holds all entries that were committed before.
+        """
         if self._journal.verified_index >= leader_commit and self._table.term_at(leader_commit) == self._journal.term:
             self.may_vote = True
 
-    # ---------------------------------------------------------------- beats and snapshots
+    # ---------------------------------------------------------------- heartbeats and snapshots
 
     def on_heartbeat(self, sender: ReplicaId, message: Heartbeat) -> None:
-        """Learn what is committed.
+        """Learn the commit index, and answer.
 
-        Heartbeats may overtake appends: only what this term's leader has verified here can be committed.
+        A heartbeat may overtake appends, so entries are committed only up to the verified index.
         """
-        self.beat(sender, min(message.commit_index, self._journal.verified_index))
-        self._learn(message.commit_index)
-        told = self._condition
+        self.acknowledge_leader(sender, min(message.commit_index, self._journal.verified_index))
+        self._end_doubt(message.commit_index)
+        condition = self._condition
         reply = HeartbeatReply(
-            self._journal.term, message.round, self._match_index, told.disk_used, told.wall_ms, told.healthy
+            self._journal.term,
+            message.round,
+            self._match_index,
+            condition.disk_used,
+            condition.wall_ms,
+            condition.healthy,
+            condition.first_position,
         )
         self._outbox.send(sender, reply)
 
     def on_install(self, sender: ReplicaId, message: InstallSnapshot) -> None:
-        """Begin behind a snapshot, unless what it holds is here."""
+        """Begin the log behind a snapshot, unless the log already has the entries that the snapshot covers."""
         index, journal = message.last_index, self._journal
         self._check_committed(index, message.last_term)
         if self._table.term_at(index) == message.last_term:
             journal.verified_index = max(journal.verified_index, index)
-            self.beat(sender, index)
-            self._learn(index)
+            self.acknowledge_leader(sender, index)
+            self._end_doubt(index)
         elif index > journal.commit_index:
             journal.replace(message.snapshot)
-            self.beat(sender, index)
+            self.acknowledge_leader(sender, index)
         self._outbox.send(sender, self.reply())
 
     # ---------------------------------------------------------------- acknowledgements
@@ -148,8 +161,8 @@ class Following:
         return min(self._journal.durable_index, self._journal.verified_index)
 
     def reply(self, rejected_index: int = -2, hint_index: int = -1, hint_term: int = 0) -> AppendReply:
-        """What this replica has of its leader's log, and what it refuses."""
-        journal, told = self._journal, self._condition
+        """Build the answer that says how far this replica has its leader's log, with a rejection if one is given."""
+        journal, condition = self._journal, self._condition
         return AppendReply(
             journal.term,
             self._match_index,
@@ -157,7 +170,7 @@ class Following:
             rejected_index,
             hint_index,
             hint_term,
-            told.disk_used,
-            told.wall_ms,
-            told.healthy,
+            condition.disk_used,
+            condition.wall_ms,
+            condition.healthy,
         )

@@ -1,13 +1,13 @@
-"""Journal of a `SyncObj`: the log's table in front, effects for the store behind.
+"""Journal of a `SyncObj`: reads the table of the log, and turns changes into effects for the store.
 
-`SyncObj` counts entries from 1 and its log always holds one: index 1 is what the first entry joins.  Here the entry
-that the log begins behind (its base) stands in front of it, so that an index is `OFFSET` less in our counting.
+`SyncObj` counts entries from 1, and its log is never empty: the first real entry follows the entry with index 1. Here
+the log's base takes that place, so the project's indexes are smaller by `OFFSET`.
 
     SyncObj      1      2      3
     ours        -1      0      1
               base  first entry
 
-Entries are shown to `SyncObj` by index and term alone, as `(b"", index, term)`.  Their sizes are what the table knows.
+`SyncObj` sees an entry only as `(b"", index, term)`. The table knows its size.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pysyncobj.journal import Journal
 from dledger.consensus.effects import AppendEntries, ResetLog, Truncate
 from dledger.core.log_table import LogTable
 from dledger.engines.pysyncobj.outbox import Outbox
-from dledger.invariants import invariant
 from dledger.types import EntryMeta, HardState, ReplicaId, SnapshotMeta
+from dledger_base.invariants import invariant
 
 OFFSET: Final = 2
 
-Shown = tuple[EntryMeta | bytes, int, int]
+JournalEntry = tuple[EntryMeta | bytes, int, int]
 
 
 class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
-    """The log, term and vote of one replica, by the interface that `SyncObj` asks of a journal.
+    """The log, term and vote of one replica, with the interface that `SyncObj` expects of a journal.
 
-    `appended` collects what a call of `SyncObj` has added, until `write` makes an effect of it.
+    `new_entries` collects the entries that a call of `SyncObj` adds, until `write` turns them into an effect.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
         self.table = table
         self.durable_index = durable_index
         self.verified_index = -1
-        """Equal to the log of this term's leader up to here."""
+        """Index up to which the log equals that of this term's leader."""
         self.generation = 0
         self.commit_index = commit_index
-        """How far commits have been told."""
-        self.appended: list[EntryMeta] = []
+        """Index up to which the replica was notified of commits."""
+        self.new_entries: list[EntryMeta] = []
         self.term = max(state.term, table.last_term)
         self.vote = state.vote if state.term == self.term else None
         self.run_limit: int | None = None
-        """Most bytes to show at a time, of entries that are to be sent; None unless the replica leads."""
+        """Maximum size in bytes of the entries that are shown for one message; None unless the replica leads."""
         self.run_bytes = 0
-        """Size of the entries that were shown last to be sent."""
+        """Size in bytes of the entries that were last shown for a message."""
         self._outbox = outbox
         if self.term > state.term:
-            # The last entry was durable before the term it came in; it could be truncated, the term must not be.
+            # The last entry became durable before its term. The entry may be truncated later, but the term must stay.
             outbox.save(HardState(self.term, None))
 
     # ---------------------------------------------------------------- entries
@@ -60,7 +60,7 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
     def __len__(self) -> int:
         return self.table.last_index - self.table.base_index + 1
 
-    def __getitem__(self, item: int | slice) -> Shown | list[Shown]:
+    def __getitem__(self, item: int | slice) -> JournalEntry | list[JournalEntry]:
         table = self.table
         if item == -1:
             return b"", table.last_index + OFFSET, table.last_term
@@ -70,29 +70,29 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
             first = table.base_index + int(item.start)
             count = table.last_index + 1 - first
             if item.stop is None:
-                count = self._run(first, count)
+                count = self._run_length(first, count)
             else:
                 count = min(count, int(item.stop) - int(item.start))
-            return [self._shown(index) for index in range(first, first + count)]
-        return self._shown(table.last_index + 1 + item if item < 0 else table.base_index + item)
+            return [self._entry_at(index) for index in range(first, first + count)]
+        return self._entry_at(table.last_index + 1 + item if item < 0 else table.base_index + item)
 
-    def _shown(self, index: int) -> Shown:
+    def _entry_at(self, index: int) -> JournalEntry:
         term = self.table.term_at(index)
         invariant(term is not None, "a journal shows what it has", index=index)
         return b"", index + OFFSET, term or 0
 
-    def _run(self, first: int, count: int) -> int:
-        """How many entries from `first` on to show: for a message, as many as it may bring.
+    def _run_length(self, first: int, count: int) -> int:
+        """Return the number of entries to show from `first` on: at most as many as one message may carry.
 
-        Else two: to look at an entry, and to see whether something follows.
+        It is at most two if this replica does not lead, or if the entries must be read from a file.
         """
         if self.run_limit is None or first < self.table.window_first:
             return min(count, 2)
-        shown, self.run_bytes = self.table.run_from(first, self.run_limit)
-        return shown
+        count, self.run_bytes = self.table.run_from(first, self.run_limit)
+        return count
 
     def add(self, command: EntryMeta | bytes, idx: int, term: int) -> None:
-        """An entry of a leader or of a proposal; the no-op of a new leader is the replica's to propose."""
+        """Append an entry, but not the no-op that `SyncObj` adds for a new leader: the replica proposes its own."""
         if isinstance(command, bytes):
             return
         invariant(
@@ -103,11 +103,11 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
             term=term,
         )
         self.table.append((command,), self.commit_index)
-        self.appended.append(command)
+        self.new_entries.append(command)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Have the store write what was appended; `data` are its bytes."""
-        metas, self.appended = self.appended, []
+        """Have the store write the new entries, whose bytes are `data`."""
+        metas, self.new_entries = self.new_entries, []
         self._outbox.put(AppendEntries(metas, data))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 -- PySyncObj's names
@@ -121,7 +121,7 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
         self._outbox.put(Truncate(index))
 
     def replace(self, base: SnapshotMeta) -> None:
-        """Begin behind an installed snapshot."""
+        """Begin the log behind an installed snapshot."""
         self.table.reset(base.last_index, base.last_term, base.membership, base.membership_index)
         self.durable_index = self.verified_index = self.commit_index = base.last_index
         self.generation += 1
@@ -130,7 +130,7 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
     # ---------------------------------------------------------------- term, vote and commit
 
     def setCurrentTerm(self, term: int, votedForNodeId: ReplicaId | None) -> None:  # noqa: N802, N803 -- PySyncObj's
-        """Have term and vote saved; what is said from now on waits for that."""
+        """Have term and vote saved; messages sent from now on wait for that."""
         if (term, votedForNodeId) != (self.term, self.vote):
             if term != self.term:
                 self.verified_index = -1
@@ -138,19 +138,19 @@ class LogJournal(Journal):  # type: ignore[misc] # PySyncObj has no types
             self._outbox.save(HardState(term, votedForNodeId))
 
     def getCurrentTerm(self) -> int:  # noqa: N802 -- PySyncObj's name
-        """The term to go on in."""
+        """Return the current term."""
         return self.term
 
     def getVotedForNodeId(self) -> ReplicaId | None:  # noqa: N802 -- PySyncObj's name
-        """Whom this replica voted for in it."""
+        """Return the replica for which this one voted in the current term; None if it did not vote."""
         return self.vote
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803 -- PySyncObj's names
-        """Nothing: the engine asks for it."""
+        """Do nothing: the engine asks `SyncObj` for the commit index."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802 -- PySyncObj's name
-        """What is known to be committed."""
+        """Return the known commit index."""
         return self.commit_index + OFFSET
 
     def _destroy(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""

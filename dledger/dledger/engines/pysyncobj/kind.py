@@ -1,4 +1,4 @@
-"""Kind of engine whose decisions are PySyncObj's."""
+"""Kind of engine in which PySyncObj decides."""
 
 from __future__ import annotations
 

@@ -6,23 +6,23 @@ from dledger.consensus.effects import Effect, Output, SaveHardState, SendCatchUp
 from dledger.core.messages import Message
 from dledger.types import HardState, ReplicaId
 
-Sending = SendMessage | SendEntries | SendCatchUp
+SendEffect = SendMessage | SendEntries | SendCatchUp
 
 
 class Outbox:
-    """Effects in their order.
+    """Effects in the order in which they were requested.
 
-    While term and vote are on their way to the disk, whatever is sent waits for them: it may reflect them.
+    While term and vote are being saved, messages wait for that, because they may reflect term and vote.
     """
 
     def __init__(self) -> None:
         self.unsaved = False
-        """Whether the newest term and vote are still to become durable."""
+        """True while the newest term and vote are not durable yet."""
         self._effects: list[Effect] = []
-        self._after_sync: list[Sending] = []
+        self._after_sync: list[SendEffect] = []
 
     def put(self, effect: Effect) -> None:
-        """Ask for what does not wait."""
+        """Add an effect that does not wait for term and vote."""
         self._effects.append(effect)
 
     def save(self, state: HardState) -> None:
@@ -31,15 +31,15 @@ class Outbox:
         self._effects.append(SaveHardState(state))
 
     def send(self, to: ReplicaId, message: Message) -> None:
-        """Say something."""
+        """Send a message once term and vote are durable."""
         self.post(SendMessage(to, message))
 
-    def post(self, sending: Sending) -> None:
-        """Send something."""
-        (self._after_sync if self.unsaved else self._effects).append(sending)
+    def post(self, effect: SendEffect) -> None:
+        """Send a message, entries or a run for catching up once term and vote are durable."""
+        (self._after_sync if self.unsaved else self._effects).append(effect)
 
     def take(self) -> Output:
-        """All effects since the last call."""
+        """Return all effects since the last call."""
         output = Output(self._effects, self._after_sync)
         self._effects, self._after_sync = [], []
         return output
