@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from dledger.log_writer import LogWriter
-from dledger.logs import STDOUT, LogFormatter, announce, log_start, open_log, set_levels
-from dledger.net.names import outlasts
-from dledger_serving.open_files import room_for_connections, too_few_files
+from dledger_base.log_writer import LogWriter
+from dledger_base.logs import STDOUT, LogFormatter, announce, log_start, open_log, set_levels
+from dledger_base.names import outlasts
+from dledger_base.open_files import room_for_connections, too_few_files
+from dledger_base.printed import PrintedLines
+from dledger_base.private_files import make_only_private_files, mend_modes
 
 from .config import ConfigError, NameServerConfig, build_config, load_config
 from .known import KnownGroupsError
@@ -32,18 +34,23 @@ EXIT_CANNOT_START = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code is 0 after a clean stop, 2 if the server cannot start."""
+    """Run the name server. Return 0 after a clean stop, 2 if the server cannot start."""
     parser = argparse.ArgumentParser(prog="dledger-namesrv", description="Name server: topics and their brokers.")
     parser.add_argument("--config", type=Path, help="TOML file, or RocketMQ's namesrv.conf")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 9876, 0 = a free one)")
     parser.add_argument("--data", type=Path, help="data directory (default ./namesrv-data)")
+    parser.add_argument("--printed-to", type=Path, help="file that receives standard output; rotated as it grows")
     options = parser.parse_args(arguments)
     flags = {"host": options.host, "port": options.port, "data": options.data}
     overrides = {key: value for key, value in flags.items() if value is not None}
     try:
         config = load_config(options.config, overrides) if options.config else build_config(overrides)
-        _open_log(config)
+        if config.access_key_file is not None:
+            make_only_private_files()
+        _open_log(config, options.printed_to)
+        for warning in config.ignored:
+            _log.warning("event=warning text=%r", warning)
         asyncio.run(_run(config))
     except (ConfigError, StartError, KVStoreError, KnownGroupsError) as error:
         print(f"namesrv: {error}", file=sys.stderr)
@@ -51,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _open_log(config: NameServerConfig) -> None:
-    logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
+def _open_log(config: NameServerConfig, printed_to: Path | None) -> None:
+    logging.raiseExceptions = False  # On a full disk every line would otherwise print a traceback.
     formatter = LogFormatter(config.log_format, "namesrv")
     try:
-        target = open_log(config.log_file) if config.log_file else logging.StreamHandler(sys.stderr)
+        target = open_log(config.log_file) if config.log_file else PrintedLines(printed_to)
     except OSError as error:
         raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
     logging.basicConfig(handlers=[LogWriter(formatter).write_to(target)], force=True)
@@ -75,6 +82,9 @@ async def _run(config: NameServerConfig) -> None:
     if not await outlasts(server.start(), stopping):
         _log.info("event=stopped reason='a signal during the start'")
         return
+    if config.access_key_file is not None:  # From here on the directory is known to belong to this server.
+        log_file = () if config.log_file in ("", STDOUT) else (Path(config.log_file),)
+        await asyncio.to_thread(mend_modes, (config.data, *log_file))
     log_start(_log, {field.name: getattr(config, field.name) for field in fields(config)})
     if config.log_file != STDOUT:
         announce(f"namesrv ready on {config.host}:{server.port}")

@@ -1,11 +1,12 @@
-"""Write aliases of broker groups: the ports, one of each node, that routes list behind the group itself.
+"""Write aliases of broker groups: ports, one of each node, that routes list behind the group itself.
 
-A node tells of its own when it registers. It is kept when the node goes, for as long as the group's leader counts the
-node among its members: a route that changed with every node that comes and goes would make producers look for the topic
-anew, and one that was read before a failure could name nobody who is alive after it.
+A node reports its alias when it registers. The alias stays when the node goes, while the group's leader counts the node
+as a member. There are two reasons. A route that changed with each node would make producers look for the topic anew. A
+route that was read before a failure could name only nodes that are dead after it.
 
-An alias takes a message into another queue than the client chose. A topic that is ordered has none, whatever its broker
-registers; so is one with a value in `ORDER_TOPIC_CONFIG`: RocketMQ's tools send `order=false` with other changes of it.
+An alias stores a message in another queue than the client chose. An ordered topic therefore has no alias, even if its
+broker registers one. The same holds for a topic with a value in `ORDER_TOPIC_CONFIG`, because RocketMQ's tools send
+`order=false` with its other changes.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from dledger_remoting.topics import PERM_WRITE, WRITE_ALIASES_ATTRIBUTE, TopicCo
 from .records import Alias, Group
 
 MAX_ALIASES: Final = 64
-"""Of one group; further ones are not listed: whoever can connect can register nodes."""
+"""Maximum number of aliases of one group that are listed. It is bounded because any client may register nodes."""
 
 
 def has_aliases(config: TopicConfig) -> bool:
-    """Whether a topic is registered as one that has them. A broker that is older than this rule may say so of any."""
+    """Return whether a topic is registered as one with aliases.
+
+    Brokers older than the rule about order may register aliases for any topic.
+    """
     return config.attributes.get(WRITE_ALIASES_ATTRIBUTE) == "true" and not is_ordered(config)
 
 
 def aliases_after(group: Group, header: RegisterBrokerHeader) -> dict[int, Alias]:
-    """The aliases of a group after a registration.
+    """Return the aliases of a group after a registration.
 
-    The node has the one that it tells of, or none; those of nodes that its leader does not count as members are gone.
+    The registering node has the alias that it reports, or none. Aliases of nodes that the leader does not count as
+    members go.
     """
     members = None
     if header.broker_id == MASTER_ID and header.member_ids is not None:
         members = frozenset(header.member_ids.split(","))
-    kept = {
+    remaining = {
         number: alias
         for number, alias in group.aliases.items()
         if alias.broker_addr != header.broker_addr
@@ -44,15 +49,17 @@ def aliases_after(group: Group, header: RegisterBrokerHeader) -> dict[int, Alias
         and (members is None or alias.node_id in members)
     }
     number, address, node_id = header.alias_number, header.alias_addr, header.node_id
-    if number is not None and address and node_id and (number in kept or len(kept) < MAX_ALIASES):
-        kept[number] = Alias(node_id, header.broker_addr, address)
-    return dict(sorted(kept.items()))
+    if number is not None and address and node_id and (number in remaining or len(remaining) < MAX_ALIASES):
+        remaining[number] = Alias(node_id, header.broker_addr, address)
+    return dict(sorted(remaining.items()))
 
 
 def aliases_of_topic(
     topic: str, groups: Mapping[str, Group], queues: Mapping[str, QueueData], shown: Mapping[str, BrokerData]
 ) -> list[tuple[QueueData, BrokerData]]:
-    """What the route of a topic lists behind the groups that it shows: aliases of those where the topic has them."""
+    """Return the entries of a topic's route behind the groups that it shows: aliases of the groups whose topic has
+    them.
+    """
     return [
         entry
         for name, data in shown.items()
@@ -62,9 +69,9 @@ def aliases_of_topic(
 
 
 def alias_entries(group: Group, queues: QueueData, shown: BrokerData) -> Iterator[tuple[QueueData, BrokerData]]:
-    """What a route lists of a group's aliases: all but that of the node which it shows as the leader.
+    """Yield a route's entries for a group's aliases: all but the alias of the node that it shows as the leader.
 
-    They take messages for the whole group, and take as much as it does.
+    Aliases take messages for the whole group, if the group itself does.
     """
     if not is_writable(queues.perm):
         return

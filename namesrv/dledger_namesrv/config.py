@@ -1,4 +1,4 @@
-"""Configuration of a name server: its keys, and how they are read from a file and the command line.
+"""Configuration of a name server: its keys, and the functions that read them from a file and the command line.
 
 The file is TOML, or RocketMQ's `namesrv.conf`, whose keys are accepted in TOML, too.
 """
@@ -6,69 +6,71 @@ The file is TOML, or RocketMQ's `namesrv.conf`, whose keys are accepted in TOML,
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dledger.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key
-from dledger.config_keys.origins import Origin, lines_of_toml, origins
-from dledger.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
-from dledger.config_keys.reading import Keys, Reading, Wording
-from dledger.log_keys import LogLevels
-from dledger.logs import FORMATS
+from dledger_base.access_keys import ACCESS_MODES
+from dledger_base.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key, limit
+from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
+from dledger_base.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
+from dledger_base.config_keys.reading import Keys, Reading, Wording
+from dledger_base.log_keys import LogLevels
+from dledger_base.logs import FORMATS
+from dledger_base.tls_keys import TlsPorts
 from dledger_remoting.frame import MAX_FRAME_BYTES
-from dledger_serving.tls_keys import TlsPorts
 
 from .kv import DEFAULT_MAX_BYTES
 from .namesrv_conf import IMPOSSIBLE, WITHOUT_EFFECT
 
+_NOTHING_IGNORED: Final[Sequence[str]] = ()
 TABLE: Final = "namesrv"
-"""The table of a file where the keys stand if they do not stand at its top."""
+"""Name of the table in a TOML file that may hold the keys. A file without it has the keys at the top."""
 
 MAX_BROKER_PLACES: Final = 1_024
-"""More connections than that are not taken beyond `max_connections`, however many nodes may register."""
+"""Maximum number of brokers' connections that are accepted beyond `max_connections`."""
 
 
 class ConfigError(ValueError):
     """A key or value that cannot be used; the text names key, value and what was expected."""
 
 
-def _some_text(_name: str, value: ConfigValue, _base: Path) -> str:
+def _read_text(_name: str, value: ConfigValue, _base: Path) -> str:
     if not isinstance(value, str) or not value:
         raise UnexpectedError("a text")
     return value
 
 
-def _address(_name: str, value: str) -> None:
+def _check_address(_name: str, value: str) -> None:
     if not value:
         raise ValueError("expected an address to listen on, such as 127.0.0.1")
 
 
 def ms_of_seconds(_name: str, value: ConfigValue, _table: Table) -> ConfigValue:
-    """What `serverChannelMaxIdleTimeSeconds` says, in ms."""
+    """Convert the seconds of `serverChannelMaxIdleTimeSeconds` to ms."""
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     return value * 1000 if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NameServerConfig(TlsPorts, LogLevels):
-    """How one name server runs. Every limit is reached by a test."""
+    """Settings of one name server. For every limit there is a test that reaches it."""
 
     host: str = key(
         "127.0.0.1",
-        "where to listen",
-        consequence="anything but loopback lets everyone who reaches it change routes",
+        "address to listen on",
+        consequence="on any other than loopback, every host that can connect can change routes",
         aliases=(Alias("bindAddress"),),
-        read=_some_text,
-        check=_address,
+        read=_read_text,
+        check=_check_address,
         takes="an address",
     )
-    port: int = key(9876, "0 takes a free one", bounds=(0, 65_535), aliases=(Alias("listenPort"),))
+    port: int = key(9876, "port to listen on; 0 takes a free one", bounds=(0, 65_535), aliases=(Alias("listenPort"),))
     http_port: int = key(
         0,
-        "health and metrics, on `host`; 0 = none. It needs what the extra `broker` brings",
+        "port for health and metrics, on `host`; 0 = none; needs the packages of the extra `broker`",
         bounds=(0, 65_535),
     )
     data: Path = key(
@@ -76,50 +78,71 @@ class NameServerConfig(TlsPorts, LogLevels):
     )
     access_key_file: Path | None = key(
         None,
-        "the [key file](#identity) of the brokers: what registers a broker or changes anything else is then taken of "
-        "who signs with it alone; what is only read stays open",
+        "the [key file](#identity) of the brokers: requests that register a broker or change anything else "
+        "must then be signed with it; requests that only read need no signature",
+    )
+    access_control: str = key(
+        "",
+        "mode of access control, as a [broker's](#identity). Once it was on, a name server starts without it "
+        "only if this is `off`",
+        choices=("", *ACCESS_MODES),
+        expected="one of off, log, on",
+        takes="`off`, `log`, `on`",
+        shown="`on` with `access_key_file`, else `off`",
     )
     max_connections: int = key(
         10_000,
-        "connections at a time, and for brokers as many again, at most `max_nodes` and at most 1,024",
-        consequence="one more is closed at its first request, unless that is a broker's; all are bounded by the limit "
-        "of open files, as a broker's",
+        "maximum number of connections; brokers have as many places again, at most `max_nodes` and at most 1,024",
+        consequence="a further one is closed at its first request, unless that is a broker's; the limit of open files "
+        "bounds all of them, as a broker's",
         bounds=(1, 1_000_000),
     )
     max_connections_per_host: int = key(
         1_000_000,
-        "connections at a time from one address, which a proxy or a router may give to many",
-        consequence="one more is closed at once; those that are open stay when it is lowered",
+        "maximum number of connections from one address; clients behind a proxy or a router share one",
+        consequence="a further one is closed at once; open ones stay when the limit is lowered",
         bounds=(1, 1_000_000),
         live=True,
     )
-    max_frame_bytes: int = key(
+    max_frame_bytes: int = limit(
         MAX_FRAME_BYTES,
-        "largest frame",
+        "maximum size of a frame",
         consequence="a larger one closes its connection",
         bounds=(1024, MAX_FRAME_BYTES),
     )
-    max_partial_bytes: int = key(
+    max_partial_bytes: int = limit(
         64 << 20,
-        "requests that have not fully arrived, of all connections together, as a [broker's](#limits)",
-        consequence="at least twice `max_frame_bytes`",
+        "maximum memory for requests that have partly arrived, of all connections together, as a [broker's](#limits)",
+        consequence="at least twice `max_frame_bytes`. With access control, this much is for connections that have "
+        "signed a request; all others together have twice `max_frame_bytes`",
         bounds=(2048, 1 << 40),
     )
-    slow_sender_timeout_ms: int = key(2_000, "as a broker's", bounds=(10, 3_600_000))
-    max_in_flight: int = key(
+    slow_sender_timeout_ms: int = limit(
+        2_000, "time limit for the rest of a request while memory is short, as a broker's", bounds=(10, 3_600_000)
+    )
+    max_in_flight: int = limit(
         64,
-        "requests of one connection that wait for an answer",
+        "maximum number of requests of one connection that wait for an answer",
         consequence="further ones are answered 2",
         bounds=(1, 100_000),
     )
-    max_write_buffer_bytes: int = key(
+    max_write_buffer_bytes: int = limit(
         4 << 20,
-        "answers that a client has not read",
-        consequence="beyond it the connection is read no further",
+        "maximum size of the answers that a client has not read",
+        consequence="beyond it no more is read from the connection",
         bounds=(1024, 1 << 30),
     )
-    slow_reader_timeout_ms: int = key(
-        10_000, "how long that may last", consequence="then the client is disconnected", bounds=(10, 3_600_000)
+    max_unread_bytes: int = limit(
+        128 << 20,
+        "maximum size of the answers that clients have not read, of all connections together",
+        consequence="beyond it the clients that left most unread are disconnected",
+        bounds=(1 << 20, 1 << 40),
+    )
+    slow_reader_timeout_ms: int = limit(
+        10_000,
+        "time limit for a client that has left `max_write_buffer_bytes` unread",
+        consequence="then the client is disconnected",
+        bounds=(10, 3_600_000),
     )
     idle_timeout_ms: int = key(
         120_000,
@@ -129,39 +152,38 @@ class NameServerConfig(TlsPorts, LogLevels):
     )
     scan_interval_ms: int = key(
         5_000,
-        "how often idle connections and silent brokers are looked for",
+        "interval of the search for idle connections and silent brokers",
         bounds=(10, 60_000),
         aliases=(Alias("scanNotActiveBrokerInterval"),),
     )
-    max_watch_ms: int = key(60_000, "the longest that a route watch may wait", bounds=(10, 3_600_000))
-    max_watch_bytes: int = key(
+    max_watch_ms: int = limit(60_000, "maximum time that a route watch may wait", bounds=(10, 3_600_000))
+    max_watch_bytes: int = limit(
         64 << 20,
-        "what the requests of all route watches take that wait",
+        "maximum memory of all waiting route watches",
         consequence="further ones are answered 2, and their clients poll",
         bounds=(1024, 1 << 34),
     )
-    max_nodes: int = key(
+    max_nodes: int = limit(
         4_096,
-        "nodes that are registered",
-        consequence="further ones are refused; one that is there stays, and so does one that takes its id",
+        "maximum number of registered nodes",
+        consequence="further ones are refused; registered ones stay, and another node may take the id of one",
         bounds=(1, 1_000_000),
     )
-    max_routes: int = key(
+    max_routes: int = limit(
         1_000_000,
-        "topics of all broker groups, added up",
-        consequence="a registration that would make them more is refused; those of groups that are away may be as many "
-        "again",
+        "maximum sum of the topics of all broker groups",
+        consequence="a registration that would exceed it is refused; absent groups may have as many topics again",
         bounds=(1, 100_000_000),
     )
-    max_absent_groups: int = key(
+    max_absent_groups: int = limit(
         256,
-        "broker groups without a live node that are remembered",
-        consequence="beyond it the one that is away longest is forgotten",
+        "maximum number of broker groups without a live node that are remembered",
+        consequence="beyond it the group that has been absent longest is forgotten",
         bounds=(1, 100_000),
     )
-    max_stored_bytes: int = key(
+    max_stored_bytes: int = limit(
         DEFAULT_MAX_BYTES,
-        "what configuration values (100) take in all",
+        "maximum size of all configuration values (100)",
         consequence="a value beyond it is refused",
         bounds=(1024, 8 << 20),
     )
@@ -185,18 +207,29 @@ class NameServerConfig(TlsPorts, LogLevels):
     )
     delete_topic_with_broker_registration: bool = key(
         False,
-        "true: a topic that is missing from the registration of any leader is forgotten; brokers of this project ask "
-        "for that themselves",
+        "true: a topic that is missing from the registration of any leader is forgotten; brokers of this "
+        "project request that themselves",
         live=True,
         aliases=(Alias("deleteTopicWithBrokerRegistration"),),
     )
-    log_format: str = key("text", "as a [broker's](#logs)", choices=FORMATS, read=_some_text)
-    log_file: str = key("", 'a path, or `"stdout"`; `""` is standard error', takes="a path")
+    audit_days: int = key(
+        90, "number of days for which audit logs are kept, as a [broker's](#logs)", bounds=(1, 36_500)
+    )
+    log_format: str = key("text", "format of log lines, as a [broker's](#logs)", choices=FORMATS, read=_read_text)
+    log_file: str = key("", 'file of the log: a path, or `"stdout"`; `""` is standard error', takes="a path")
+
+    @property
+    def access_mode(self) -> str:
+        """The mode of access control: `off`, `log` or `on`. Without `access_control` a key file turns it on."""
+        return self.access_control or ("off" if self.access_key_file is None else "on")
 
     @property
     def broker_places(self) -> int:
-        """Places for connections beyond `max_connections`, which brokers alone keep."""
+        """Number of places for connections beyond `max_connections`, which only brokers keep."""
         return min(self.max_connections, self.max_nodes, MAX_BROKER_PLACES)
+
+    ignored = _NOTHING_IGNORED
+    """A line for each limit that the file sets without effect."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range, and for keys that contradict each other."""
@@ -205,6 +238,10 @@ class NameServerConfig(TlsPorts, LogLevels):
             raise ConfigError(f"port = {self.port} and http_port = {self.http_port}: expected two different ports")
         if self.missing_of_tls is not None:
             raise ConfigError(self.missing_of_tls)
+        if self.access_mode != "off" and self.access_key_file is None:
+            raise ConfigError(
+                f"access_key_file is missing while access_control = {self.access_control!r}: name the brokers' key file"
+            )
         if self.max_partial_bytes < 2 * self.max_frame_bytes:
             raise ConfigError(
                 f"max_partial_bytes = {self.max_partial_bytes}: expected at least twice max_frame_bytes = "
@@ -231,25 +268,30 @@ KEYS: Final = Keys(
 
 
 def load_config(path: Path, overrides: Mapping[str, Any]) -> NameServerConfig:
-    """The configuration in a TOML file, its table `namesrv` if there is one, or in a properties file if its name ends
-    with `.conf` or `.properties`; `overrides` win. Raises `ConfigError`.
+    """Return the configuration in a file; `overrides` win.
+
+    The file is TOML, with the keys in its table `namesrv` if there is one. A file whose name ends with `.conf` or
+    `.properties` is a properties file. Raises `ConfigError`.
     """
-    table = _table_of(path, _text_of(path))
+    table = _parse_table(path, _read_file(path))
     try:
-        return build_config({**read_keys(table).values, **overrides})
+        reading = read_keys(table)
+        config = build_config({**reading.values, **overrides})
+        object.__setattr__(config, "ignored", reading.warnings(KEYS))
+        return config
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
 def origins_of(path: Path, overrides: Mapping[str, Any]) -> dict[str, Origin]:
-    """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
-    text = _text_of(path)
+    """Return the origin of each key's value when `load_config` reads a file. Raises `ConfigError`."""
+    text = _read_file(path)
     lines = lines_of_properties(text) if path.suffix in SUFFIXES else lines_of_toml(text, TABLE)
-    return origins(KEYS, read_keys(_table_of(path, text)), lines, overrides)
+    return origins(KEYS, read_keys(_parse_table(path, text)), lines, overrides)
 
 
 def read_keys(table: Table) -> Reading:
-    """What a table of keys says, without RocketMQ's that change nothing here. Raises `ConfigError`."""
+    """Read a table of keys. Keys of RocketMQ that have no effect here are left out. Raises `ConfigError`."""
     for name, why in IMPOSSIBLE.items():
         value = table.get(name, False)
         if value is not False and value != "false":
@@ -259,20 +301,20 @@ def read_keys(table: Table) -> Reading:
 
 
 def build_config(values: Mapping[str, Any]) -> NameServerConfig:
-    """A configuration from values of the right types by their keys. Raises `ConfigError`."""
+    """Return a configuration from values of the right types by their keys. Raises `ConfigError`."""
     return NameServerConfig(**values)
 
 
-def _text_of(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # Windows editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: no text in UTF-8, at byte {error.start}") from error
 
 
-def _table_of(path: Path, text: str) -> Table:
+def _parse_table(path: Path, text: str) -> Table:
     if path.suffix in SUFFIXES:
         try:
             return read_properties(text)

@@ -1,22 +1,25 @@
-"""Files of the data directory that are replaced as a whole."""
+"""Replacement of whole files in the data directory."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from dledger.loop_guard import disk_work
+from dledger_base.loop_guard import disk_work
 
 
-def replace_file(path: Path, body: bytes) -> None:
-    """Let a file have this content, durably: after a crash it has this or its former one.
+def replace_file(path: Path, body: bytes | Iterable[bytes]) -> None:
+    """Replace the content of a file, durably: after a crash the file has the new content or the former one.
+
+    Pass a large body in pieces: while a piece is made or written, no other thread runs Python.
 
     Blocks, so it belongs on a thread of its own. Raises `OSError`.
     """
     disk_work("replace", str(path))
     scratch = path.with_suffix(".tmp")
     with scratch.open("wb") as file:
-        file.write(body)
+        file.writelines((body,) if isinstance(body, bytes) else body)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)

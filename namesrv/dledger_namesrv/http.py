@@ -1,25 +1,26 @@
-"""A name server's HTTP port, for probes and Prometheus; it needs what the extra `broker` brings.
+"""HTTP port of a name server, for probes and Prometheus. Needs the packages of the extra `broker`.
 
-    GET /healthz    200 `ok`; 503 with the reason once silent brokers are no longer looked for
+    GET /healthz    200 `ok`; 503 with the reason if silent brokers are no longer removed
     GET /metrics    Prometheus' text format, `dledger_namesrv_*`
 
-A name server that answers is ready: brokers register with it once they can reach it, so nothing must wait for them.
+A name server that answers is ready. Brokers register once they can reach it, so readiness must not wait for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dledger.net.tls import TlsContext
-from dledger_serving.certificates import ends_at
-from dledger_serving.doorman import DoorCounters
-from dledger_serving.http import serve_http
+from dledger_base.certificates import ends_at
+from dledger_base.doorman import DoorCounters
+from dledger_base.http import serve_http
+from dledger_base.metrics_page import MetricsPage
+from dledger_base.tls import TlsContext
 
 from .config import NameServerConfig
 from .metrics import NameServerCounters
@@ -27,10 +28,11 @@ from .table import RouteTable
 
 
 class ObservedServer(Protocol):
-    """What the HTTP port shows of a `NameServer`."""
+    """Data of a `NameServer` that the HTTP port shows."""
 
     tls: TlsContext | None
     http_tls: TlsContext | None
+    metrics_token: str | None
     config: NameServerConfig
     counters: NameServerCounters
 
@@ -40,43 +42,38 @@ class ObservedServer(Protocol):
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
 
     @property
     def door_counters(self) -> DoorCounters:
-        """What happened to clients before they were connected over TLS."""
+        """Counters of clients before they were connected over TLS."""
 
     @property
     def watch_count(self) -> int:
-        """Route watches that wait."""
+        """Number of waiting route watches."""
 
     @property
     def watch_bytes(self) -> int:
-        """What their requests take."""
+        """Size of the waiting route watches, in bytes."""
 
     @property
     def failure(self) -> str:
-        """Why the server no longer does its work, empty while it does."""
+        """Reason why the server no longer does its work, empty while it does."""
 
 
 async def start_http(server: ObservedServer) -> web.AppRunner:
-    """Serve until `cleanup()` of the returned runner; raises `ConfigError` if the port cannot be listened on."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NameServerCollector(server))
-    ProcessCollector(registry=registry)
+    """Serve until `cleanup()` of the returned runner. Raises `ConfigError` if the port cannot be listened on."""
+    page = MetricsPage(NameServerCollector(server).collect, nullcontext, server.metrics_token)
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text=server.failure or "ok", status=503 if server.failure else 200)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    routes = [web.get("/healthz", healthz), web.get("/metrics", metrics)]
+    routes = [web.get("/healthz", healthz), web.get("/metrics", page.handle)]
     return await serve_http(server.config.host, server.config.http_port, routes, server.http_tls)
 
 
 class NameServerCollector(Collector):
-    """Turns a server's numbers into metric families when it is asked."""
+    """Collector that turns a server's numbers into metric families on request."""
 
     def __init__(self, server: ObservedServer) -> None:
         self._server = server
@@ -86,19 +83,20 @@ class NameServerCollector(Collector):
         table, counters = self._server.table, self._server.counters
         limits = {**counters.limits, "max_absent_groups": table.absent_groups_forgotten}
         for name, text, value in (
-            ("nodes", "Nodes of brokers that are registered", table.node_count),
-            ("broker_groups", "Broker groups with at least one of them", table.group_count),
-            ("absent_broker_groups", "Broker groups that are known and have none", table.absent_group_count),
+            ("nodes", "Registered nodes of broker groups", table.node_count),
+            ("broker_groups", "Broker groups with a registered node", table.group_count),
+            ("absent_broker_groups", "Known broker groups without a registered node", table.absent_group_count),
             ("topics", "Topics that have a route", table.topic_count),
-            ("routes", "Topics of all broker groups that have a live node, added up", table.route_count),
+            ("routes", "Sum of the topics of all broker groups with a registered node", table.route_count),
             ("connections", "Connections of brokers and clients that are open", self._server.connection_count),
-            ("route_watches", "Clients' waits for a change of a route", self._server.watch_count),
-            ("route_watch_bytes", "What the requests for these take", self._server.watch_bytes),
+            ("route_watches", "Route watches of clients that wait", self._server.watch_count),
+            ("route_watch_bytes", "Memory of the waiting route watches, in bytes", self._server.watch_bytes),
         ):
             yield GaugeMetricFamily(f"dledger_namesrv_{name}", text, value=value)
         for name, text, value in (
             ("errors", "Requests answered with a code other than success", counters.errors),
             ("frames_refused", "Frames that broke the protocol and closed their connection", counters.frames_refused),
+            ("headers_refused", "Requests whose headers were too large to be decoded", counters.headers_refused),
             ("registrations", "Registrations of nodes that took effect", counters.registrations),
             (
                 "registrations_refused",
@@ -121,11 +119,11 @@ class NameServerCollector(Collector):
             for key, count in sorted(values.items()):
                 family.add_metric((key,), count)
             yield family
-        yield from _tls(self._server)
+        yield from _tls_metrics(self._server)
 
 
-def _tls(server: ObservedServer) -> Iterator[Metric]:
-    """What the port sees of TLS; the end of its certificate only if it has one."""
+def _tls_metrics(server: ObservedServer) -> Iterator[Metric]:
+    """Yield the TLS metrics of the port; the end of its certificate only if it has one."""
     counters = server.door_counters
     for name, text, value in (
         ("handshakes", "Connections that speak TLS", counters.handshakes),

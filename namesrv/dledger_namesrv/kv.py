@@ -1,7 +1,7 @@
 """Configuration values by namespace and key, kept over a restart.
 
-File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. A change is written beside the
-file, synced, and renamed over it, and only then becomes visible.
+File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. A changed file is written beside
+the old one, synced, and renamed over it. Only then readers see the change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from .files import replace_file
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 DEFAULT_MAX_BYTES: Final = 1 << 20
-"""How large the file may become: it is written anew with every change, and answers hold whole namespaces."""
+"""Default maximum size of the file in bytes.
+
+The file is written anew with every change, and an answer to 219 holds a whole namespace.
+"""
 
 
 class _Stored(msgspec.Struct, rename="camel"):
@@ -27,36 +30,39 @@ class _Stored(msgspec.Struct, rename="camel"):
 
 
 class KVStoreError(Exception):
-    """The file cannot be read or written; the text says which and why."""
+    """The file cannot be read or written. The text says why."""
 
 
 class KVFullError(KVStoreError):
-    """There would be too much."""
+    """The values would exceed the maximum size."""
 
 
 class KVStore:
-    """The values of one data directory. Raises `KVStoreError` if the file that is there cannot be read.
+    """Configuration values of one data directory. Raises `KVStoreError` if the existing file cannot be read.
 
-    Another thread may change them than those that read them, but only one.
+    Any thread may read, even while another one changes values. At most one thread may change them.
     """
 
     def __init__(self, directory: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._path = directory / FILE_NAME
+        self._body = self._read()
+        """Content of the file, None if there is none."""
         self._tables = self._load()
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value, None if there is none."""
+        """Return one value, None if there is none."""
         return self._tables.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str]:
-        """All values of a namespace."""
+        """Return all values of a namespace."""
         return dict(self._tables.get(namespace, {}))
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Store a value durably.
 
-        Raises `KVStoreError`, `KVFullError` if there would be too much; then nothing has changed.
+        Raises `KVStoreError` on failure, and `KVFullError` if the values would become too large. Then nothing has
+        changed, unless the text says that the new value may be there after a loss of power.
         """
         tables = {**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}}
         size = len(encode_body(_Stored(tables)))
@@ -67,23 +73,51 @@ class KVStore:
         self._replace(tables)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value durably, if it is there. Raises `KVStoreError`, and then nothing has changed."""
+        """Remove a value durably, if it is there.
+
+        Raises `KVStoreError` on failure. Then nothing has changed, unless the text says that the change may be there
+        after a loss of power.
+        """
         if key in self._tables.get(namespace, {}):
             table = {name: value for name, value in self._tables[namespace].items() if name != key}
             tables = {**self._tables, namespace: table}
             self._replace({name: values for name, values in tables.items() if values})
 
+    def _read(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise KVStoreError(f"{self._path} cannot be read: {error}; repair it or move it away") from error
+
     def _load(self) -> dict[str, dict[str, str]]:
         try:
-            return decode_body(_Stored, self._path.read_bytes(), "configuration value").config_table
-        except FileNotFoundError:
-            return {}
-        except (OSError, BodyError) as error:
+            return {} if self._body is None else decode_body(_Stored, self._body, "configuration value").config_table
+        except BodyError as error:
             raise KVStoreError(f"{self._path} cannot be read: {error}; repair it or move it away") from error
 
     def _replace(self, tables: dict[str, dict[str, str]]) -> None:
+        body = encode_body(_Stored(tables))
         try:
-            replace_file(self._path, encode_body(_Stored(tables)))
+            replace_file(self._path, body)
         except OSError as error:
-            raise KVStoreError(f"{self._path} cannot be written: {error.strerror}") from error
-        self._tables = tables
+            unknown = "" if self._restore_file() else "; after a loss of power the new value may be there all the same"
+            raise KVStoreError(f"{self._path} cannot be written: {error.strerror}{unknown}") from error
+        self._tables, self._body = tables, body
+
+    def _restore_file(self) -> bool:
+        """Restore the former content of the file after a failed write, and return whether that is certain.
+
+        That is needed if the new content was renamed over the file, and only the sync of the directory failed.
+        """
+        try:
+            if self._read() == self._body:
+                return True
+            if self._body is None:
+                self._path.unlink()
+                return False
+            replace_file(self._path, self._body)
+        except (OSError, KVStoreError):
+            return False
+        return True

@@ -1,7 +1,7 @@
-"""Names that a registration may bring: as long as brokers have them, and no longer.
+"""Limits on the length of names and addresses in a registration. Brokers allow no longer names either.
 
-`max_nodes` and `max_routes` bound how many there are. A header holds 16 MiB, and so does a name in it; who registers
-might be anybody.
+Without these limits any client could register names of up to 16 MiB, the maximum size of a header. `max_nodes` and
+`max_routes` only bound the number of names.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from dledger_remoting.headers import RegisterBrokerHeader
 from dledger_remoting.topics import MAX_DERIVED_TOPIC_CHARS, TopicConfig
 
 MAX_NAME_CHARS: Final = MAX_DERIVED_TOPIC_CHARS
-"""Of a topic, and of a broker group, a cluster and a node: brokers have topics of these names, or of the same form."""
+"""Maximum length in characters of the name of a topic, broker group, cluster or node.
+
+Brokers have topics with these names, or with names of the same form.
+"""
 MAX_ADDRESS_CHARS: Final = 259
-"""253 of the longest host name, a colon, and five digits."""
+"""Maximum length of an address in characters: 253 of the longest host name, a colon, and five digits."""
 SHOWN_CHARS: Final = 32
 
 
 def fault_of_header(header: RegisterBrokerHeader) -> str:
-    """Which name or address of a node is too long, and what is the limit; empty if none is."""
+    """Describe the first name or address of a node that is too long, with the limit. Empty if none is."""
     names = {"broker name": header.broker_name, "cluster name": header.cluster_name, "node id": header.node_id}
     addresses = {
         "broker address": header.broker_addr,
@@ -35,17 +38,17 @@ def fault_of_header(header: RegisterBrokerHeader) -> str:
 
 
 def fault_of_topics(topics: dict[str, TopicConfig]) -> str:
-    """Which name of a topic is too long, and what is the limit; empty if none is."""
+    """Describe the first topic name that is too long, with the limit. Empty if none is."""
     return next(filter(None, (_fault("topic name", name, MAX_NAME_CHARS) for name in _names(topics))), "")
 
 
 def shown(text: str) -> str:
-    """A name as a line of the log or an answer may have it."""
+    """Return a name for a line of the log or an answer. It is shortened if it is longer than an address may be."""
     return text if len(text) <= MAX_ADDRESS_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 def _names(topics: dict[str, TopicConfig]) -> Iterator[str]:
-    """Each topic has its name twice: as a key, and in its configuration."""
+    """Yield the names of the topics. Each topic has its name twice: as a key, and in its configuration."""
     yield from topics
     yield from (config.topic_name for config in topics.values())
 

@@ -1,6 +1,6 @@
-"""Keys of RocketMQ's `namesrv.conf` that have no counterpart here.
+"""Keys of RocketMQ's `namesrv.conf` that this name server has no key for.
 
-Which of our keys the others are names of stands with those keys, in `config`.
+All other keys of that file are aliases of keys in the module `config`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ WITHOUT_EFFECT: Final = frozenset(
         "writeBufferLowWaterMark",
     }
 )
-"""One event loop does what threads, their queues and Netty's buffers are for, files lie below `data`, and a live node
-always stands in for a leader.
+"""Keys without an effect here.
+
+There are no thread pools, request queues or Netty buffers, because one event loop handles all requests. The key `data`
+replaces all paths. A live node always stands in for a missing leader, so `supportActingMaster` has no effect.
 """
 
 IMPOSSIBLE: Final[Mapping[str, str]] = {
     "clusterTest": "routes come from the brokers that register here, and from no other name server",
     "enableControllerInNamesrv": "there is no controller, a group elects its leader itself",
 }
-"""Keys that may only be false, and why."""
+"""Keys that may only be false, with the reason."""

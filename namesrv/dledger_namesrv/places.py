@@ -1,13 +1,15 @@
-"""Places for connections: `max_connections` for everybody, and some beyond them that brokers alone keep.
+"""Places for connections: `max_connections` for everybody, and some beyond them that only brokers keep.
 
-A name server that starts again has all its clients back at once, which may be more than it takes. A broker that found
-no place then would be out of the routes, with all its topics. So connections beyond the limit come in *on trial*:
+When a name server restarts, all clients come back at once, perhaps more than `max_connections`. A broker without a
+place would then be missing in the routes, with all its topics. So connections beyond the limit are admitted *on trial*:
 
-    its first request is none of a broker     closed, unless a place for everybody has become free
-    it registers a node                       stays
+    its first request is not a broker's     takes a free place for everybody, or that of a connection that has asked
+                                              for nothing; closed if there is none
+    it registers a node, or signs a request   stays
+      rightly, with access control
     another one comes and there is no place   the oldest of the host that has most on trial makes room
 
-So many may be there: `broker_places`.
+There are `broker_places` places beyond the limit.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dledger.net.eviction import oldest_of_busiest_host
-from dledger_serving.admission import Admission
+from dledger_base.admission import Admission
+from dledger_base.eviction import Strangers
 
 from .access import OF_NODES
 from .config import NameServerConfig
@@ -25,7 +27,7 @@ from .metrics import NameServerCounters
 
 
 class Places:
-    """The places of one server, which `connections` take. `max_per_host` is asked for each connection."""
+    """Places of one server, which `connections` take. `max_per_host` is called for each connection."""
 
     def __init__(
         self,
@@ -35,8 +37,10 @@ class Places:
         max_per_host: Callable[[], int],
     ) -> None:
         self._connections = connections
-        self._for_everybody = config.max_connections
-        self._on_trial: dict[Connection, None] = {}
+        self._max_for_everybody = config.max_connections
+        self._on_trial: Strangers[Connection] = Strangers()
+        self._silent: Strangers[Connection] = Strangers()
+        """Connections in places for everybody that have sent no request. They make room for others that send one."""
         self._admission = Admission(
             connections,
             counters,
@@ -47,48 +51,60 @@ class Places:
         )
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, on trial if all places for everybody are taken; False if there are too many."""
+        """Admit a new connection, on trial if all places for everybody are taken; False if there are too many."""
         is_full = self._is_full
         if not self._admission.admit(connection):
             return False
-        if is_full:
-            self._on_trial[connection] = None
+        strangers = self._on_trial if is_full else self._silent
+        strangers.add(connection, connection.address.ip)
         return True
 
     def may_ask(self, connection: Connection, code: int) -> bool:
-        """Whether a connection that sends a request of this code may stay."""
+        """Return whether a connection that sends a request of this code may stay."""
+        self._silent.discard(connection)
         if connection not in self._on_trial or code in OF_NODES:
             return True
+        if self._is_full and len(self._silent):
+            self._drop(self._silent.oldest_of_busiest_host(), "this one has asked for nothing")
         if self._is_full:
             self._admission.refuse_beyond(connection, "this one is no broker's")
             return False
         self.keep(connection)
         return True
 
+    def prove(self, connection: Connection) -> None:
+        """Keep the place of a connection that has signed a request. The limit of its host counts it no longer."""
+        self.keep(connection)
+        self._admission.exempt(connection)
+
     def keep(self, connection: Connection) -> None:
-        """A connection is on trial no longer."""
-        self._on_trial.pop(connection, None)
+        """End the trial of a connection, which keeps its place."""
+        self._on_trial.discard(connection)
 
     def lost(self, connection: Connection) -> bool:
-        """A connection is gone; True if it had been taken."""
+        """Forget a connection that is gone. Returns True if it had been admitted."""
         self.keep(connection)
+        self._silent.discard(connection)
         return self._admission.lost(connection)
 
     @property
     def _is_full(self) -> bool:
-        """Whether all places for everybody are taken. Brokers beyond them count, once they have registered."""
-        return len(self._connections) - len(self._on_trial) >= self._for_everybody
+        """True if all places for everybody are taken. Brokers beyond them count, once they have registered."""
+        return len(self._connections) - len(self._on_trial) >= self._max_for_everybody
 
     def _make_room(self) -> None:
-        if self._on_trial:
-            stranger = oldest_of_busiest_host(self._on_trial, lambda one: one.address.ip)
-            self._admission.refuse_beyond(stranger, "this one has not registered, and others want its place")
-            self.lost(stranger)
-            stranger.drop()
+        if len(self._on_trial):
+            stranger = self._on_trial.oldest_of_busiest_host()
+            self._drop(stranger, "this one has not registered, and others want its place")
+
+    def _drop(self, stranger: Connection, why: str) -> None:
+        self._admission.refuse_beyond(stranger, why)
+        self.lost(stranger)
+        stranger.drop()
 
 
 def within(config: NameServerConfig, room: int) -> NameServerConfig:
-    """The configuration with so few connections that brokers' and all others together are at most `room`."""
+    """Return the configuration with a lower `max_connections` if it and brokers' places together exceed `room`."""
     if config.max_connections + config.broker_places <= room:
         return config
     return replace(config, max_connections=max(1, room - config.broker_places, room // 2))

@@ -1,7 +1,8 @@
-"""Properties texts of a name server's configuration: what tools are told (319), and what they ask to be set (318).
+"""Properties texts of a name server's configuration: the answer to 319, and the settings in 318.
 
-Format: `java.util.Properties`, a `key=value` on each line. Keys that RocketMQ has are told by its name, under which its
-scripts look for them, all others by ours; both are understood.
+Format: `java.util.Properties`, a `key=value` on each line. A key that RocketMQ has too is written under RocketMQ's
+name, because RocketMQ's scripts search for that name. All other keys are written under our names. Both kinds of names
+are read.
 """
 
 from __future__ import annotations
@@ -10,40 +11,43 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dledger.config_keys.declared import Alias
+from dledger_base.config_keys.declared import Alias
 from dledger_remoting.errors import BodyError, InvalidParameter
 
 from .config import KEYS, NameServerConfig, ms_of_seconds
 
-_NOT_TOLD: Final = frozenset({"access_key_file", "tls_key_file"})
-"""Where secrets lie is nobody's business."""
+_HIDDEN_KEYS: Final = frozenset({"access_key_file", "metrics_token_file", "tls_key_file"})
+"""Keys that are not shown, because they name files with secrets."""
 
 
 def told_configuration(config: NameServerConfig) -> bytes:
-    """A configuration as RocketMQ's tools read it. Files with secrets are left out."""
+    """Return a configuration as RocketMQ's tools read it, without the keys in `_HIDDEN_KEYS`."""
     lines = [
         f"{name}={json.dumps(text, ensure_ascii=False)[1:-1]}\n"
         for key in KEYS.by_name.values()
-        if key.name not in _NOT_TOLD
-        for name, text in _told(key.name, key.about.aliases, getattr(config, key.name))
+        if key.name not in _HIDDEN_KEYS
+        for name, text in _format_key(key.name, key.about.aliases, getattr(config, key.name))
     ]
     return "".join(lines).encode()
 
 
-def _told(key: str, aliases: tuple[Alias, ...], value: object) -> Iterator[tuple[str, str]]:
-    """A key's value under each name that RocketMQ has for it; under ours if there is none that could say it."""
+def _format_key(key: str, aliases: tuple[Alias, ...], value: object) -> Iterator[tuple[str, str]]:
+    """Yield a key's value under each of RocketMQ's names for it; under our name if none of them can express it."""
     stock = [(alias.name, text) for alias in aliases if (text := _stock_text(alias, value)) is not None]
-    yield from stock or [(key, _text(value))]
+    yield from stock or [(key, _format_value(value))]
 
 
 def _stock_text(alias: Alias, value: object) -> str | None:
-    """A value as it stands under one of RocketMQ's names; None if that cannot say it: it takes whole seconds."""
+    """Return the text of a value under one of RocketMQ's names.
+
+    Returns None if RocketMQ's key takes whole seconds, and the value is not a whole number of them.
+    """
     if alias.read is ms_of_seconds and isinstance(value, int):
         return str(value // 1000) if value % 1000 == 0 else None
-    return next((word for word, ours in alias.words.items() if ours == value), _text(value))
+    return next((word for word, ours in alias.words.items() if ours == value), _format_value(value))
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
         case None:
             return ""
@@ -56,7 +60,7 @@ def _text(value: object) -> str:
 
 
 def asked_values(body: bytes) -> dict[str, str]:
-    """The `key=value` lines of a properties text. Raises `BodyError`, `InvalidParameter`."""
+    """Parse the `key=value` lines of a properties text. Raises `BodyError`, `InvalidParameter`."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

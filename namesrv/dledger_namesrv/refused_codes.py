@@ -1,4 +1,4 @@
-"""Request codes that a name server of RocketMQ serves and this one does not: what whoever sends one may do instead."""
+"""Request codes that RocketMQ's name servers serve and this one does not, with alternatives for their senders."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ INSTEAD: Final[Mapping[int, str]] = {
 
 
 def refusal_of(code: int) -> str:
-    """The text of an answer 3."""
+    """Return the text of an answer 3."""
     refusal = f"request type {code} ({request_code_name(code)}) not supported by a name server"
     return with_instead(refusal, code, INSTEAD)

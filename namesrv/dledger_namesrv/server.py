@@ -1,4 +1,4 @@
-"""A name server on a port: connections, timers, data directory."""
+"""Name server on a port, with its connections, timers and data directory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dledger.errors import ConfigError
-from dledger.extras import install_command
-from dledger.net.names import first_address
-from dledger.net.tls import TlsContext
-from dledger.store.disk import FULL
-from dledger.supervision import supervise
+from dledger_base.accepting import Port
+from dledger_base.certificates import Renewal, Watched
+from dledger_base.doorman import SILENCE_S, Door, DoorCounters
+from dledger_base.errors import ConfigError
+from dledger_base.extras import install_command
+from dledger_base.names import first_address
+from dledger_base.request_memory import RequestMemory, RequestMemoryLimits, Senders
+from dledger_base.request_turns import RequestTurns
+from dledger_base.room import FULL
+from dledger_base.supervision import supervise
+from dledger_base.telling import LINES_OF_CLIENTS, Telling
+from dledger_base.tls import TlsContext
+from dledger_base.unread_answers import UnreadAnswers
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
-from dledger_serving.certificates import Renewal
-from dledger_serving.doorman import Door, DoorCounters
-from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
-from .access import NameServerAccess
+from .access import NameServerAccess, keep_fact
+from .answers import Behind
 from .config import NameServerConfig
 from .connection import Connection
 from .known import KnownGroupsFile
@@ -45,18 +50,18 @@ log = logging.getLogger("dledger.namesrv")
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 STOP_GRACE_S: Final = 1.0
-"""How long a stop waits for clients to read what has been answered."""
+"""Time limit in seconds for clients to read answers when the server stops."""
 
 
 class StartError(Exception):
-    """The server cannot start; one line that names the thing, what was found and what to do."""
+    """The server cannot start. The text is one line with the thing, what was found and what to do."""
 
 
 class NameServer:
-    """One name server. `await start()`, then it serves until `await stop()`.
+    """One name server. It serves from `await start()` until `await stop()`.
 
-    `start` raises `StartError` if the port is taken or the data directory cannot be used, `ConfigError` if a file that
-    the configuration names cannot, and leaves nothing behind.
+    `start` raises `StartError` if the port is taken or the data directory cannot be used. It raises `ConfigError` if a
+    file that the configuration names cannot be used. After an error it holds neither port nor directory.
     """
 
     def __init__(self, config: NameServerConfig) -> None:
@@ -67,25 +72,31 @@ class NameServer:
         self._connections: set[Connection] = set()
         self._places = Places(self._connections, config, self.counters, self._max_per_host)
         self.request_memory: RequestMemory
-        self._next_number = 0
+        self.stranger_memory: RequestMemory
+        self.unread = UnreadAnswers(config.max_unread_bytes, self.counters.count_unread)
+        self.turns: RequestTurns
+        self.telling = Telling(of_host=LINES_OF_CLIENTS)
+        self._next_connection_number = 0
         self._is_stopping = False
+        self._all_connections_lost = asyncio.Event()
         self._processors: Processors | None = None
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
         self._door: Door | None = None
         self.tls: TlsContext | None = None
-        """What the port speaks TLS with, None if it does not."""
+        """TLS context of the port, None if it speaks no TLS."""
         self.http_tls: TlsContext | None = None
+        self.metrics_token: str | None = None
         self._renewal = Renewal((), self.counters.count_restart)
         self._scanner: asyncio.Task[None] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._saver: asyncio.Task[None] | None = None
         self._directory: _DataDirectory | None = None
         self._http: AppRunner | None = None
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
-        assert self._server is not None, "the server has not been started"
-        return int(self._server.sockets[0].getsockname()[1])
+        """The port on which the server listens."""
+        assert self._port is not None, "the server has not been started"
+        return self._port.address[1]
 
     @property
     def table(self) -> RouteTable:
@@ -94,32 +105,32 @@ class NameServer:
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     @property
     def door_counters(self) -> DoorCounters:
-        """What happened to clients before they were connected over TLS."""
+        """Counters of clients before they were connected over TLS."""
         return DoorCounters() if self._door is None else self._door.counters
 
     @property
     def watch_count(self) -> int:
-        """Route watches that wait."""
+        """Number of waiting route watches."""
         return len(self._processors.watches) if self._processors is not None else 0
 
     @property
     def watch_bytes(self) -> int:
-        """What the requests of route watches take that wait."""
+        """Size of the waiting route watches, in bytes."""
         return self._processors.watches.held_bytes if self._processors is not None else 0
 
     def _max_per_host(self) -> int:
-        """The limit that was set last: it may be set while the server runs."""
+        """Return the limit that was set last: it may be set while the server runs."""
         config = self.config if self._processors is None else self._processors.config
         return config.max_connections_per_host
 
     @property
     def failure(self) -> str:
-        """Why the server no longer does its work, empty while it does."""
+        """Reason why the server no longer does its work, empty while it does."""
         return "silent brokers are not looked for" if self._scanner is None or self._scanner.done() else ""
 
     async def start(self) -> None:
@@ -128,20 +139,28 @@ class NameServer:
         Raises `dledger_namesrv.config.ConfigError`, `StartError`, `KVStoreError`, `KnownGroupsError`.
         """
         files = read_files(self.config)
-        self._access = NameServerAccess(files.access_keys)
-        self.tls, self.http_tls = files.tls, files.http_tls
+        keys = () if files.access_keys is None else files.access_keys.keys
+        self._access = NameServerAccess(keys, self.config.access_mode)
+        watched: list[Watched] = [*files.contexts]
+        if files.access_keys is not None:
+            # `replace` sets all keys in one assignment, so no request sees only some of them
+            files.access_keys.on_change = self._access.replace
+            watched.append(files.access_keys)
+        self.tls, self.http_tls, self.metrics_token = files.tls, files.http_tls, files.metrics_token
         try:
             await first_address("host", self.config.host)
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
-        self.request_memory = self._make_request_memory()
-        if self.tls is not None:
-            self._door = self._make_door(self.tls)
-        self._renewal = Renewal(files.contexts, self.counters.count_restart)
+        self.request_memory = self._make_request_memory(self.config.max_partial_bytes, are_strange=False)
+        self.stranger_memory = self._make_request_memory(2 * self.config.max_frame_bytes, are_strange=True)
+        self.turns = RequestTurns(asyncio.get_running_loop())
+        self._door = self._make_door(self.tls)
+        self._renewal = Renewal(watched, self.counters.count_restart)
         try:
+            await asyncio.to_thread(keep_fact, self.config)
             self._table = RouteTable(
-                first_version=time.time_ns() // 1_000_000,
+                first_version=time.time_ns(),  # above earlier versions: no table makes one in each nanosecond
                 delete_missing_topics=self.config.delete_topic_with_broker_registration,
                 absent=self._known.load(),
                 limits=TableLimits(
@@ -151,13 +170,15 @@ class NameServer:
                 ),
             )
             kv = KVStore(self.config.data, self.config.max_stored_bytes)
-            self._processors = Processors(self.config, self._table, kv, _now_ms, self.counters, self._access)
+            self._processors = Processors(
+                *(self.config, self._table, kv, _now_ms, self.counters, self._access), turns=lambda: self.turns
+            )
+            self._processors.audit_log.open(self.config.data / "log", self.config.audit_days)
             if self.config.http_port:
                 self._http = await self._start_http()
-            self._server = await asyncio.get_running_loop().create_server(
-                self._new_connection, self.config.host, self.config.port
-            )
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name can be such a host
+            self._port = await Port.bind(self.config.host, self.config.port, self._make_doorman, self._door.make_room)
+            self._port.start_serving()
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host cannot be a name
             await self._release()
             address = f"{self.config.host}:{self.config.port}"
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -170,49 +191,54 @@ class NameServer:
         self._renewal.start()
         count = self.counters.count_restart
         self._scanner = asyncio.create_task(supervise(self._scan, "look for silent nodes", count))
-        self._keeper = asyncio.create_task(
-            supervise(partial(self._known.keep, self._table), "keep known groups", count)
-        )
+        self._saver = asyncio.create_task(supervise(partial(self._known.keep, self._table), "keep known groups", count))
         if self.config.host not in LOOPBACK_HOSTS and not self._access.is_on:
             log.warning(
                 "event=no_access_control host=%s consequence='whoever can connect can change routes'", self.config.host
             )
 
     async def stop(self) -> None:
-        """Answer pending watches, close the port and all connections, give the data directory back."""
+        """Answer pending watches, close the port and all connections, and release the data directory."""
         self._is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        if not self._connections:
+            self._all_connections_lost.set()
+        if self._port is not None:
+            self._port.close()
         if self._door is not None:
             self._door.close()
         self._renewal.stop()
         if self._scanner is not None:
             self._scanner.cancel()
             self.request_memory.close()
+            self.stranger_memory.close()
         if self._processors is not None:
             self._processors.watches.release()
         await asyncio.gather(*(connection.finish(STOP_GRACE_S) for connection in self._connections))
-        if self._server is not None:
-            try:
-                async with asyncio.timeout(STOP_GRACE_S):
-                    await self._server.wait_closed()
-            except TimeoutError:
-                for connection in list(self._connections):
-                    connection.abort("the server stops")
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        try:
+            async with asyncio.timeout(STOP_GRACE_S):
+                await self._all_connections_lost.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort("the server stops")
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.gather(self._saver, return_exceptions=True)
             await asyncio.to_thread(self._known.save, self._table.known_groups())
         if self._processors is not None:
             await self._processors.close()
         await self._release()
+
+    @property
+    def judges(self) -> bool:
+        """True if access control is on."""
+        return self._access.is_on
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many, in all or from its host, or if the server stops."""
         return not self._is_stopping and self._places.admit(connection)
 
     def may_ask(self, connection: Connection, code: int) -> bool:
-        """Whether a connection that sends a request of this code may stay."""
+        """Return whether a connection that sends a request of this code may stay."""
         return self._places.may_ask(connection, code)
 
     def handle(
@@ -220,10 +246,26 @@ class NameServer:
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand]:
         """Answer a request. Raises `RemotingError`."""
         assert self._processors is not None
-        answer = self._processors.handle(request, connection.number, str(connection.address))
-        if request.code == RequestCode.REGISTER_BROKER:
-            self._places.keep(connection)
+        answer = self._processors.handle(
+            request, connection.number, str(connection.address), partial(self._prove, connection)
+        )
+        if request.code != RequestCode.REGISTER_BROKER:
+            return answer
+        if not isinstance(answer, RemotingCommand):
+            return Behind(answer, partial(self._keep_place_behind, connection))
+        self._places.keep(connection)
         return answer
+
+    def _prove(self, connection: Connection) -> None:
+        if connection.prove():
+            self._places.prove(connection)
+
+    async def _keep_place_behind(
+        self, connection: Connection, answer: Coroutine[None, None, RemotingCommand]
+    ) -> RemotingCommand:
+        answered = await answer
+        self._places.keep(connection)
+        return answered
 
     def connection_lost(self, connection: Connection) -> None:
         """Forget a connection, and at once the nodes that registered over it."""
@@ -234,14 +276,19 @@ class NameServer:
                     "event=node_removed address=%s cluster=%s reason='connection lost'", key.address, key.cluster
                 )
             self._notify()
+        if self._is_stopping and not self._connections:
+            self._all_connections_lost.set()
 
-    def _new_connection(self) -> asyncio.Protocol:
-        self._next_number += 1
-        connection = Connection(self, self._next_number)
-        return connection if self._door is None else self._door.doorman(connection)
+    def _make_doorman(self, _host: str) -> asyncio.Protocol:
+        assert self._door is not None
+        return self._door.doorman(self._new_connection)
+
+    def _new_connection(self) -> Connection:
+        self._next_connection_number += 1
+        return Connection(self, self._next_connection_number)
 
     async def _scan(self) -> None:
-        """Look for silent nodes and idle connections, for ever."""
+        """Remove silent nodes and close idle connections, again and again."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.config.scan_interval_ms / 1000)
@@ -249,29 +296,32 @@ class NameServer:
                 self.counters.removals[SILENT] += 1
                 log.warning("event=node_removed address=%s cluster=%s reason=silent", key.address, key.cluster)
             self._notify()
+            while self._table.tidy():  # noqa: ASYNC110 -- a turn for others between the slices
+                await asyncio.sleep(0)
             idle_since = loop.time() - self.config.idle_timeout_ms / 1000
-            for connection in [one for one in self._connections if one.last_active < idle_since]:
+            idle = [connection for connection in self._connections if connection.last_active < idle_since]
+            for connection in idle:
                 self.counters.limits["idle_timeout_ms"] += 1
                 connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
 
-    def _make_request_memory(self) -> RequestMemory:
+    def _make_request_memory(self, max_bytes: int, *, are_strange: bool) -> RequestMemory:
         config = self.config
         return RequestMemory(
-            self._connections,
+            Senders(self._connections, are_strange=are_strange),
             asyncio.get_running_loop(),
-            RequestMemoryLimits(config.max_partial_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
+            RequestMemoryLimits(max_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
             on_shortage=self.counters.count_shortage,
             on_timeout=self.counters.count_slow_sender,
         )
 
-    def _make_door(self, tls: TlsContext) -> Door:
+    def _make_door(self, tls: TlsContext | None) -> Door:
         config = self.config
         return Door(
             tls,
-            takes_plain=config.tls == "permissive",
+            takes_plain=config.tls != "enforcing",
             max_connections=config.max_connections + config.broker_places,
             open_connections=self._connections.__len__,
-            idle_timeout_s=config.idle_timeout_ms / 1000,
+            silence_s=min(SILENCE_S, config.idle_timeout_ms / 1000),
         )
 
     async def _start_http(self) -> AppRunner:
@@ -288,7 +338,7 @@ class NameServer:
             raise StartError(str(error)) from error
 
     async def _release(self) -> None:
-        """Give back what `start` took before it listened."""
+        """Close the HTTP port, and release the data directory."""
         if self._http is not None:
             await self._http.cleanup()
             self._http = None
@@ -301,34 +351,50 @@ class NameServer:
 
 
 class _DataDirectory:
-    """A data directory held by a lock for as long as the server runs, with its process id in the file `pid`.
+    """A data directory held by a lock while the server runs, with its process id in the file `pid`.
 
-    The lock goes with the process, so that a file left by a dead one does no harm.
+    The lock ends with the process, so a file left by a dead process does no harm.
     """
 
     def __init__(self, path: Path) -> None:
         self._pid_file = path / "pid"
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._pid_file, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+        self._descriptor = self._lock(path)
+        while not self._is_in_place():
+            # A server that stopped has removed the file after it was opened here and before it was locked. A lock on a
+            # removed file keeps no other server out.
             os.close(self._descriptor)
-            raise StartError(
-                f"data directory {path} is in use by process {holder or '?'}; stop it or choose another directory"
-            ) from error
-        written = b"%d\n" % os.getpid()
-        try:  # in this order: whoever reads the file meanwhile, to stop this server, finds a process id
-            os.pwrite(self._descriptor, written, 0)
-            os.ftruncate(self._descriptor, len(written))
+            self._descriptor = self._lock(path)
+        content = b"%d\n" % os.getpid()
+        try:  # in this order: a reader that is to stop this server always finds a process id
+            os.pwrite(self._descriptor, content, 0)
+            os.ftruncate(self._descriptor, len(content))
         except OSError as error:
             self.release()
             remedy = "; make room there, then start it again" if error.errno in FULL else ""
             raise StartError(f"data directory {path} cannot be used: {error.strerror}{remedy}") from error
+
+    def _lock(self, path: Path) -> int:
+        """Return the descriptor of the locked file. Raises `StartError`."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._pid_file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StartError(f"data directory {path} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise StartError(
+                f"data directory {path} is in use by process {holder or '?'}; stop it or choose another directory"
+            ) from error
+        return descriptor
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._pid_file), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Remove the file and the lock; further calls do nothing."""

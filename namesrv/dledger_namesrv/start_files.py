@@ -1,39 +1,40 @@
-"""The files that a configuration names and that a name server reads when it starts: keys and certificates."""
+"""Files that a configuration names and that a name server reads when it starts: keys and certificates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dledger.errors import ConfigError as FileError
-from dledger.net.tls import TlsContext
-from dledger_serving.access_keys import access_keys
+from dledger_base.access_keys import KeyFileWatch
+from dledger_base.errors import ConfigError as FileError
+from dledger_base.tls import TlsContext
 
 from .config import ConfigError, NameServerConfig
 
 
 @dataclass(frozen=True, slots=True)
 class StartFiles:
-    """What stands in the files; None, or no keys, where the configuration needs none."""
+    """Content of the named files, None where the configuration names none."""
 
-    access_keys: Sequence[bytes]
+    access_keys: KeyFileWatch | None
     tls: TlsContext | None
-    """Of the port for brokers and clients."""
+    """Context of the port for brokers and clients."""
     http_tls: TlsContext | None
+    metrics_token: str | None
 
     @property
     def contexts(self) -> list[TlsContext]:
-        """All that there are."""
-        return [one for one in (self.tls, self.http_tls) if one is not None]
+        """All TLS contexts that there are."""
+        return [context for context in (self.tls, self.http_tls) if context is not None]
 
 
 def read_files(config: NameServerConfig) -> StartFiles:
-    """Read them; nothing else is touched. Raises `ConfigError` that names key, file and what is wrong with it."""
+    """Read the files and touch nothing else. Raises `ConfigError` that names key, file and fault."""
     try:
         return StartFiles(
-            () if config.access_key_file is None else access_keys(config.access_key_file),
+            None if config.access_key_file is None else KeyFileWatch(config.access_key_file),
             config.server_context(),
             config.http_context(),
+            config.metrics_token(),
         )
     except FileError as error:
         raise ConfigError(str(error)) from error

@@ -1,47 +1,58 @@
 """The route registry: registrations in, routes out. Pure: time is an argument, connections are opaque numbers.
 
-The algorithm is RocketMQ's `RouteInfoManager`, with the Raft term (`DataVersion.state_version`) as a fence: nothing
-that was said in an older term displaces or removes a leader (broker id 0) that registered in a newer one.
+The algorithm is RocketMQ's `RouteInfoManager`, with the Raft term (`DataVersion.state_version`) as a fence. A request
+of an older term neither displaces nor removes a leader (broker id 0) that registered in a newer one.
 
-Beyond it, a group whose last node has gone is *absent*: what it held is remembered, and shown to those who ask for it.
+Unlike RocketMQ's, the registry remembers a group whose last node has gone. That group is *absent*, and is shown to
+clients that ask for absent groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from dledger_remoting.headers import BrokerNodeHeader, RegisterBrokerHeader
-from dledger_remoting.registration import DataVersion, RegisterBrokerBody, TopicChangesBody
-from dledger_remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData, encode_route
+from dledger_remoting.registration import (
+    SLICE_TOPICS,
+    DataVersion,
+    RegisterBrokerBody,
+    Steps,
+    TopicChangesBody,
+    run_steps,
+)
+from dledger_remoting.route import MASTER_ID, ClusterInfo, QueueData, TopicRouteData
 from dledger_remoting.topics import PERM_READ_WRITE, PERM_WRITE, TopicConfig
 
 from .absent import AbsentGroups
-from .aliases import aliases_after, aliases_of_topic, has_aliases
+from .aliases import aliases_after, has_aliases
+from .owners import GroupNames, Owner
 from .records import (
-    CachedRoute,
     Group,
     KnownGroup,
     Node,
     NodeKey,
     Registered,
     TableLimits,
+    goes_beyond,
     is_news,
     is_topic_source,
     queue_data,
-    with_master,
+    refusal_of,
 )
+from .routes import Routes
+from .topics import Topics
 
 DEFAULT_NODE_TIMEOUT_MS: Final = 120_000
 
 
 class RouteTable:
-    """All broker groups and topics that one name server knows; `absent` is what one before it knew.
+    """All broker groups and topics that one name server knows. `absent` are the groups that it knew before a restart.
 
-    `version` grows with every change that a route can show; it starts at `first_version`, for which the start time in
-    ms is a good choice, so that it also grows over restarts.
+    `version` grows with every change that a route can show. It starts at `first_version`. The start time in ns is a
+    good choice. After a restart the version is then higher than before, even if there were many changes.
     """
 
     def __init__(
@@ -53,94 +64,138 @@ class RouteTable:
         limits: TableLimits | None = None,
     ) -> None:
         self.absent_groups_forgotten = 0
-        """How often a limit made the table forget one."""
+        """Number of absent groups that were forgotten because of a limit."""
         self._limits = limits or TableLimits()
-        self._route_count = 0
         self.delete_missing_topics = delete_missing_topics
-        self._version = first_version
-        self._last_removal = first_version
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._topic_versions: dict[str, int] = {}
+        self._topics = Topics(first_version)
         self._groups: dict[str, Group] = {}
         self._absent = AbsentGroups(absent)
+        self._names = GroupNames(self._absent.by_name)
+        self._now_ms = 0
+        """Time in ms of the last registration or call of `expire`."""
         self._nodes: dict[NodeKey, Node] = {}
-        self._encoded: dict[tuple[str, bool], CachedRoute] = {}
-        self._ordered: frozenset[str] = frozenset()
+        self._changed_groups: set[str] = set()
+        """Groups that have changed since the last call of `take_changes`."""
+        self.routes = Routes(self._topics, self._groups, self._absent, self._names)
 
     @property
     def version(self) -> int:
-        """Grows with every change of any route."""
-        return self._version
+        """Version of the table, which grows with every change of any route."""
+        return self._topics.version
 
     def topics(self, *, include_absent: bool = False) -> list[str]:
-        """The names of all topics that have a route, or that an absent group holds, sorted."""
-        absent = self._absent.by_name.values() if include_absent else ()
-        return sorted({*self._topics, *(topic for group in absent for topic in group.queues)})
+        """Return the sorted names of all topics that have a route.
+
+        With `include_absent`, topics of absent groups are included.
+        """
+        return run_steps(self.routes.topics(include_absent=include_absent))
 
     @property
     def node_count(self) -> int:
-        """How many nodes are alive."""
+        """Number of live nodes."""
         return len(self._nodes)
 
     @property
     def group_count(self) -> int:
-        """How many broker groups have a live node."""
+        """Number of broker groups with a live node."""
         return len(self._groups)
 
     @property
     def topic_count(self) -> int:
-        """How many topics have a route."""
+        """Number of topics with a route."""
         return len(self._topics)
 
     @property
     def route_count(self) -> int:
-        """Topics of all broker groups that have a live node, added up."""
-        return self._route_count
+        """Sum of the numbers of topics of all broker groups that have a live node."""
+        return self._topics.route_count
+
+    @property
+    def is_small(self) -> bool:
+        """True if all topics, including those of absent groups, fit into one slice."""
+        return self.route_count + sum(len(group.queues) for group in self._absent.by_name.values()) <= SLICE_TOPICS
 
     @property
     def absent_group_count(self) -> int:
-        """How many broker groups are known and have no live node."""
+        """Number of broker groups that are known and have no live node."""
         return len(self._absent.by_name.keys() - self._groups.keys())
 
     def known_groups(self) -> dict[str, KnownGroup]:
-        """What the groups hold, absent ones included; those without a topic are left out."""
-        held: dict[str, dict[str, QueueData]] = {}
-        for topic, queues in sorted(self._topics.items()):
-            for name, queue in queues.items():
-                held.setdefault(name, {})[topic] = queue
-        live = {
-            name: KnownGroup(self._groups[name].cluster, queues, self._groups[name].aliases)
-            for name, queues in sorted(held.items())
-        }
-        return {**self._absent.by_name, **live}
+        """Return the topics that each group holds, absent groups included. Groups without a topic are left out."""
+        known = {name: self.known_group(name) for name in self.known_names()}
+        return {name: group for name, group in known.items() if group is not None}
+
+    def known_names(self) -> list[str]:
+        """Return the names of all groups, live and absent, even of groups that hold no topic."""
+        return [*self._absent.by_name, *sorted(self._groups.keys() - self._absent.by_name.keys())]
+
+    def known_group(self, name: str) -> KnownGroup | None:
+        """Return the topics that a group holds, None if it holds none.
+
+        While an absent group comes back, its former topics are included until all its topics are registered.
+        """
+        group, absent = self._groups.get(name), self._absent.by_name.get(name)
+        group_queues = self._topics.of_group(name)
+        if group is None or not group_queues:
+            return absent
+        queues = dict(group_queues) if absent is None else {**absent.queues, **group_queues}
+        return KnownGroup(group.cluster, queues, group.aliases, self._names.identity(name))
+
+    def tidy(self) -> bool:
+        """Do one slice of the work that a lost group with many topics leaves. Return whether there is more."""
+        return self._topics.tidy()
 
     # Registration
 
     def register(
         self, header: RegisterBrokerHeader, body: RegisterBrokerBody, *, now_ms: int, connection: int
     ) -> Registered:
-        """Take a node's registration, which also counts as its heartbeat. `connection` is where it came from."""
+        """Take a node's registration, which also counts as its heartbeat.
+
+        `connection` is the number of the connection over which the registration came.
+        """
+        return run_steps(self.register_steps(header, body, now_ms=now_ms, connection=connection))
+
+    def register_steps(
+        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, *, now_ms: int, connection: int
+    ) -> Steps[Registered]:
+        """Take a registration as `register` does, with a pause after each slice of the topics.
+
+        The caller must take no other registration of the group until the end. `change_topics` refuses changes
+        meanwhile, because the group has no version of its topics.
+        """
         wrapper = body.topic_config_serialize_wrapper
         term = wrapper.data_version.state_version
         group = self._groups.get(header.broker_name)
-        refusal = self._refusal(group, header, term, len(wrapper.topic_config_table))
+        self._now_ms = now_ms
+        displaced: list[NodeKey] = []
+        if group is not None and self._names.is_rescued(header):
+            displaced, group = list(group.nodes.values()), None
+        addresses = () if group is None else group.addresses.values()
+        refusal = "" if displaced else self._names.refusal(header, addresses, now_ms)
+        refusal = refusal or refusal_of(group, header, term, len(wrapper.topic_config_table), self._term_of)
         if refusal:
             return Registered(refusal)
-        limit = self._exceeded(group, header, wrapper.topic_config_table)
+        limit = self._find_exceeded_limit(group, header, wrapper.topic_config_table, len(displaced))
         if limit:
             return Registered(f"there would be more than {limit} = {getattr(self._limits, limit)}", limit=limit)
+        for displaced_key in displaced:  # not before the checks: a node from before the rescue would take a free name
+            self._remove_node(displaced_key, self._nodes[displaced_key], said_goodbye=True)
         if group is None:
-            former_group = self._absent.by_name.get(header.broker_name)
+            former_group = self._find_former(header)
             aliases = {} if former_group is None else former_group.aliases
-            group = self._groups[header.broker_name] = Group({}, self._next_version(), aliases=aliases)
+            group = self._groups[header.broker_name] = Group({}, self._topics.next_version(), aliases=aliases)
+            self._changed_groups.add(header.broker_name)
         key = NodeKey(header.cluster_name, header.broker_addr)
         former = self._nodes.get(key)
         if former is not None and former.broker_name != header.broker_name:
-            self._remove_node(key, former)
+            self._remove_node(key, former, said_goodbye=True)
+        self._names.register(header)
         self._set_node(group, key, header)
         aliases = aliases_after(group, header)
         if aliases != group.aliases:
-            group.aliases, group.version = aliases, self._next_version()
+            group.aliases, group.version = aliases, self._topics.next_version()
+            self._changed_groups.add(header.broker_name)
         if header.broker_id == MASTER_ID:
             group.leader_term = term
         self._nodes[key] = Node(
@@ -153,17 +208,23 @@ class RouteTable:
             header.heartbeat_timeout_millis or DEFAULT_NODE_TIMEOUT_MS,
         )
         if is_topic_source(group, header.broker_id) and is_news(group, header, wrapper.data_version):
-            group.topics_version, group.edited = wrapper.data_version, False
+            group.topics_version, group.edited = None, False
             complete = header.topics_complete or self.delete_missing_topics
-            self._set_topics(group, header.broker_name, wrapper.topic_config_table, complete=complete)
-        return self._answer(group, header)
+            yield from self._set_topics(group, header.broker_name, wrapper.topic_config_table, complete=complete)
+            if self._groups.get(header.broker_name) is not group:
+                return Registered(f"all nodes of {header.broker_name} went while its topics were taken")
+            group.topics_version = wrapper.data_version
+        return self._make_answer(group, header)
 
     def change_topics(self, sender: BrokerNodeHeader, changes: TopicChangesBody, *, now_ms: int) -> bool:
-        """Take what has changed of a node's topics, which costs no more than that; counts as its heartbeat.
+        """Take changes of a node's topics, at a cost in proportion to the changes. Counts as the node's heartbeat.
 
-        False, and nothing is changed, unless the node stands here under the same id, as of the version that the changes
-        begin with, and of the same term: it is to register as a whole then, which is fenced. So it is if there would be
-        too many topics, which that is told.
+        Returns False, and changes nothing, unless three things hold. The node is registered under the same id. Its
+        registered topics have the version with which the changes begin. The versions before and after the changes are
+        of one term. Returns False also if an operator has changed the group's topics here, or if there would be too
+        many topics.
+
+        After False the node must register as a whole. That registration is checked against the terms and the limits.
         """
         if changes.data_version.state_version != changes.base.state_version:
             return False
@@ -175,8 +236,12 @@ class RouteTable:
         if node.data_version != changes.base or (source and (group.edited or group.topics_version != changes.base)):
             return False
         name = sender.broker_name
-        gone = sum(name in self._topics.get(topic, {}) for topic in changes.deleted)
-        if source and self._too_many_routes(name, changes.topic_config_table, gone=gone):
+        group_queues = self._topics.of_group(name)
+        deleted_count = len(group_queues.keys() & set(changes.deleted))
+        named = {config.topic_name for config in changes.topic_config_table.values()}
+        if source and goes_beyond(
+            self._limits.max_routes, self.route_count, group_queues, named, deleted=deleted_count
+        ):
             return False
         node.data_version, node.last_seen_ms = changes.data_version, now_ms
         if source:
@@ -185,14 +250,14 @@ class RouteTable:
                 topic, queue = config.topic_name, queue_data(sender.broker_name, config)
                 self._set_topic(group, topic, queue, aliased=has_aliases(config))
             for topic in changes.deleted:
-                if sender.broker_name in self._topics.get(topic, {}):
-                    self._remove_queues(topic, sender.broker_name)
+                if topic in self._topics.of_group(name):
+                    self._remove_queues(topic, name)
         return True
 
     def unregister(self, broker_name: str, cluster: str, address: str, broker_id: int, term: int | None = None) -> bool:
-        """Remove a node that says goodbye; True if it was there under this id.
+        """Remove a node that unregisters. Return whether it was registered under this id and is removed.
 
-        With `term` given, a goodbye said in an older term than the node's last registration does nothing.
+        If `term` is given and older than that of the node's last registration, the node stays.
         """
         key = NodeKey(cluster, address)
         node = self._nodes.get(key)
@@ -200,7 +265,7 @@ class RouteTable:
             return False
         if term is not None and term < node.data_version.state_version:
             return False
-        self._remove_node(key, node)
+        self._remove_node(key, node, said_goodbye=True)
         return True
 
     def drop_connection(self, connection: int) -> list[NodeKey]:
@@ -208,7 +273,9 @@ class RouteTable:
         return self._remove_nodes(key for key, node in self._nodes.items() if node.connection == connection)
 
     def expire(self, now_ms: int) -> list[NodeKey]:
-        """Remove the nodes that have been silent for longer than they promised."""
+        """Remove the nodes that have been silent for longer than the timeout that they registered."""
+        self._now_ms = now_ms
+        self._names.expire(now_ms)
         return self._remove_nodes(
             key for key, node in self._nodes.items() if now_ms - node.last_seen_ms > node.timeout_ms
         )
@@ -222,175 +289,144 @@ class RouteTable:
         return True
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """What a node's last registration gave as its data version."""
+        """Return the data version of a node's last registration."""
         node = self._nodes.get(NodeKey(cluster, address))
         return None if node is None else node.data_version
 
     # Topics
 
     def forget_group(self, name: str) -> bool:
-        """Forget an absent group, which is gone for good; False if it is not absent."""
+        """Forget an absent group that will not come back. Return False if no absent group has this name."""
         if name in self._groups or (group := self._absent.remove(name)) is None:
             return False
-        for topic in group.queues:
-            self._mark_changed(topic)
+        self._names.forget(name)
+        self._topics.mark_all(group.queues)
+        return True
+
+    def give_to_rival(self, name: str) -> bool:
+        """Remove the nodes of a live group and give its name to its last rival. Return False if it has no rival."""
+        group = self._groups.get(name)
+        if group is None or not self._names.has_rival(name):
+            return False
+        self._remove_nodes([*group.nodes.values()])
+        self.forget_group(name)
+        self._names.give_to_rival(name, self._now_ms)
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
-        """Forget a topic's queues, those of one cluster only if it is named; True if there were any."""
-        queues = self._topics.get(topic, {})
+        """Forget a topic's queues, or only those in `cluster` if it is given. Return whether there were any."""
+        queues = self._topics.queues(topic)
         doomed = [name for name in queues if cluster is None or self._groups[name].cluster == cluster]
         for name in doomed:
             self._remove_queues(topic, name)
             self._groups[name].edited = True
         dropped = self._absent.drop_topic(topic, cluster)
         if dropped:
-            self._mark_changed(topic)
+            self._topics.mark(topic)
         return bool(doomed) or dropped
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
-        """Take the write bit from all topics of a broker group, or set their permission to 6; how many there are.
+        """Remove the write bit from all topics of a broker group, or set their permission to 6. Returns the number of
+        topics.
 
-        It holds until the group registers a changed data version, for which it is asked to name all its topics.
+        This holds until the group registers as a whole with another data version. Its changes by 20005 are refused
+        meanwhile, so that it does.
         """
-        count = 0
-        for topic, queues in self._topics.items():
-            queue = queues.get(broker_name)
+        return run_steps(self.write_permission_steps(broker_name, writable=writable))
+
+    def write_permission_steps(self, broker_name: str, *, writable: bool) -> Steps[int]:
+        """Do the same as `set_write_permission`, with a pause after each slice of the topics."""
+        group_topics = list(self._topics.of_group(broker_name))
+        for number, topic in enumerate(group_topics):
+            if number % SLICE_TOPICS == SLICE_TOPICS - 1:
+                yield
+            queue = self._topics.of_group(broker_name).get(topic)
             if queue is not None:
-                count += 1
-                perm = PERM_READ_WRITE if writable else queue.perm & ~PERM_WRITE
-                self._set_queues(topic, msgspec.structs.replace(queue, perm=perm))
                 self._groups[broker_name].edited = True
-        return count
-
-    def set_ordered(self, topics: Iterable[str]) -> None:
-        """The topics that are ordered by an operator's word: their routes list no write aliases."""
-        former, self._ordered = self._ordered, frozenset(topics)
-        for topic in (former ^ self._ordered) & self._topics.keys():
-            self._mark_changed(topic)
-
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics that have queues in a cluster, sorted."""
-        names = {name for name, group in self._groups.items() if group.cluster == cluster}
-        return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
-
-    def topics_by_flags(self, *, required: int, excluded: int = 0) -> list[str]:
-        """The topics that have, in some group, all bits of `required` and none of `excluded` in their sys flag."""
-        return sorted(
-            topic
-            for topic, queues in self._topics.items()
-            if any(q.topic_sys_flag & required == required and not q.topic_sys_flag & excluded for q in queues.values())
-        )
+                perm = PERM_READ_WRITE if writable else queue.perm & ~PERM_WRITE
+                self._topics.put(topic, msgspec.structs.replace(queue, perm=perm))
+        return len(group_topics)
 
     # Reading
 
     def route(self, topic: str, *, include_absent: bool = False) -> TopicRouteData | None:
-        """Where a topic lives, None if nowhere; absent groups, if they are asked for, may have no address.
-
-        A group without a live id 0 gets one made up, the lowest live id, which also keeps its own: followers pass on
-        what only a leader may do, while a client that sees no id 0 stops sending for 30 s.
-        """
-        queues = dict(self._topics.get(topic, {}))
-        if include_absent:
-            queues |= self._absent.queues(topic)
-        if not queues:
-            return None
-        groups = {name: with_master(self._broker_data(name)) for name in sorted(queues)}
-        aliases = [] if topic in self._ordered else aliases_of_topic(topic, self._groups, queues, groups)
-        return TopicRouteData(
-            queue_datas=[*(queues[name] for name in groups), *(queue for queue, _ in aliases)],
-            broker_datas=[*groups.values(), *(broker for _, broker in aliases)],
-        )
+        """Return the route of a topic, None if it has none."""
+        return self.routes.of(topic, include_absent=include_absent)
 
     def encoded_route(self, topic: str, *, standard: bool, include_absent: bool = False) -> bytes | None:
-        """The text of `route`, made once per change of the route unless an absent group is in it.
-
-        Equal routes are equal bytes.
-        """
-        if include_absent and self._absent.with_topic(topic):
-            full = self.route(topic, include_absent=True)
-            return None if full is None else encode_route(full, standard)
-        version = self.route_version(topic)
-        cached = self._encoded.get((topic, standard))
-        if cached is not None and cached.version == version:
-            return cached.body
-        route = self.route(topic)
-        if route is None:
-            return None
-        body = encode_route(route, standard)
-        self._encoded[topic, standard] = CachedRoute(version, body)
-        return body
+        """Return a topic's route as JSON, in fastjson's dialect unless `standard`. None if it has no route."""
+        return self.routes.encoded(topic, standard=standard, include_absent=include_absent)
 
     def route_version(self, topic: str) -> int:
-        """The version at which a topic's route last changed; for an unknown topic, when any topic was last removed."""
-        queues = self._topics.get(topic, {})
-        groups = [name for name in (*queues, *self._absent.with_topic(topic)) if name in self._groups]
-        changed = self._topic_versions[topic] if queues else self._last_removal
-        return max((changed, *(self._groups[name].version for name in groups)))
-
-    def changed_since(self, topics: Iterable[str], version: int) -> bool:
-        """True if the route of one of the topics is newer than `version`, or `version` is not one of this table."""
-        return version > self._version or any(self.route_version(topic) > version for topic in topics)
+        """Return the version at which the route of a topic changed last."""
+        return self.routes.version(topic)
 
     def cluster_info(self, *, include_absent: bool = False) -> ClusterInfo:
-        """All groups as they registered, with no id made up; absent groups, if they are asked for, without address."""
-        names = sorted({*self._groups, *(self._absent.by_name if include_absent else ())})
-        groups = {name: self._broker_data(name) for name in names}
-        clusters: dict[str, list[str]] = {}
-        for name, group in groups.items():
-            clusters.setdefault(group.cluster, []).append(name)
-        return ClusterInfo(groups, clusters)
+        """Return the broker groups of each cluster, with their addresses."""
+        return self.routes.cluster_info(include_absent=include_absent)
+
+    def set_ordered(self, topics: Iterable[str]) -> None:
+        """Set the topics that an operator has declared as ordered."""
+        self.routes.set_ordered(topics)
+
+    def take_changes(self) -> tuple[set[str], set[str]]:
+        """Return what has changed since the last call: single topics, and groups with all their topics."""
+        topics = self._topics.take_changed()
+        groups, self._changed_groups = self._changed_groups, set()
+        return topics, groups
+
+    def is_of_groups(self, topic: str, groups: Collection[str]) -> bool:
+        """Return whether one of these groups has queues of a topic, or had some when it became absent."""
+        return any(name in groups for name in (*self._topics.groups(topic), *self._absent.with_topic(topic)))
+
+    def changed_since(self, topics: Iterable[str], version: int) -> bool:
+        """Return whether one of the topics' routes changed after `version`, or if `version` is not from this table."""
+        return version > self.version or any(self.route_version(topic) > version for topic in topics)
 
     def members(self, broker_name: str) -> dict[int, str]:
-        """A group's addresses by broker id as they registered, empty if it is unknown."""
+        """Return the registered addresses of a group by broker id, empty if the group has no live node."""
         group = self._groups.get(broker_name)
         return {} if group is None else group.addresses
 
     # Steps of the above
 
-    def _refusal(self, group: Group | None, header: RegisterBrokerHeader, term: int, topic_count: int) -> str:
-        """Why a registration must not take effect, empty if it may."""
-        if group is None:
-            known: Mapping[int, str] = {}
-        else:
-            known = group.addresses
-            touches_leader = header.broker_id == MASTER_ID or known.get(MASTER_ID) == header.broker_addr
-            if touches_leader and term < group.leader_term:
-                return f"term {term} is older than {group.leader_term}, in which the leader of the group registered"
-            holder = group.nodes.get(header.broker_id)
-            if holder is not None and holder.address != header.broker_addr:
-                since = self._nodes[holder].data_version.state_version
-                if since > term:
-                    return f"id {header.broker_id} belongs to {holder.address} since term {since}"
-        if topic_count == 1 and header.broker_id not in known and header.broker_addr not in known.values():
-            return f"{header.broker_addr} sent a single topic before its first full registration"
-        return ""
+    def _find_former(self, header: RegisterBrokerHeader) -> KnownGroup | None:
+        """Return the record of an absent group that comes back; None if it has no record.
 
-    def _exceeded(self, group: Group | None, header: RegisterBrokerHeader, configs: Mapping[str, TopicConfig]) -> str:
-        """The limit that a registration would go beyond, empty if there is none. Who is there already stays."""
+        If the record is of another group with the same name, it is removed.
+        """
         name = header.broker_name
+        known = self._absent.by_name.get(name)
+        if known is None or Owner(known.cluster, known.identity).is_of(Owner.of(header)):
+            return known
+        self.forget_group(name)
+        return None
+
+    def _term_of(self, key: NodeKey) -> int:
+        return self._nodes[key].data_version.state_version
+
+    def _find_exceeded_limit(
+        self, group: Group | None, header: RegisterBrokerHeader, configs: Mapping[str, TopicConfig], displaced: int
+    ) -> str:
+        """Return the limit that a registration would exceed, empty if there is none.
+
+        `max_nodes` never refuses a node that is registered or takes over the id of one. `displaced` is the number of
+        nodes that are removed for it.
+        """
         is_new = NodeKey(header.cluster_name, header.broker_addr) not in self._nodes
         takes_place = group is not None and header.broker_id in group.nodes
-        if is_new and not takes_place and len(self._nodes) >= self._limits.max_nodes:
+        if is_new and not takes_place and len(self._nodes) - displaced >= self._limits.max_nodes:
             return "max_nodes"
-        gone = 0
-        if self._route_count + len(configs) > self._limits.max_routes:
-            complete = header.topics_complete or self.delete_missing_topics
-            gone = len(set(self._topics_of_group(name)).difference(configs)) if complete else 0
-        return "max_routes" if self._too_many_routes(name, configs, gone=gone) else ""
-
-    def _too_many_routes(self, broker_name: str, configs: Mapping[str, TopicConfig], *, gone: int) -> bool:
-        """Whether a group's topics would be too many together with all others, if `gone` of it are deleted."""
-        if self._route_count + len(configs) <= self._limits.max_routes:
-            return False
-        more = sum(broker_name not in self._topics.get(topic, {}) for topic in configs)
-        return more > 0 and self._route_count + more - gone > self._limits.max_routes
+        group_queues, max_routes = self._topics.of_group(header.broker_name), self._limits.max_routes
+        complete = header.topics_complete or self.delete_missing_topics
+        too_many = goes_beyond(max_routes, self.route_count, group_queues, configs, deleted=None if complete else 0)
+        return "max_routes" if too_many else ""
 
     def _set_node(self, group: Group, key: NodeKey, header: RegisterBrokerHeader) -> None:
-        """Let the id point to the node, and no other id.
+        """Make the node the only holder of its id, and the id the only one of the node.
 
-        A former holder of the id is no longer a node, nor is what the same address registered as before: under another
-        id, or, after a change of its configuration, in another cluster.
+        A former holder of the id is removed. So is a former registration of the same address under another id, or in
+        another cluster after a change of the node's configuration.
         """
         changed = group.nodes.get(header.broker_id) != key
         for broker_id, former in list(group.nodes.items()):
@@ -402,46 +438,41 @@ class RouteTable:
         acting = bool(header.enable_acting_master)
         if changed or group.enable_acting_master != acting:
             group.enable_acting_master = acting
-            group.version = self._next_version()
+            group.version = self._topics.next_version()
+            self._changed_groups.add(header.broker_name)
 
     def _set_topics(
         self, group: Group, broker_name: str, configs: Mapping[str, TopicConfig], *, complete: bool
-    ) -> None:
-        former = self._absent.remove(broker_name)
-        for topic in former.queues if former is not None else ():
-            self._mark_changed(topic)
-        for topic, config in configs.items():
+    ) -> Steps[None]:
+        for number, (topic, config) in enumerate(configs.items()):
+            if number % SLICE_TOPICS == SLICE_TOPICS - 1:
+                yield
+                if self._groups.get(broker_name) is not group:
+                    return  # the group's last node has gone meanwhile
             self._set_topic(group, topic, queue_data(broker_name, config), aliased=has_aliases(config))
+        # The record of the absent group is kept until now, because the group may go again between two slices.
+        former = self._absent.remove(broker_name)
+        for number, topic in enumerate(former.queues if former is not None else ()):
+            if number % SLICE_TOPICS == SLICE_TOPICS - 1:
+                yield
+            self._topics.mark(topic)
         if complete:
-            for topic in self._topics_of_group(broker_name):
-                if topic not in configs:
+            for number, topic in enumerate(list(self._topics.of_group(broker_name))):
+                if number % SLICE_TOPICS == SLICE_TOPICS - 1:
+                    yield
+                if topic not in configs and topic in self._topics.of_group(broker_name):
                     self._remove_queues(topic, broker_name)
 
     def _set_topic(self, group: Group, topic: str, queue: QueueData, *, aliased: bool) -> None:
-        self._set_queues(topic, queue)
+        self._topics.put(topic, queue)
         if aliased != (topic in group.aliased):
             group.aliased.symmetric_difference_update((topic,))
-            self._topic_versions[topic] = self._next_version()
-
-    def _set_queues(self, topic: str, queue: QueueData) -> None:
-        queues = self._topics.setdefault(topic, {})
-        self._route_count += queue.broker_name not in queues
-        if queues.get(queue.broker_name) != queue:
-            queues[queue.broker_name] = queue
-            self._topic_versions[topic] = self._next_version()
+            self._topics.mark(topic)
 
     def _remove_queues(self, topic: str, broker_name: str) -> None:
-        queues = self._topics[topic]
-        del queues[broker_name]
-        self._route_count -= 1
         if (group := self._groups.get(broker_name)) is not None:
             group.aliased.discard(topic)
-        if not queues:
-            del self._topics[topic]
-            del self._topic_versions[topic]
-            for standard in (False, True):
-                self._encoded.pop((topic, standard), None)
-        self._mark_changed(topic)
+        self._topics.remove(topic, broker_name)
 
     def _remove_nodes(self, keys: Iterable[NodeKey]) -> list[NodeKey]:
         doomed = list(keys)
@@ -449,51 +480,36 @@ class RouteTable:
             self._remove_node(key, self._nodes[key])
         return doomed
 
-    def _remove_node(self, key: NodeKey, node: Node) -> None:
+    def _remove_node(self, key: NodeKey, node: Node, *, said_goodbye: bool = False) -> None:
         del self._nodes[key]
         group = self._groups.get(node.broker_name)
         if group is None or group.nodes.get(node.broker_id) != key:
             return
-        cluster = group.cluster
+        cluster, addresses = group.cluster, group.addresses.values()
         del group.nodes[node.broker_id]
-        group.version = self._next_version()
+        group.version = self._topics.next_version()
+        self._changed_groups.add(node.broker_name)
         if not group.nodes:
-            self._let_go(node.broker_name, cluster)
+            identity = self._names.identity(node.broker_name)
+            self._names.let_go(node.broker_name, addresses, self._now_ms, said_goodbye=said_goodbye)
+            self._make_absent(node.broker_name, cluster, identity)
 
-    def _let_go(self, name: str, cluster: str) -> None:
-        """The last node of a group has gone. What only followers registered is no news of its topics."""
+    def _make_absent(self, name: str, cluster: str, identity: str) -> None:
+        """Make a group absent whose last node has gone.
+
+        If only followers have registered since the group appeared, it has no topics, and a former record of it stays.
+        """
         aliases = self._groups.pop(name).aliases
-        topics = self._topics_of_group(name)
-        if topics:
-            self._absent.add(name, KnownGroup(cluster, {topic: self._topics[topic][name] for topic in topics}, aliases))
-        for topic in topics:
-            self._remove_queues(topic, name)
+        queues = self._topics.remove_group(name)
+        if queues:
+            former = self._absent.by_name.get(name)  # it has gone again before all its topics were registered
+            queues = queues if former is None else {**former.queues, **queues}
+            self._absent.add(name, KnownGroup(cluster, queues, aliases, identity))
         for doomed in self._absent.too_many(self._limits, self._groups):
             self.absent_groups_forgotten += self.forget_group(doomed)
 
-    def _answer(self, group: Group, header: RegisterBrokerHeader) -> Registered:
+    def _make_answer(self, group: Group, header: RegisterBrokerHeader) -> Registered:
         master = group.nodes.get(MASTER_ID)
         if header.broker_id == MASTER_ID or master is None:
             return Registered()
         return Registered("", master.address, self._nodes[master].ha_address)
-
-    def _broker_data(self, broker_name: str) -> BrokerData:
-        group = self._groups.get(broker_name)
-        if group is None:
-            return BrokerData(broker_name, self._absent.by_name[broker_name].cluster)
-        return BrokerData(broker_name, group.cluster, group.addresses, group.enable_acting_master)
-
-    def _topics_of_group(self, broker_name: str) -> list[str]:
-        return [topic for topic, queues in self._topics.items() if broker_name in queues]
-
-    def _mark_changed(self, topic: str) -> None:
-        """A topic's route, with absent groups or without, is another one now."""
-        version = self._next_version()
-        if topic in self._topics:
-            self._topic_versions[topic] = version
-        else:
-            self._last_removal = version
-
-    def _next_version(self) -> int:
-        self._version += 1
-        return self._version

@@ -1,4 +1,4 @@
-"""Bodies of assignments: which queues of a topic a client is to consume (400), and how groups consume (401, 402).
+"""Bodies of assignments: the queues of a topic that a client consumes (400), and how groups consume topics (401, 402).
 
 Format: RocketMQ's `QueryAssignmentRequestBody`, `QueryAssignmentResponseBody`, `SetMessageRequestModeRequestBody` and
 `MessageRequestModeSerializeWrapper`.
@@ -16,14 +16,16 @@ from .topics import MessageQueue
 
 
 class RequestMode(StrEnum):
-    """How members of a group get the messages of a topic."""
+    """Mode in which the members of a group get the messages of a topic: pulled or popped."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class QueryAssignmentBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Which queues of a topic shall this client consume? `strategy_name` says how members share them."""
+    """Body of 400: asks which queues of a topic this client consumes. `strategy_name` names how members share the
+    queues.
+    """
 
     topic: str
     consumer_group: str
@@ -33,21 +35,26 @@ class QueryAssignmentBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueAssignment(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue, and how it is consumed; in mode POP queue id -1 stands for all queues of a broker group."""
+    """A queue and the mode in which it is consumed.
+
+    In mode POP, queue id -1 stands for all queues of a broker group.
+    """
 
     message_queue: MessageQueue
     mode: RequestMode
 
 
 class AssignmentsBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The answer to 400. None, which is left out: the client goes on with what it has."""
+    """Answer to 400. If the list is None (left out on the wire), the client keeps the queues that it has."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
 
 
 class RequestModeBody(msgspec.Struct, frozen=True, rename="camel"):
-    """How a group consumes a topic (401). In mode POP each member pops its own share of the queues, and those of the
-    next `pop_share_queue_num` members; all queues if that is not positive, or means all members.
+    """Body of 401: the mode in which a group consumes a topic.
+
+    In mode POP each member pops from its own share of the queues and from the shares of the next `pop_share_queue_num`
+    members. It pops from all queues if that number is not positive, or covers all members.
     """
 
     topic: str
@@ -57,6 +64,6 @@ class RequestModeBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RequestModesBody(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 402: by topic, then by group."""
+    """Answer to 402: modes by topic, then by group."""
 
     message_request_mode_map: dict[str, dict[str, RequestModeBody]]

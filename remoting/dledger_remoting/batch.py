@@ -1,4 +1,4 @@
-"""The body of a batch send: messages back to back. Integers are big-endian.
+"""Body of a batch send: messages back to back. Integers are big-endian.
 
 | bytes | field |
 |---|---|
@@ -22,15 +22,18 @@ from typing import Final
 import msgspec
 
 from .errors import MessageIllegal
+from .frame import MAX_FRAME_BYTES
 from .record import MAX_PROPERTIES_BYTES
 
 _HEAD: Final = Struct(">iiiii")
 _HEAD_BYTES: Final = 20
+MIN_MESSAGE_BYTES: Final = _HEAD_BYTES + 2
+"""Size of a message without body and properties, in bytes."""
 _PROPERTIES_LENGTH: Final = Struct(">H")
 
 
 class BatchMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch; topic, queue, sys flag and born time are those of the request."""
+    """One message of a batch. The request holds what all of them share: topic, queue, sys flag and born time."""
 
     flag: int
     body: bytes
@@ -38,7 +41,7 @@ class BatchMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body of a batch. Raises `MessageIllegal` if a message's properties are too long."""
+    """Encode the body of a batch send. Raises `MessageIllegal` if a message's properties are too long."""
     parts: list[bytes] = []
     for message in messages:
         if len(message.properties) > MAX_PROPERTIES_BYTES:
@@ -56,23 +59,38 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
-    """The messages of a batch. Raises `MessageIllegal` if it is empty or a length contradicts another."""
+    """Decode the messages of a batch. Raises `MessageIllegal` if the batch is empty or its lengths contradict each
+    other.
+    """
     return [BatchMessage(*message) for message in split_batch(data)]
 
 
-def split_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of the messages of a batch; raises as `decode_batch`."""
-    return _split_alike(data) or _split(data)
+def split_batch(data: bytes, most: int = MAX_FRAME_BYTES) -> list[tuple[int, bytes, bytes]]:
+    """Return flag, body and properties of each message of a batch.
+
+    Raises `MessageIllegal` as `decode_batch` does, and as soon as more than `most` messages are found.
+    """
+    return _split_alike(data, most) or _split(data, most)
 
 
 @lru_cache(maxsize=256)
 def _message(body_bytes: int, properties_bytes: int) -> Struct:
-    """A message of these sizes, as `_HEAD` and what follows it."""
+    """Return the struct of a message of these sizes: the fields of `_HEAD`, body, properties length and properties."""
     return Struct(f">iiiii{body_bytes}sH{properties_bytes}s")
 
 
-def _split_alike(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """The messages of a batch that are all of the first one's sizes, in one pass; None of any other batch."""
+def _too_many(data: bytes, most: int) -> MessageIllegal:
+    return MessageIllegal(
+        f"the batch of {len(data)} bytes has more than {most} messages, whose records would be too large together: "
+        "send fewer at once"
+    )
+
+
+def _split_alike(data: bytes, most: int) -> list[tuple[int, bytes, bytes]] | None:
+    """Split a batch whose messages all have the sizes of the first one, in one pass.
+
+    Returns None for any other batch.
+    """
     end = len(data)
     if end < _HEAD_BYTES + 2:
         return None
@@ -80,6 +98,8 @@ def _split_alike(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
     properties_bytes = size - _HEAD_BYTES - 2 - body_bytes
     if body_bytes < 0 or properties_bytes < 0 or end % size:
         return None
+    if end // size > most:
+        return None  # too many: `_split` raises the error after `most` messages
     messages = [
         (flag, body, properties)
         for total, _, _, flag, length, body, tail, properties in _message(body_bytes, properties_bytes).iter_unpack(
@@ -90,13 +110,15 @@ def _split_alike(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
     return messages if len(messages) * size == end else None
 
 
-def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
+def _split(data: bytes, most: int = MAX_FRAME_BYTES) -> list[tuple[int, bytes, bytes]]:
     messages: list[tuple[int, bytes, bytes]] = []
     add = messages.append
     unpack = _HEAD.unpack_from
     end = len(data)
     position = 0
-    while position < end:
+    for _ in range(most):
+        if position >= end:
+            break
         if end - position < _HEAD_BYTES + 2:
             raise MessageIllegal(f"batch message {len(messages)} is cut off: {end - position} bytes are left")
         size, _, _, flag, body_bytes = unpack(data, position)
@@ -116,6 +138,8 @@ def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
             )
         add((flag, data[body_start:body_end], data[body_end + 2 : next_position]))
         position = next_position
+    if position < end:
+        raise _too_many(data, most)
     if not messages:
         raise MessageIllegal("the batch holds no message")
     return messages

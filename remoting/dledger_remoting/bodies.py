@@ -1,4 +1,4 @@
-"""JSON bodies: reading them tolerantly, writing them compactly, and the small ones that need no module of their own."""
+"""JSON bodies: a tolerant reader, a compact writer, and the small bodies that have no module of their own."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class TopicList(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Topic names: the answer to 206, 224, 304, 305, 311-313, 343."""
+    """A list of topic names: answer to 206, 224, 304, 305, 311-313, 343."""
 
     topic_list: list[str]
     broker_addr: str | None = None
 
 
 class KVTable(msgspec.Struct, frozen=True):
-    """Text by text: the answer to 219 and 28, and the ordered topics in the answer to 103."""
+    """A map from text to text: answer to 219 and 28, and the ordered topics in the answer to 103."""
 
     table: dict[str, str] = {}
 
 
 class ConsumerList(msgspec.Struct, frozen=True, rename="camel"):
-    """The client ids of a consumer group: the answer to 38."""
+    """The client ids of a consumer group: answer to 38."""
 
     consumer_id_list: list[str]
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Compact JSON of a body whose keys are all texts; `fastjson.encode_fastjson` writes the others."""
+    """Encode a body as compact JSON. All its keys must be texts; `fastjson.encode_fastjson` writes bodies with other
+    keys.
+    """
     return _encoder.encode(body)
 
 
@@ -42,7 +44,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_body(body_type: type[BodyT], body: bytes, name: str | None = None) -> BodyT:
-    """A body in JSON; numbers and booleans may be texts. Raises `BodyError` that says `name`."""
+    """Decode a JSON body; numbers and booleans may be written as texts. Raises `BodyError` with `name` in its text."""
     what = f"{name or body_type.__name__} body"
     try:
         return msgspec.json.decode(body, type=body_type, strict=False)
@@ -53,9 +55,9 @@ def decode_body(body_type: type[BodyT], body: bytes, name: str | None = None) ->
 
 
 def decode_fastjson_body(body_type: type[BodyT], body: bytes, name: str | None = None) -> BodyT:
-    """The same of a body that RocketMQ's Java side may have written, in JSON or fastjson's dialect.
+    """Decode a body that RocketMQ's Java side may have written: JSON or fastjson's dialect.
 
-    A body of 1 MiB in the dialect takes seconds: a broker reads what clients send it with `decode_body`.
+    Decoding 1 MiB of the dialect takes seconds. A broker therefore reads what clients send with `decode_body`.
     """
     try:
         return msgspec.json.decode(body, type=body_type, strict=False)

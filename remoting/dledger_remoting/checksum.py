@@ -1,4 +1,4 @@
-"""CRC-32 (the zlib polynomial), from isal where it is installed because it is several times faster."""
+"""CRC-32 with the zlib polynomial. Uses isal where it is installed, which is several times faster than zlib."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def _implementation() -> _Crc32:
 
 
 crc32: Final = _implementation()
-"""CRC-32 of the data, continued from a value, as an unsigned 32-bit integer."""
+"""Returns the CRC-32 of the data as an unsigned 32-bit integer, continued from a previous value if one is given."""

@@ -1,6 +1,6 @@
 """Request codes, response codes, language codes and client versions of the remoting protocol.
 
-Every number is RocketMQ's own, except the range from 20001 on, which is ours.
+Every number is RocketMQ's own, except the numbers from 20001 on, which are ours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. The name of a code is what an answer 3 (not supported) tells the sender."""
+    """Code of a request. An answer 3 (not supported) tells the sender the name of its code."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -172,37 +172,49 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
     DLEDGER_ROUTE_WATCH = 20001
-    """Long poll at a name server: `RouteWatchHeader` names topics and the route version last seen. The answer comes
-    when the route of one of them has changed since, or when the time is up; its ext `version` is the present one."""
+    """Long poll at a name server: `RouteWatchHeader` names topics and the route version last seen.
+
+    The answer comes when the route of one of these topics has changed since then, or after the poll's time limit. Its
+    ext `version` is the present version.
+    """
     DLEDGER_FORGET_GROUP = 20003
-    """A broker group that has no node any more is gone for good: `BrokerNameHeader`, to each name server."""
+    """Tells a name server that a broker group is gone for good and has no node any more: `BrokerNameHeader`."""
     DLEDGER_QUEUE_READERS = 20004
-    """Who reads a group's queues from this node: `ConsumerGroupHeader`; the answer's body is `QueueReaders`."""
+    """Asks which clients read a group's queues from this node: `ConsumerGroupHeader`; the answer's body is
+    `QueueReaders`.
+    """
     DLEDGER_TOPIC_CHANGES = 20005
-    """What has changed of a registered node's topics: `BrokerNodeHeader`, to a name server whose answer to 103 says
-    `acceptsTopicChanges`; the body is `TopicChangesBody`. Any answer but success asks for a whole registration."""
+    """Tells a name server what has changed in a registered node's topics: `BrokerNodeHeader`, body `TopicChangesBody`.
+    Only for name servers whose answer to 103 says `acceptsTopicChanges`. Any answer but success asks for a whole
+    registration.
+    """
     READ_PLAN = 20010
-    """What of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a `ReadPlan`."""
+    """Asks what part of a group's log can be read, and where to cut it: `ReadPlanHeader`; the answer's body is a
+    `ReadPlan`.
+    """
     READ_RANGE = 20011
-    """Raw committed bytes of the log: `ReadRangeHeader`, answered with `ReadRangeResponseHeader`."""
+    """Reads raw committed bytes of the log: `ReadRangeHeader`, answered with `ReadRangeResponseHeader`."""
     READ_COMMIT = 20012
-    """How far the log is committed, from a confirmed leader: no header, answered with `ReadCommitResponseHeader`."""
+    """Asks a confirmed leader how far the log is committed: no header, answered with `ReadCommitResponseHeader`."""
     PIN_LOG = 20013
-    """Keep the log from a position on, for a while: `PinHeader`, answered with `PinResponseHeader`."""
+    """Pins the log, which is then kept from a position on for a while: `PinHeader`, answered with `PinResponseHeader`.
+    """
     UNPIN_LOG = 20014
-    """Give up a pin: `PinNameHeader`."""
+    """Removes a pin: `PinNameHeader`."""
     LIST_PINS = 20015
-    """All pins of a group; the answer's body is a `PinList`."""
+    """Lists all pins of a group; the answer's body is a `PinList`."""
     RELEASE_LOCKS = 20016
-    """Give up the queue locks that a member of a consumer group was granted over this channel: the header of 35."""
+    """Releases the queue locks that a member of a consumer group was granted over this channel: the header of 35."""
     PUT_QUOTA = 20017
-    """Set the quota of an account or a topic, or take it back: the body is a `Quota`."""
+    """Sets or removes the quota of an account or a topic: the body is a `Quota`."""
     LIST_QUOTAS = 20018
-    """All quotas of a group; the answer's body is a `QuotaList`."""
+    """Lists all quotas of a group; the answer's body is a `QuotaList`."""
+    CHANNEL_GONE = 20019
+    """Tells a leader that the client is gone whose requests the sending node passed on over this channel. No header."""
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. `errors.error_from_response` turns every code but SUCCESS into an exception."""
+    """Outcome of a request. `errors.error_from_response` turns every code but SUCCESS into an exception."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -251,15 +263,15 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
     READ_ROLE_REFUSED = 20110
-    """A range read whose accepted roles do not include this node's present one."""
+    """A range read was refused: the reader does not accept this node's present role."""
     READ_BEHIND = 20111
-    """A range read of what this node has not applied yet."""
+    """A range read asked for a part of the log that this node has not applied yet."""
     READ_TRIMMED = 20112
-    """A range read of what this node no longer keeps."""
+    """A range read asked for a part of the log that this node no longer keeps."""
 
 
 class LanguageCode(IntEnum):
-    """The sender's language: a number in the binary header, the member's name in the JSON header."""
+    """Programming language of the sender: a number in the binary header, the member's name in the JSON header."""
 
     JAVA = 0
     CPP = 1
@@ -278,7 +290,7 @@ class LanguageCode(IntEnum):
 
     @classmethod
     def from_wire(cls, value: str | int | None) -> LanguageCode:
-        """The language that a header names; a missing one is JAVA, an unknown one is OTHER."""
+        """Return the language that a header names: JAVA if it names none, OTHER if it is unknown."""
         if value is None:
             return cls.JAVA
         known = _LANGUAGE_BY_NAME.get(value) if isinstance(value, str) else _LANGUAGE_BY_NUMBER.get(value)
@@ -290,7 +302,7 @@ _LANGUAGE_BY_NUMBER: Final = {language.value: language for language in LanguageC
 
 
 class ClientVersion(IntEnum):
-    """Ordinals of the releases that some rule of the protocol depends on."""
+    """Ordinals of the RocketMQ releases on which some rule of the protocol depends."""
 
     V4_9_4 = 401
     V5_3_3 = 479
@@ -300,11 +312,11 @@ PROTOCOL_VERSION: Final = int(ClientVersion.V5_3_3)
 """The version that this implementation states in its requests and responses."""
 
 STANDARD_JSON_VERSION: Final = int(ClientVersion.V4_9_4)
-"""The first client version that gets routes in standard JSON; older ones get fastjson's unquoted integer keys."""
+"""First client version that gets routes in standard JSON. Older clients get fastjson's unquoted integer keys."""
 
 
 def request_code_name(code: int) -> str:
-    """The name of a request code for a log line or a remark, `unknown` if it has none."""
+    """Return the name of a request code for a log line or a remark, `unknown` if it has none."""
     try:
         return RequestCode(code).name
     except ValueError:

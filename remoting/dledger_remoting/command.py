@@ -1,8 +1,8 @@
-"""One request or response, with its header decoded into plain fields and its ext fields still text.
+"""One request or response: its header is decoded into plain fields, its ext fields stay texts.
 
 JSON header: keys `code`, `language` (name), `version`, `opaque`, `flag` (bit 0 response, bit 1 oneway), `remark`,
-`extFields`. Values of `extFields` may come as strings, numbers, booleans or null; they are always written as strings,
-because C++ clients ignore and Go clients refuse anything else.
+`extFields`. Values of `extFields` are read as strings, numbers, booleans or null. They are always written as strings:
+C++ clients ignore other values, and Go clients refuse them.
 
 Binary header, integers big-endian:
 
@@ -16,7 +16,7 @@ Binary header, integers big-endian:
 | 4 + n | remark, length 0 = none |
 | 4 + n | ext entries: key length 2, key, value length 4, value, until the length is used up |
 
-Bytes of its texts that are not UTF-8 become U+FFFD, as in Java.
+Bytes of the header's texts that are not UTF-8 become U+FFFD, as in Java.
 
 Format: RocketMQ's remoting protocol, serializers JSON and ROCKETMQ.
 """
@@ -38,9 +38,9 @@ from .frame import Frame, SerializeType, frame_prefix
 from .integers import Int32
 
 UNCOPIED_BYTES: Final = 64 << 10
-"""Bodies from this size on are not copied into frames of answers."""
+"""Minimum size of a body that is not copied into the frame of an answer, in bytes."""
 MAX_MENDED_BYTES: Final = 128 << 10
-"""Headers up to this size are read as Java reads them where they are no JSON."""
+"""Maximum size, in bytes, of a header that is not JSON and is corrected, so that it is read as Java reads it."""
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
@@ -64,7 +64,7 @@ class RemotingCommand(msgspec.Struct, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """True for an answer, False for a request."""
+        """True for a response, False for a request."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
@@ -84,7 +84,7 @@ class _JsonHeaderIn(msgspec.Struct, gc=False):
 
 
 class _JsonHeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
-    """Fields in the alphabetical order in which Java writes them."""
+    """The JSON header as it is written, with its fields in the alphabetical order that Java uses."""
 
     code: int
     extFields: dict[str, str] | UnsetType  # noqa: N815 (wire name)
@@ -105,7 +105,7 @@ _INT16_FIELD: Final = Struct(">h")
 
 
 def decode_command(frame: Frame) -> RemotingCommand:
-    """The command in a frame, of either serializer. Raises `FrameError` if the header cannot be read."""
+    """Decode the command in a frame, of either serializer. Raises `FrameError` if the header cannot be read."""
     if frame.serialize_type == SerializeType.JSON:
         return _decode_json_header(frame.header, frame.body)
     if frame.serialize_type == SerializeType.ROCKETMQ:
@@ -117,15 +117,16 @@ def decode_command(frame: Frame) -> RemotingCommand:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The frame of a command, in its serializer; as JSON where the code does not fit the binary header's 16 bits.
+    """Encode a command as a frame, with the serializer that it names.
 
-    Raises `FrameError` if the frame is larger than 16 MiB.
+    A code that does not fit the binary header's 16 bits is written with the JSON header. Raises `FrameError` if the
+    frame is larger than 16 MiB.
     """
     return b"".join(encode_command_parts(command))
 
 
 def encode_command_parts(command: RemotingCommand) -> tuple[bytes, ...]:
-    """As `encode_command`, with a body that is too large to be copied as a part of its own."""
+    """Encode as `encode_command` does, but return a body that is too large to copy as a part of its own."""
     if command.serialize_type == SerializeType.ROCKETMQ and -_MAX_INT16 <= command.code <= _MAX_INT16:
         serialize_type, header = SerializeType.ROCKETMQ, encode_binary_header(command)
     else:
@@ -142,7 +143,7 @@ def make_response(
     ext: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """The answer to `request`: same opaque, same serializer."""
+    """Return the response to `request`, with the same opaque and the same serializer."""
     return RemotingCommand(
         code=code,
         opaque=request.opaque,
@@ -155,7 +156,7 @@ def make_response(
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
-    """The JSON header text of a command: compact, fields in Java's order, absent ones left out."""
+    """Encode the JSON header of a command: compact, fields in Java's order, absent fields left out."""
     return _encode_json(
         _JsonHeaderOut(
             code=command.code,
@@ -171,7 +172,7 @@ def encode_json_header(command: RemotingCommand) -> bytes:
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """The binary header of a command whose code fits 16 bits."""
+    """Encode the binary header of a command whose code fits 16 bits."""
     remark = (command.remark or "").encode()
     entries: list[bytes] = []
     for key, value in command.ext.items():
@@ -191,7 +192,7 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
         except msgspec.DecodeError as error:
             if isinstance(error, msgspec.ValidationError) or len(header) > MAX_MENDED_BYTES:
                 raise
-            parsed = _decode_json(_as_java_reads_it(header))
+            parsed = _decode_json(_mend_json(header))
     except (ValueError, RecursionError) as error:
         raise FrameError(f"JSON header cannot be read: {error}") from error
     return RemotingCommand(
@@ -201,21 +202,25 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
         LanguageCode.from_wire(parsed.language),
         parsed.version or 0,
         parsed.remark,
-        {key: _text(value) for key, value in parsed.extFields.items() if value is not None} if parsed.extFields else {},
+        {key: _ext_text(value) for key, value in parsed.extFields.items() if value is not None}
+        if parsed.extFields
+        else {},
         body,
         SerializeType.JSON,
     )
 
 
-def _as_java_reads_it(header: bytes) -> bytes:
-    """The header without what Java reads though it is no JSON: control characters as they are, and halves of surrogate
-    pairs, which become `?`. Clients in JavaScript write these when somebody has cut a text within an emoji.
+def _mend_json(header: bytes) -> bytes:
+    """Turn a header that is not JSON, but that Java can read, into JSON.
+
+    Java accepts bare control characters and halves of surrogate pairs; the halves become `?`. Clients in JavaScript
+    write them when a text was cut within an emoji.
     """
     return json.dumps(json.loads(header.decode(), strict=False), ensure_ascii=False).encode(errors="replace")
 
 
-def _text(value: str | float | bool) -> str:
-    """An ext value as the text that the string form would have had: decimal digits, `true`, `false`."""
+def _ext_text(value: str | float | bool) -> str:
+    """Return an ext value in the form of its text: decimal digits, `true` or `false`."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -227,13 +232,13 @@ def _text(value: str | float | bool) -> str:
 
 def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
-    remark, position = _take(header, _BINARY_HEAD.size, _INT32_FIELD)
-    fields, _ = _take(header, position, _INT32_FIELD)
+    remark, position = _read_part(header, _BINARY_HEAD.size, _INT32_FIELD)
+    fields, _ = _read_part(header, position, _INT32_FIELD)
     ext: dict[str, str] = {}
     position = 0
     while position < len(fields):
-        key, position = _take(fields, position, _INT16_FIELD)
-        value, position = _take(fields, position, _INT32_FIELD)
+        key, position = _read_part(fields, position, _INT16_FIELD)
+        value, position = _read_part(fields, position, _INT32_FIELD)
         ext[key.decode(errors="replace")] = value.decode(errors="replace")
     return RemotingCommand(
         code,
@@ -248,8 +253,8 @@ def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def _take(data: bytes, position: int, length_field: Struct) -> tuple[bytes, int]:
-    """The bytes after a length field at `position`, and the position behind them."""
+def _read_part(data: bytes, position: int, length_field: Struct) -> tuple[bytes, int]:
+    """Return the bytes after a length field at `position`, and the position behind them."""
     (length,) = length_field.unpack_from(data, position)
     start = position + length_field.size
     if length < 0 or length > len(data) - start:

@@ -1,7 +1,7 @@
-"""Message bodies that clients compressed: zlib always, LZ4 and Zstandard where `lz4` and `zstandard` are installed.
+"""Compressed message bodies: always zlib; LZ4 and Zstandard where `lz4` and `zstandard` are installed.
 
-The sys flag says whether (bit 0x1) and how (bits 0x700: 0 or 0x300 zlib, 0x100 LZ4 frame, 0x200 Zstandard). Brokers
-store what they get; only readers decompress. Format: RocketMQ's `MessageSysFlag`.
+The sys flag says whether a body is compressed (bit 0x1) and how (bits 0x700: 0 or 0x300 zlib, 0x100 LZ4 frame, 0x200
+Zstandard). Brokers store bodies as they come; only readers decompress. Format: RocketMQ's `MessageSysFlag`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from importlib import import_module
 from io import BytesIO
 from typing import Final, Protocol, cast
 
-from .errors import BodyError
+from .errors import BodyError, MissingCodecError
 
 COMPRESSION_MASK: Final = 0x700
 DEFAULT_MAX_BYTES: Final = 16 << 20
-"""How large a body may become unless a caller says otherwise: four times `record.MAX_MESSAGE_BYTES`."""
+"""Default maximum size of a decompressed body, in bytes: four times `record.MAX_MESSAGE_BYTES`."""
 _ZSTD_PIECE_BYTES: Final = 256
-"""What is decompressed at once, which may become 10 MB: a block of 128 KiB takes 4 bytes."""
+"""Size of the pieces that are decompressed one by one, in bytes. A block of 128 KiB may be compressed to 4 bytes, so a
+piece may become 10 MB.
+"""
 _SYS_COMPRESSED: Final = 0x1
-"""`record.SYS_COMPRESSED`, without the msgspec that `record` needs: bodies are also read where it is not installed."""
+"""Equals `record.SYS_COMPRESSED`. `record` needs msgspec, and bodies are also read where msgspec is not installed."""
 
 
 class Compression(IntEnum):
-    """The bits of a sys flag that tell the algorithm."""
+    """Compression algorithms, as the bits of a sys flag."""
 
     UNSPECIFIED = 0
     LZ4 = 0x100
@@ -55,14 +57,15 @@ class _Zstandard(Protocol):
 
 
 def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
-    """The body as a zlib stream, which every client reads, and the sys flag bits that say so."""
+    """Compress a body as a zlib stream, which every client reads. Returns it with the sys flag bits that say so."""
     return zlib.compress(body, level), _SYS_COMPRESSED | Compression.ZLIB
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """The body as its producer gave it; returned as it is if the sys flag says that it is not compressed.
+    """Return the body as its producer gave it. It is returned unchanged if the sys flag says that it is not compressed.
 
-    Raises `BodyError` if it is damaged, larger than `max_bytes`, or of an algorithm that is not installed or not known.
+    Raises `BodyError` if the body is damaged, larger than `max_bytes`, or of an unknown algorithm. Raises
+    `MissingCodecError` if the package of its algorithm is not installed.
     """
     if not sys_flag & _SYS_COMPRESSED:
         return body
@@ -77,7 +80,7 @@ def decompress(body: bytes, sys_flag: int, max_bytes: int = DEFAULT_MAX_BYTES) -
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """The content of a zlib stream. Raises `BodyError` if it is damaged or larger than `max_bytes`."""
+    """Decompress a zlib stream. Raises `BodyError` if it is damaged or its content is larger than `max_bytes`."""
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(data, max_bytes + 1)
@@ -94,7 +97,7 @@ def _module(name: str, distribution: str) -> object:
     try:
         return import_module(name)
     except ImportError as error:
-        raise BodyError(f"the body needs the package {distribution!r}: pip install {distribution}") from error
+        raise MissingCodecError(f"the body needs the package {distribution!r}: pip install {distribution}") from error
 
 
 def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
@@ -109,7 +112,9 @@ def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
 
 
 def _decompress_zstandard(body: bytes, max_bytes: int) -> bytes:
-    """Piece by piece: the library's streams end without a word where their data is cut off."""
+    """Decompress piece by piece, to notice data that is cut off: the library's own streams end there without an
+    error.
+    """
     zstandard = cast("_Zstandard", _module("zstandard", "zstandard"))
     parts: list[bytes] = []
     size = start = 0

@@ -1,6 +1,7 @@
-"""Bodies that tell of a consumer group: its members (203), how far it is (208, 317), who reads its queues (20004).
+"""Bodies about a consumer group: its members (203), its progress (208, 317), the readers of its queues (20004).
 
-RocketMQ's `ConsumerConnection` and `ConsumeStats`. What has no counterpart there says so; other clients skip it.
+Format: RocketMQ's `ConsumerConnection` and `ConsumeStats`. Docstrings name the fields that are ours; other clients skip
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .topics import MessageQueue
 
 
 class MemberConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """One member of a group. `subscriptions`, which is ours, are its own: expressions by topic."""
+    """One member of a group. `subscriptions`, which is ours, holds this member's own expressions by topic."""
 
     client_id: str
     client_addr: str
@@ -28,7 +29,7 @@ class MemberConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """The members of a group and the newest subscription to each topic that one of them has: the answer to 203."""
+    """Answer to 203: the members of a group, and for each topic the newest subscription that a member has."""
 
     connection_set: list[MemberConnection]
     subscription_table: dict[str, SubscriptionData] = {}
@@ -38,7 +39,7 @@ class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, members: list[MemberConnection], consumers: list[ConsumerData]) -> ConsumerConnection:
-        """Put together what the members say of the group, of which there is at least one."""
+        """Combine what the members of a group say. There must be at least one consumer."""
         newest: dict[str, SubscriptionData] = {}
         for consumer in consumers:
             for entry in consumer.subscription_data_set:
@@ -50,11 +51,12 @@ class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a group is in a queue whose next message gets `broker_offset`; `consumer_offset` is 0 without a commit.
+    """Progress of a group in one queue. `consumer_offset` is 0 without a commit; `broker_offset` is the next message's
+    offset.
 
-    `pull_offset` is up to where it has pulled, from the node that tells; at least what it has committed.
-    `last_timestamp` is the store time of the last consumed message, 0 if it is not known. The last two are ours: the
-    first kept offset, and whether the group has committed.
+    `pull_offset` is the offset up to which the group has pulled from the node that answers, at least its committed
+    offset. `last_timestamp` is the store time of the last consumed message, 0 if it is not known. Two fields are ours:
+    `min_offset` is the first kept offset, and `committed` says whether the group has committed.
     """
 
     broker_offset: Int64
@@ -71,9 +73,10 @@ class _ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueReader(msgspec.Struct, frozen=True, rename="camel"):
-    """Who asked a node last for messages of a queue: the ids that use the connection, none if nobody on it heartbeats.
+    """Client that last asked a node for messages of a queue.
 
-    `idle_millis` have passed since; a long poll waits so long.
+    `client_ids` are the clients that use its connection, none if no client on it sends heartbeats. `idle_millis` have
+    passed since its last request, which may be a waiting long poll.
     """
 
     topic: str
@@ -84,55 +87,55 @@ class QueueReader(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueReaders(msgspec.Struct, frozen=True):
-    """The answer to 20004."""
+    """Answer to 20004."""
 
     readers: list[QueueReader]
 
 
 class TopicProgress(NamedTuple):
-    """How far a group is in the queues of one topic or several; it has got `tps` messages a second of late."""
+    """Progress of a group in the queues of one or more topics. `tps` is its present rate in messages a second."""
 
     tps: float
     queues: Mapping[MessageQueue, QueueProgress]
 
     @property
     def lag(self) -> int:
-        """Messages that it has not consumed."""
-        return sum(one.broker_offset - one.consumer_offset for one in self.queues.values())
+        """Number of messages that the group has not consumed."""
+        return sum(queue.broker_offset - queue.consumer_offset for queue in self.queues.values())
 
     @property
     def in_flight(self) -> int:
-        """Messages that it has pulled, and not committed yet."""
-        return sum(one.pull_offset - one.consumer_offset for one in self.queues.values())
+        """Number of messages that the group has pulled and not committed yet."""
+        return sum(queue.pull_offset - queue.consumer_offset for queue in self.queues.values())
 
 
 def _consume_stats(progress: TopicProgress) -> dict[str, FastJsonValue]:
-    table: dict[msgspec.Struct, FastJsonValue] = {queue: one for queue, one in progress.queues.items()}  # noqa: C416 - keys widen
+    table: dict[msgspec.Struct, FastJsonValue] = {queue: row for queue, row in progress.queues.items()}  # noqa: C416 - keys widen
     return {"consumeTps": progress.tps, "offsetTable": table}
 
 
 def encode_consume_stats(queues: Mapping[MessageQueue, QueueProgress], tps: float = 0.0) -> bytes:
-    """The answer to 208 with objects as keys, which RocketMQ's tools expect."""
+    """Encode the answer to 208, with objects as keys, as RocketMQ's tools expect."""
     return encode_fastjson(_consume_stats(TopicProgress(tps, queues)))
 
 
 def encode_groups_consume_stats(groups: Mapping[str, list[TopicProgress]], broker_address: str) -> bytes:
-    """The answer to 317: how far each group is, topic by topic."""
+    """Encode the answer to 317: the progress of each group, topic by topic."""
     rows: list[FastJsonValue] = []
     for group, topics in groups.items():
-        row: list[FastJsonValue] = [_consume_stats(one) for one in topics]
+        row: list[FastJsonValue] = [_consume_stats(topic_progress) for topic_progress in topics]
         rows.append({group: row})
-    every = [one for topics in groups.values() for one in topics]
+    all_progress = [topic_progress for topics in groups.values() for topic_progress in topics]
     body: dict[str, FastJsonValue] = {
         "brokerAddr": broker_address,
         "consumeStatsList": rows,
-        "totalDiff": sum(one.lag for one in every),
-        "totalInflightDiff": sum(one.in_flight for one in every),
+        "totalDiff": sum(topic_progress.lag for topic_progress in all_progress),
+        "totalInflightDiff": sum(topic_progress.in_flight for topic_progress in all_progress),
     }
     return encode_fastjson(body)
 
 
 def decode_consume_stats(body: bytes) -> dict[MessageQueue, QueueProgress]:
-    """The table of an answer to 208. Raises `BodyError`."""
+    """Decode the table of an answer to 208. Raises `BodyError`."""
     table = decode_fastjson_body(_ConsumeStats, body).offset_table
     return {decode_body(MessageQueue, key.encode()): progress for key, progress in table.items()}

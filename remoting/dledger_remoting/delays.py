@@ -1,4 +1,4 @@
-"""Delay levels: a table of delays that messages name by number, from 1 on, in the form that RocketMQ writes it."""
+"""Delay levels: a table of delays in RocketMQ's form. Messages name a delay by its number in the table, from 1 on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """The delays of a table, ms; level 1 is the first one. Raises ValueError with what is wrong."""
+    """Return the delays of a table in ms, level 1 first. Raises ValueError that says what is wrong."""
     delays: list[int] = []
     for word in text.split():
         number, unit = word[:-1], word[-1:]

@@ -1,12 +1,12 @@
-"""Every error of the wire, each with the policy that a caller needs in order to react.
+"""Error tree of the wire. Each error tells the caller how to react.
 
 * `response_code`: the code that a server answers with, and that a client sees.
 * `retryable`: the same request may be sent again, now or a little later, perhaps to another node.
 * `outcome_unknown`: the request may have taken effect; a retry may do it twice.
-* `refresh_route`: what the caller believes about topics and leaders is out of date.
+* `refresh_route`: the caller's knowledge of topics and leaders is out of date.
 
-A server raises these and answers with `response_code`, the text and `ext`. A client calls `error_from_response`.
-Code 14 always means "not stored", code 2 "refused before it was proposed"; a request whose outcome is unknown is always
+A server raises these errors and answers with `response_code`, the text and `ext`. A client calls `error_from_response`.
+Code 14 always means "not stored", code 2 "refused before it was proposed". A request whose outcome is unknown is always
 answered with code 1 and the ext field `outcome=unknown`.
 """
 
@@ -27,8 +27,8 @@ TERM_FIELD: Final = "term"
 class RemotingError(Exception):
     """Base of all errors of this package.
 
-    `remark` is one line for the user; `ext` holds extra response fields; `code` is the response code of this very
-    error, which for codes without a class of their own differs from the class's `response_code`.
+    `remark` is one line for the user; `ext` holds extra response fields. `code` is the response code of this error. It
+    differs from the class's `response_code` for codes that have no class of their own.
     """
 
     response_code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
@@ -48,23 +48,27 @@ class ProtocolError(RemotingError):
 
 
 class FrameError(ProtocolError):
-    """A frame that cannot be read; nothing after it can be trusted, so the connection must be closed."""
+    """A frame cannot be read. Nothing after it can be trusted, so the connection must be closed."""
 
 
 class RecordError(ProtocolError):
-    """Bytes that are not a message record where one should be."""
+    """Bytes that should be a message record cannot be read as a record."""
 
 
 class BodyError(ProtocolError):
-    """A request or response body that cannot be read."""
+    """A request or response body cannot be read."""
+
+
+class MissingCodecError(BodyError):
+    """A compressed body needs the package of an algorithm that is not installed here."""
 
 
 class HeaderFieldError(ProtocolError):
-    """A header field is missing or holds what it must not; names the field, the value and what was expected."""
+    """A header field is missing or holds a wrong value. The text names the field, the value and what was expected."""
 
     def __init__(self, header: str, field: str, value: str | None, expected: str) -> None:
-        found = "is missing" if value is None else f"is {value!r}"
-        super().__init__(f"the {header} field {field!r} {found}, expected {expected}")
+        state = "is missing" if value is None else f"is {value!r}"
+        super().__init__(f"the {header} field {field!r} {state}, expected {expected}")
         self.header = header
         self.field = field
         self.value = value
@@ -72,17 +76,17 @@ class HeaderFieldError(ProtocolError):
 
 
 class ServerError(RemotingError):
-    """The server failed in a way that has no code of its own; the request took no effect."""
+    """The server failed in a way that has no code of its own. The request took no effect."""
 
     retryable = True
 
 
 class UnknownExpressionType(ServerError):
-    """The subscription's expression is of a type that the server does not know."""
+    """The server does not know the type of the subscription's expression."""
 
 
 class OutcomeUnknown(RemotingError):
-    """The request may or may not have taken effect: a lost link or no majority in time."""
+    """The request may or may not have taken effect: the link was lost, or no majority confirmed it in time."""
 
     retryable = True
     outcome_unknown = True
@@ -96,7 +100,7 @@ class QuorumTimeout(OutcomeUnknown):
 
 
 class SystemBusy(RemotingError):
-    """Refused before anything was proposed because too much is under way; try again a little later."""
+    """The request was refused before anything was proposed, because too much is under way. Try again a little later."""
 
     response_code = ResponseCode.SYSTEM_BUSY
     retryable = True
@@ -115,7 +119,7 @@ class MessageIllegal(RemotingError):
 
 
 class ServiceNotAvailable(RemotingError):
-    """This node cannot take the request now (starting, stopping, disk full); nothing was stored."""
+    """This node cannot take the request now: it is starting, stopping, or its disk is full. Nothing was stored."""
 
     response_code = ResponseCode.SERVICE_NOT_AVAILABLE
     retryable = True
@@ -123,7 +127,7 @@ class ServiceNotAvailable(RemotingError):
 
 
 class NotLeader(ServiceNotAvailable):
-    """This node does not lead its group; `leader_address` and `term` say who does, where that is known."""
+    """This node does not lead its group. `leader_address` and `term` name the leader where it is known."""
 
     def __init__(
         self, remark: str = "", *, leader_address: str | None = None, term: int | None = None, code: int | None = None
@@ -139,13 +143,13 @@ class NotLeader(ServiceNotAvailable):
 
 
 class NoPermission(RemotingError):
-    """Refused by a topic's, group's or broker's permission or by access control."""
+    """The request was refused by access control, or by the permission of a topic, group or broker."""
 
     response_code = ResponseCode.NO_PERMISSION
 
 
 class TopicNotExist(RemotingError):
-    """The topic exists neither here nor can it be created automatically."""
+    """The topic does not exist here and cannot be created automatically."""
 
     response_code = ResponseCode.TOPIC_NOT_EXIST
     refresh_route = True
@@ -164,33 +168,33 @@ class SubscriptionParseFailed(RemotingError):
 
 
 class SubscriptionNotExist(RemotingError):
-    """The consumer group has no such subscription registered; a heartbeat will bring it."""
+    """The consumer group has not registered this subscription; its next heartbeat will."""
 
     response_code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retryable = True
 
 
 class SubscriptionNotLatest(RemotingError):
-    """The request's subscription is newer than the registered one; a heartbeat will bring it."""
+    """The request's subscription is newer than the registered one; the next heartbeat will register it."""
 
     response_code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retryable = True
 
 
 class GroupNotExist(RemotingError):
-    """The consumer group exists neither here nor can it be created automatically."""
+    """The consumer group does not exist here and cannot be created automatically."""
 
     response_code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 class InvalidParameter(RemotingError):
-    """A parameter is outside what the server accepts; the text says what it accepts."""
+    """A parameter is outside the accepted range, which the text names."""
 
     response_code = ResponseCode.INVALID_PARAMETER
 
 
 class IllegalOperation(RemotingError):
-    """What is asked for cannot be done, or not any more: a message is recalled that is not waiting."""
+    """The operation is not possible, or not any more: for example, the message to recall no longer waits."""
 
     response_code = ResponseCode.ILLEGAL_OPERATION
 
@@ -202,20 +206,20 @@ class ConsumerNotOnline(RemotingError):
 
 
 class ConsumeMessageTimeout(RemotingError):
-    """A client that the server asked did not answer in time."""
+    """A client did not answer the server's request in time."""
 
     response_code = ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 class ReadRoleRefused(RemotingError):
-    """The node's present role is not one that the reader accepts; another node of the group may do."""
+    """The reader does not accept the node's present role. Another node of the group may have an accepted one."""
 
     response_code = ResponseCode.READ_ROLE_REFUSED
     refresh_route = True
 
 
 class ReadBehind(RemotingError):
-    """The node has not applied so much of the log yet; another node, or this one a little later, may do."""
+    """The node has not applied the log that far yet. Try another node, or this node a little later."""
 
     response_code = ResponseCode.READ_BEHIND
     retryable = True
@@ -228,7 +232,7 @@ class ReadTrimmed(RemotingError):
 
 
 class UnexpectedResponse(RemotingError):
-    """A response code that has no class of its own; `code` holds it."""
+    """A response code without a class of its own; `code` holds it."""
 
 
 _CLASS_BY_CODE: Final[Mapping[int, type[RemotingError]]] = {
@@ -258,10 +262,10 @@ _CLASS_BY_CODE: Final[Mapping[int, type[RemotingError]]] = {
 
 
 def error_from_response(code: int, remark: str | None, ext: Mapping[str, str]) -> RemotingError:
-    """The error that a response with a code other than SUCCESS stands for.
+    """Return the error that a response with a code other than SUCCESS stands for.
 
-    Code 1 with `outcome=unknown` becomes `OutcomeUnknown`; code 14 with a leader's address or term becomes `NotLeader`;
-    a code without a class becomes `UnexpectedResponse`.
+    Code 1 with `outcome=unknown` becomes `OutcomeUnknown`. Code 14 with a leader's address or term becomes `NotLeader`.
+    A code without a class becomes `UnexpectedResponse`.
     """
     text = remark or f"the server answered code {code} without a text"
     if code == ResponseCode.SYSTEM_ERROR and ext.get(OUTCOME_FIELD) == OUTCOME_UNKNOWN:

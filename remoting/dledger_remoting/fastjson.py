@@ -1,8 +1,8 @@
 """fastjson's dialect of JSON, which RocketMQ's Java side writes: integer keys without quotes, objects as keys.
 
-`{0:"a"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:12}` are no JSON. `encode_fastjson` writes either dialect
-from plain values; `to_standard_json` turns either into JSON, in which a bare key is quoted and an object key becomes a
-string that holds the object's text, so that typed decoders can read both.
+`{0:"a"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:12}` are not JSON. `encode_fastjson` writes either dialect
+from plain values. `to_standard_json` turns either dialect into JSON for typed decoders: it quotes bare keys. An object
+key becomes a string that holds the object's text.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MAX_DEPTH: Final = 256
 
 
 def encode_fastjson(value: FastJsonValue, *, standard: bool = False) -> bytes:
-    """Compact text with sorted keys; None fields are left out.
+    """Encode a value as compact text with sorted keys. None fields are left out.
 
     `standard` quotes integer keys and writes non-ASCII characters as `\\uXXXX`, as fastjson does for clients that want
-    plain JSON; object keys stay objects, which only Java reads.
+    plain JSON. Object keys stay objects, which only Java reads.
     """
     parts: list[bytes] = []
     _write(parts, value, standard)
@@ -48,7 +48,7 @@ def encode_fastjson(value: FastJsonValue, *, standard: bool = False) -> bytes:
 
 @cache
 def _field_names(struct_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """The fields of a struct by their names on the wire, which is too slow to ask for each time."""
+    """Return wire name and name of each field of a struct. Cached, because asking msgspec each time is too slow."""
     return tuple((field.encode_name, field.name) for field in msgspec.structs.fields(struct_type))
 
 
@@ -103,9 +103,9 @@ def _scalar(value: str | float | bool | None, standard: bool) -> bytes:
 
 
 def to_standard_json(data: bytes) -> bytes:
-    """JSON with the same content. Raises `BodyError` if the text is in neither dialect as far as this can tell.
+    """Return JSON with the same content. Raises `BodyError` if the text is visibly in neither dialect.
 
-    What lies between the keys is copied, so a typed decoder still has to judge it.
+    Values are copied without a check, so a typed decoder still has to judge them.
     """
     reader = _Reader(data)
     parts: list[bytes] = []
@@ -116,7 +116,7 @@ def to_standard_json(data: bytes) -> bytes:
 
 
 class _Reader:
-    """A cursor over the text; every method writes what it has read to `parts` as JSON."""
+    """A cursor over the text. Each method reads one piece, and writes it to `parts` as JSON."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -127,7 +127,7 @@ class _Reader:
         return BodyError(f"JSON text cannot be read at byte {self._position}: {what}")
 
     def peek(self) -> int | None:
-        """The next byte that is not white space, None at the end."""
+        """Return the next byte that is not white space, None at the end."""
         data = self._data
         while self._position < len(data) and data[self._position] in _WHITESPACE:
             self._position += 1
@@ -173,7 +173,7 @@ class _Reader:
         if start == ord('"'):
             parts.append(self._string())
         elif start == ord("{"):
-            if self._in_key:  # each level would double the backslashes of all levels in it
+            if self._in_key:  # each further level would double the backslashes of all levels inside
                 raise self.error("an object is a key of an object that is a key itself")
             key: list[bytes] = []
             self._in_key = True

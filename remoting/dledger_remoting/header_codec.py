@@ -1,7 +1,7 @@
-"""Between ext fields (text to text) and typed header structs.
+"""Codec between ext fields (text to text) and typed header structs.
 
-Reading is as tolerant as clients need: `true`, `TRUE` and `1` are true and every other text is false; unknown fields
-are ignored; an empty text in an optional number is "absent". What cannot be read raises `HeaderFieldError`.
+Decoding is as tolerant as clients need. `true`, `TRUE` and `1` are true, every other text is false. Unknown fields are
+ignored. An empty text in an optional number means "absent". A field that cannot be read raises `HeaderFieldError`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRUE: Final = frozenset({"true", "TRUE", "1"})
 
 
 class _Layout(msgspec.Struct, frozen=True, gc=False):
-    """What reading and writing a header type needs to know of it, computed once per type."""
+    """Facts about a header type that reading and writing need, computed once per type."""
 
     fields: tuple[msgspec.structs.FieldInfo, ...]
     boolean_names: tuple[str, ...]
@@ -39,7 +39,7 @@ def _layout(header_type: type[msgspec.Struct]) -> _Layout:
 
 
 def _holds(field: msgspec.structs.FieldInfo, kind: type) -> bool:
-    """True if the field is of `kind`, alone, optional or with bounds."""
+    """Return whether the field is of `kind`, alone, optional or with bounds."""
 
     def base_types(annotation: object) -> list[object]:
         arguments = get_args(annotation)
@@ -76,7 +76,7 @@ def decode_ext(header_type: type[HeaderT], ext: Mapping[str, str]) -> HeaderT:
 
 
 def encode_ext(header: msgspec.Struct) -> dict[str, str]:
-    """The ext fields of a header; fields that are None are left out, booleans become `true` or `false`."""
+    """Encode a header as ext fields. Fields that are None are left out; booleans become `true` or `false`."""
     ext: dict[str, str] = {}
     for field in _layout(type(header)).fields:
         value: str | int | bool | None = getattr(header, field.name)
@@ -90,7 +90,7 @@ def encode_ext(header: msgspec.Struct) -> dict[str, str]:
 
 
 def _field_error(header_type: type[msgspec.Struct], layout: _Layout, ext: Mapping[str, str]) -> HeaderFieldError | None:
-    """The error of the first field that cannot be read by itself."""
+    """Return the error of the first field that cannot be read by itself."""
     for field in layout.fields:
         value = ext.get(field.encode_name)
         if value is None:
@@ -107,7 +107,7 @@ def _field_error(header_type: type[msgspec.Struct], layout: _Layout, ext: Mappin
 
 
 def _expectation(field: msgspec.structs.FieldInfo) -> str:
-    """What a field accepts, in words."""
+    """Describe in words what a field accepts."""
     if _holds(field, int):
         bounds = "32" if str(MAX_INT32) in repr(field.type) else "64"
         return f"a decimal number of {bounds} bits"

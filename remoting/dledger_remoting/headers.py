@@ -2,8 +2,8 @@
 
 Field names on the wire are the camel case of the attribute names unless a field says otherwise. The structs live in
 modules by family (`headers_send`, `headers_consume`, `headers_query`, `headers_range`, `headers_admin`,
-`headers_namesrv`, `headers_replies`, `headers_transactions`) and are all
-exported here; `hotpath` holds the fast forms of sends and pulls. Field names and types: RocketMQ's
+`headers_namesrv`, `headers_replies`, `headers_transactions`), and this module exports them. It does not export
+`headers_pop`, nor `hotpath`, which holds the fast forms of sends and pulls. Field names and types: RocketMQ's
 `CommandCustomHeader` classes.
 """
 

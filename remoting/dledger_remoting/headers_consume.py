@@ -13,15 +13,26 @@ PULL_SUSPEND: Final = 2
 PULL_SUBSCRIPTION: Final = 4
 PULL_CLASS_FILTER: Final = 8
 PULL_LITE: Final = 16
-"""Bits of `PullMessageHeader.sys_flag`: commit the given offset, long poll, use the subscription in the header, class
-filter (not supported), lite pull."""
+"""Bits of `PullMessageHeader.sys_flag`, in this order: commit the given offset, long poll, use the subscription in the
+header, class filter (not supported), lite pull.
+"""
+
+
+TOPIC_CREATED_FIELD: Final = "topicCreated"
+"""Ext field of ours: names one of the creations of a topic, where a topic was deleted and created again."""
 
 
 class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read messages of one queue from `queue_offset` on (11, 361); `suspend_timeout_millis` bounds a long poll.
+    """Reads messages of one queue from `queue_offset` on (11, 361). `suspend_timeout_millis` bounds a long poll.
 
-    `roles`, which is ours, says from which roles of a node the client takes messages, as in `ReadRangeHeader`. So is
-    `min_commit`, of 361 only: the node answers from what it has applied, which must reach so far, and asks no other.
+    Five fields are ours:
+
+    - `roles`: the roles in which a node may serve this client, as in `ReadRangeHeader`.
+    - `min_commit`, of 361 only: the node must have applied the log up to here. It answers from its own log and asks no
+      other node.
+    - `verify`: the node answers only if the CRCs of the records are right, and otherwise repairs its log.
+    - `topic_created`: the creation of the topic to which the offset belongs (`OffsetResponseHeader`).
+    - `group_identity`: a node of another group refuses the pull.
     """
 
     consumer_group: str
@@ -40,19 +51,29 @@ class PullMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     proxy_froward_client_id: str | None = None
     roles: str | None = None
     min_commit: Int64 | None = None
+    verify: bool = False
+    topic_created: Int64 | None = None
+    group_identity: str | None = None
 
 
 class PullResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """All four fields go with every answer 0, 19, 20 and 21: clients of C++ and Go read them without asking."""
+    """Every answer 0, 19, 20 and 21 has the first four fields, because C++ and Go clients read them without a check.
+
+    `topic_created`, which is ours, comes with a 21 for a topic that was created again.
+    """
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
     min_offset: Int64
     max_offset: Int64
+    topic_created: Int64 | None = None
 
 
 class QueryConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The committed offset of a group (14). An explicit `set_zero_if_not_found=False` asks for code 22 instead of 0."""
+    """Asks for the committed offset of a group (14).
+
+    An explicit `set_zero_if_not_found=False` asks for code 22 instead of 0 if no offset is committed.
+    """
 
     consumer_group: str
     topic: str
@@ -61,9 +82,11 @@ class QueryConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class UpdateConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Commit a group's offset (15); a negative one means nothing and is ignored.
+    """Commits a group's offset (15). A negative offset is ignored.
 
-    `reset`, which is ours, says that the group is to go on there even in a queue that it pops.
+    Two fields are ours. `reset` says that the group is to continue at the offset even in a queue that it pops.
+    `topic_created` names the creation of the topic to which the offset belongs; an offset of an earlier creation is not
+    committed.
     """
 
     consumer_group: str
@@ -71,16 +94,21 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="
     queue_id: Int32
     commit_offset: Int64
     reset: bool | None = None
+    topic_created: Int64 | None = None
 
 
 class OffsetResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """An offset: the answer to 14, 29, 30 and 31."""
+    """An offset: answer to 14, 29, 30 and 31.
+
+    `topic_created`, which is ours, distinguishes this creation of the topic from others.
+    """
 
     offset: Int64
+    topic_created: Int64 | None = None
 
 
 class UnregisterClientHeader(msgspec.Struct, frozen=True, gc=False):
-    """A client leaves (35); an absent or empty group means none."""
+    """Reports that a client leaves (35). An absent or empty group means none."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = msgspec.field(name="producerGroup", default=None)
@@ -88,13 +116,13 @@ class UnregisterClientHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A consumer group: asks for its client ids (38) or connections (203), or tells its members of a change (40)."""
+    """Names a consumer group, to ask for its client ids (38) or connections (203), or to report a change of it (40)."""
 
     consumer_group: str
 
 
 class ConsumeStatsHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How far a group is (208) in one topic; an absent or empty one means all that it reads."""
+    """Asks for the progress of a group (208) in one topic. An absent or empty topic means all that the group reads."""
 
     consumer_group: str
     topic: str | None = None

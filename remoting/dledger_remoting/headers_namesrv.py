@@ -8,10 +8,11 @@ from .integers import Int32, Int64
 
 
 class BrokerNodeHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One node of a broker group: unregisters it (104), compares its data version (322) or changes its topics (20005).
+    """Names one node of a broker group, to unregister it (104), compare its data version (322) or change its topics
+    (20005).
 
-    `state_version` is an addition of ours: the Raft term in which the node speaks, so that a late unregistration cannot
-    remove what the node registered in a newer term.
+    `state_version` is ours: the Raft term in which the node sends the request. A late unregistration of an older term
+    cannot remove what the node registered in a newer one.
     """
 
     broker_name: str
@@ -22,12 +23,16 @@ class BrokerNodeHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Registers one node (103); `heartbeat_timeout_millis` is how long it may stay silent before it is dropped.
+    """Registers one node (103). The node is dropped if it is silent for `heartbeat_timeout_millis`.
 
-    `body_crc32` other than 0 must equal crc32(body) & 0x7fffffff. The body is `registration.RegisterBrokerBody`.
-    The last fields are our own. `topics_complete`: the group has no other topics than those named, as of the body's
-    data version. `node_id`, `alias_number` and `alias_addr`: the node's write alias, told while it has a port for it.
-    `member_ids`, of a leader, are the node ids of all members of the group, joined by commas.
+    `body_crc32` other than 0 must equal crc32(body) & 0x7fffffff. The body is `registration.RegisterBrokerBody`. The
+    last fields are ours:
+
+    - `topics_complete`: the body has all topics of the group, as of the body's data version.
+    - `node_id`, `alias_number`, `alias_addr`: the node's write alias, sent while the node has a port for it.
+    - `member_ids`: node ids of all members of the group, joined by commas. Only a leader sends them.
+    - `group_identity`: distinguishes the group from others of the same name (`dledger_base.group_identity`). A node
+      that does not know the identity yet leaves the field out.
     """
 
     broker_name: str
@@ -44,11 +49,13 @@ class RegisterBrokerHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
     alias_number: Int32 | None = None
     alias_addr: str | None = None
     member_ids: str | None = None
+    group_identity: str | None = None
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Tells a follower who leads its group. `accepts_topic_changes` is our own: later changes may come by themselves,
-    by 20005.
+    """Names the leader of its group to a follower.
+
+    `accepts_topic_changes` is ours: the node may send later changes alone, by 20005.
     """
 
     ha_server_addr: str | None = None
@@ -57,7 +64,7 @@ class RegisterBrokerResponseHeader(msgspec.Struct, frozen=True, gc=False, rename
 
 
 class BrokerHeartbeatHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Keeps a registered node alive (904)."""
+    """Keeps the registration of a node alive (904)."""
 
     cluster_name: str
     broker_addr: str
@@ -66,46 +73,50 @@ class BrokerHeartbeatHeader(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class QueryDataVersionResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Whether a node must register its topics again."""
+    """Says whether a node must register its topics again."""
 
     changed: bool
 
 
 class BrokerNameHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Takes the write permission from all topics of a broker group (205), gives it back (327), or names the absent
-    group to forget (20003)."""
+    """Names a broker group, to remove the write permission from all its topics (205), restore that (327), or forget the
+    absent group (20003).
+    """
 
     broker_name: str
 
 
 class BrokerMemberGroupHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The nodes of one broker group (901)."""
+    """Asks for the nodes of one broker group (901)."""
 
     cluster_name: str
     broker_name: str
 
 
 class IncludeAbsentHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Asks for what absent broker groups hold too: those that a name server has met and that have no node now.
+    """Asks the name server to include absent broker groups: groups that it has known and that have no node now.
 
-    Ours read it beside the header of routes (105), cluster information (106) and the list of all topics (206); others
-    do not know it. Such a group has no address in the answer.
+    It is ours, and is sent beside the header of routes (105), cluster information (106) and the list of all topics
+    (206). Other name servers do not know it. An absent group has no address in the answer.
     """
 
     include_absent: bool = False
 
 
 class RouteHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The route of one topic (105); `accept_standard_json_only` asks for quoted keys whatever the client's version."""
+    """Asks for the route of one topic (105).
+
+    `accept_standard_json_only` asks for JSON with quoted keys, whatever the client's version.
+    """
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class RouteWatchHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Long poll for a route change: comma-separated topics, the route version last seen, how long to wait at most.
+    """Waits for a change of routes (20001): comma-separated topics, the version last seen, the maximum wait in ms.
 
-    A `version` of 0 is answered at once. The answer's ext field `version` goes into the next watch.
+    A `version` of 0 is answered at once. The client sends the answer's ext field `version` in its next watch.
     """
 
     topics: str
@@ -114,26 +125,26 @@ class RouteWatchHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class TopicInClusterHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Drops a topic's queues (216), those of one cluster only if it is named."""
+    """Drops a topic's queues (216): the queues of one cluster if it is named, else all queues."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class ClusterHeader(msgspec.Struct, frozen=True, gc=False):
-    """The topics of one cluster (224)."""
+    """Asks for the topics of one cluster (224)."""
 
     cluster: str
 
 
 class KVNamespaceHeader(msgspec.Struct, frozen=True, gc=False):
-    """All configuration values of a namespace (219)."""
+    """Asks for all configuration values of a namespace (219)."""
 
     namespace: str
 
 
 class KVKeyHeader(msgspec.Struct, frozen=True, gc=False):
-    """One configuration value: reads (101) or deletes it (102)."""
+    """Names one configuration value, to read it (101) or delete it (102)."""
 
     namespace: str
     key: str

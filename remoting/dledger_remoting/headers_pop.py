@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from .integers import Int32, Int64
 
+UNTAKEN_FIELD: Final = "dledgerUntaken"
+"""Ext field of a change of invisible time (200053). "true" means that no consumer has received the message.
+
+The broker then delivers the message again at once, and does not count the unused delivery. A broker that does not know
+the field hides the message for `invisible_time`. Our broker does the same if the message was popped in order.
+"""
+
 
 class PopHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take messages of a topic and hide them from the group for `invisible_time` ms (200050).
+    """Takes messages of a topic and hides them from the group for `invisible_time` ms (200050).
 
-    `queue_id` below 0 means any queue. `poll_time` ms is how long the request may wait, from its arrival on; a group
-    that never popped a queue begins at its start if `init_mode` is 0. `attempt_id` names an ordered pop that is
+    `queue_id` below 0 means any queue. `poll_time` is the maximum wait of the request in ms, from its arrival on. If
+    `init_mode` is 0, a group that never popped a queue begins at its start. `attempt_id` names an ordered pop that is
     repeated because its answer was lost.
     """
 
@@ -30,7 +39,7 @@ class PopHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PopResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What was popped, or that nothing was: clients require the first four fields in every answer, 209 and 210 too."""
+    """Answer to a pop. Clients require the first four fields in every answer, even if nothing was popped (209, 210)."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -42,7 +51,7 @@ class PopResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class AckHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A popped message is done with (200051); `extra_info` is the text of its check point."""
+    """Acknowledges a popped message (200051). `extra_info` is the text of its check point (module `pop`)."""
 
     consumer_group: str
     topic: str
@@ -52,7 +61,7 @@ class AckHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ChangeInvisibleHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Hide a popped message for `invisible_time` ms from now (200053)."""
+    """Hides a popped message for `invisible_time` ms from now (200053)."""
 
     consumer_group: str
     topic: str
@@ -63,7 +72,7 @@ class ChangeInvisibleHeader(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class ChangeInvisibleResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What the message's next check point says."""
+    """Answer to 200053: the fields of the message's next check point."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -71,7 +80,7 @@ class ChangeInvisibleResponseHeader(msgspec.Struct, frozen=True, gc=False, renam
 
 
 class PeekHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Show what a pop would take, and take nothing (200052)."""
+    """Asks which messages a pop would take, and takes none (200052)."""
 
     consumer_group: str
     topic: str
@@ -80,7 +89,7 @@ class PeekHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class NotificationHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask whether a pop would find something, and wait for it up to `poll_time` ms (200054)."""
+    """Asks whether a pop would find a message, and waits up to `poll_time` ms for one (200054)."""
 
     consumer_group: str
     topic: str
@@ -94,14 +103,17 @@ class NotificationHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class NotificationResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Whether there is something; `polling_full`: the request could not wait."""
+    """Answer to 200054: whether there is a message.
+
+    `polling_full` means that the broker cannot let the request wait: too many wait already, or this one is too large.
+    """
 
     has_msg: bool
     polling_full: bool = False
 
 
 class PollingInfoHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask how many pops of a group wait (200055)."""
+    """Asks how many pops of a group wait (200055)."""
 
     consumer_group: str
     topic: str
@@ -109,6 +121,6 @@ class PollingInfoHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PollingInfoResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How many do."""
+    """Answer to 200055: the number of waiting pops."""
 
     polling_num: Int32

@@ -9,18 +9,18 @@ import msgspec
 from .integers import Int32, Int64
 
 UNIQUE_KEY_QUERY_FIELD: Final = "_UNIQUE_KEY_QUERY"
-"""Ext field beside `QueryMessageHeader` whose value `true` asks for a search by unique key."""
+"""Ext field beside `QueryMessageHeader`. The value `true` asks for a search by unique key."""
 
 
 class QueueHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One queue: its lowest offset (31) or the store time of its first message (32)."""
+    """Names one queue: asks for its lowest offset (31) or the store time of its first message (32)."""
 
     topic: str
     queue_id: Int32
 
 
 class MaxOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The offset that a queue's next message will get (30)."""
+    """Asks for the offset that a queue's next message will get (30)."""
 
     topic: str
     queue_id: Int32
@@ -28,7 +28,10 @@ class MaxOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class SearchOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The first offset stored at or after `timestamp` in ms (29); `boundary_type` is LOWER (default) or UPPER."""
+    """Asks for the first offset stored at or after `timestamp` in ms (29).
+
+    `boundary_type` is LOWER (default) or UPPER.
+    """
 
     topic: str
     queue_id: Int32
@@ -37,13 +40,13 @@ class SearchOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class TimestampResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A store time in ms, -1 if there is none: the answer to 32."""
+    """Answer to 32: a store time in ms, -1 if there is none."""
 
     timestamp: Int64
 
 
 class QueryConsumeQueueHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Units of a consume queue (321), and what a group subscribes to of its topic."""
+    """Asks for units of a consume queue (321), and for a group's subscription to its topic."""
 
     topic: str
     queue_id: Int32
@@ -53,14 +56,14 @@ class QueryConsumeQueueHeader(msgspec.Struct, frozen=True, gc=False, rename="cam
 
 
 class ViewMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One record by its physical offset (33)."""
+    """Asks for one record by its physical offset (33)."""
 
     offset: Int64
     topic: str | None = None
 
 
 class QueryMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Records with a key, stored between two times in ms (12)."""
+    """Asks for records with a key, stored between two times in ms (12)."""
 
     topic: str
     key: str
@@ -70,7 +73,7 @@ class QueryMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class QueryMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How far the index that answered 12 reaches."""
+    """Answer to 12: the last store time and position that the index holds."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

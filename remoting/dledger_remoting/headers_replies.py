@@ -1,4 +1,4 @@
-"""Header of replies that a broker pushes to the client that waits for them: code 326."""
+"""Header of the replies that a broker pushes to the client that waits for them: code 326."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from .integers import Int32, Int64
 
 
 class PushReplyHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A reply: what the replier sent, with the addresses, as `ip:port`, and times (ms) of a message that is read."""
+    """A reply: the fields that the replier sent, with addresses as `ip:port` and times (ms), as in a message that is
+    read.
+    """
 
     producer_group: str
     topic: str

@@ -31,12 +31,13 @@ _NAME_BY_LETTER: Final = {letter: name for name, letter in _LETTER_BY_NAME.items
 
 
 class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A send, with the long field names of code 10; codes 310, 320 and 325 use one letter per field.
+    """A send, with the long field names of code 10. Codes 310, 320 and 325 use one letter per field.
 
-    `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `reconsume_times` counts earlier deliveries
-    (sends to retry topics only). Bits of `sys_flag`: see `record`. `idempotent`, which is ours and has no letter, asks
-    the broker to answer a repeated send as the first one. `write_alias`, ours too, is the number of the write alias
-    that took the send (`route.alias_name`), which a node adds: the queue follows from it, and `queue_id` means nothing.
+    `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `reconsume_times` counts earlier deliveries,
+    and is used by sends to retry topics only. `record` has the bits of `sys_flag`. Two fields are ours, and have no
+    letter. `idempotent` asks the broker to answer a repeated send as it answered the first. `write_alias` is the number
+    of the write alias that took the send (`route.alias_name`). A node adds it; the queue then follows from the alias,
+    and `queue_id` means nothing.
     """
 
     producer_group: str
@@ -58,20 +59,23 @@ class SendMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> SendMessageHeader:
-        """Read either form: letters if there is a field `b` but no `topic`. Raises `HeaderFieldError`."""
+        """Decode either form: letters if there is a field `b` but no `topic`. Raises `HeaderFieldError`."""
         if "topic" not in ext and "b" in ext:
             ext = {_NAME_BY_LETTER.get(key, key): value for key, value in ext.items()}
         return decode_ext(cls, ext)
 
     def encode_letters(self) -> dict[str, str]:
-        """The ext fields in the one-letter form of codes 310, 320 and 325."""
+        """Return the ext fields in the one-letter form of codes 310, 320 and 325."""
         return {_LETTER_BY_NAME.get(name, name): value for name, value in encode_ext(self).items()}
 
 
 class SendMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Where a message was stored; of a batch, `msg_id` holds all ids joined by commas and `queue_offset` the first.
+    """Place where a message was stored. For a batch, `msg_id` holds all ids joined by commas, and `queue_offset` is the
+    first.
 
-    C++ and Go clients fail if one of the first three is missing from a successful answer.
+    C++ and Go clients fail if one of the first three fields is missing from a successful answer. Answers to sends with
+    the field `idempotent` have two fields of ours. `remembered` says whether the leader will know a repetition of the
+    send. `repeated` says whether the send was a repetition. Leaders of earlier versions send neither field.
     """
 
     msg_id: str
@@ -80,10 +84,12 @@ class SendMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="c
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
+    remembered: bool | None = None
+    repeated: bool | None = None
 
 
 class RecallMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take back a message that waits until it is due (370), by the handle that the answer to its send had."""
+    """Recalls a message that waits until it is due (370), by the handle from the answer to its send."""
 
     topic: str
     recall_handle: str
@@ -91,15 +97,15 @@ class RecallMessageHeader(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class RecallMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The unique key of a message that was taken back."""
+    """Answer to 370: the unique key of the recalled message."""
 
     msg_id: str
 
 
 class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Send a consumed message back for another delivery (36); `offset` is its physical offset.
+    """Sends a consumed message back for another delivery (36). `offset` is its physical offset.
 
-    `delay_time_millis`, which is ours, says how long it is to wait, instead of a level above 0.
+    `delay_time_millis`, which is ours, is the time that the message waits. It replaces a level above 0.
     """
 
     offset: Int64

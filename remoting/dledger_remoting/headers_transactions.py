@@ -8,7 +8,7 @@ from .integers import Int32, Int64
 
 
 class EndTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What becomes of a half (37): 8 commits it, 12 rolls it back, 0 leaves it open.
+    """Ends a half message (37): 8 commits it, 12 rolls it back, 0 leaves it open.
 
     `tran_state_table_offset` is its offset in the half queue, `commit_log_offset` its position in the log.
     """
@@ -24,7 +24,7 @@ class EndTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class CheckTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A half whose producer is asked what has become of its work (39); `bname` is the broker group."""
+    """Asks a producer for the outcome of a half message (39). `bname` is the broker group."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -36,7 +36,7 @@ class CheckTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class ResumeHalfHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A half that was given up is to be open again (323), by the id of the message that was kept of it."""
+    """Reopens a half message that was given up (323). `msg_id` is the id of its copy in `CHECK_MAX_TIME_TOPIC`."""
 
     msg_id: str
     topic: str | None = None

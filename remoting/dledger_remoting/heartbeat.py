@@ -1,7 +1,8 @@
-"""The body of a heartbeat (34): which groups a client produces and consumes for, and what it subscribes to.
+"""Body of a heartbeat (34): the groups for which a client produces and consumes, and its subscriptions.
 
-Clients differ: C++ writes enums as ordinals and versions as texts and leaves empty lists out; ali-ons has no expression
-type; old Go writes `Push`. All of it becomes the one form below. Format: RocketMQ's `HeartbeatData`.
+Clients write it differently. C++ writes enums as ordinals and versions as texts, and leaves empty lists out; ali-ons
+has no expression type; old Go writes `Push`. All of these are decoded to the one form below. Format: RocketMQ's
+`HeartbeatData`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from .filters.subscriptions import EXPRESSION_TAG
 from .filters.tags import SUBSCRIBE_ALL, java_hash, split_tags
 from .integers import Int64
 
+MAX_TAG_CHARS: Final = 128 << 10
+"""Maximum length in characters of all tag expressions of a heartbeat whose tags the server has to split itself."""
+
 
 class ConsumeType(StrEnum):
-    """How a consumer gets its messages."""
+    """Way in which a consumer gets its messages."""
 
     PULL = "CONSUME_ACTIVELY"
     PUSH = "CONSUME_PASSIVELY"
@@ -27,14 +31,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether each member of a group gets every message, or each message goes to one member."""
+    """Distribution of messages in a group: to every member, or each message to one member."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without committed offsets begins; members in the order of their ordinals."""
+    """Start of a group without committed offsets. Members are in the order of RocketMQ's ordinals."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     LAST_OFFSET_AND_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
@@ -45,7 +49,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
-    """One topic of a consumer group; `code_set` holds the tag codes of `tags_set`."""
+    """Subscription of a consumer group to one topic. `code_set` holds the tag codes of `tags_set`."""
 
     topic: str
     sub_string: str = "*"
@@ -74,7 +78,7 @@ class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HeartbeatData(msgspec.Struct, frozen=True):
-    """A whole heartbeat. With `is_without_sub` the subscriptions are those of the client's last one."""
+    """A whole heartbeat. With `is_without_sub`, the subscriptions of the client's previous heartbeat stay valid."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = msgspec.field(name="producerDataSet", default_factory=list)
@@ -84,7 +88,7 @@ class HeartbeatData(msgspec.Struct, frozen=True):
 
 
 class ClientConfigCheck(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of 46: a subscription that a client asks about before it starts."""
+    """Body of 46: a subscription that a client has checked before it starts."""
 
     client_id: str
     group: str
@@ -142,44 +146,57 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 def encode_heartbeat(heartbeat: HeartbeatData) -> bytes:
-    """The JSON text of a heartbeat."""
+    """Encode a heartbeat as JSON."""
     return msgspec.json.encode(heartbeat)
 
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
-    """A heartbeat of any client. Raises `BodyError` that names the field if something is missing or wrong."""
+    """Decode a heartbeat of any client. Raises `BodyError` that names the field if something is missing or wrong."""
     raw = decode_body(_HeartbeatIn, body, "heartbeat")
+    chars = sum(
+        len(subscription.sub_string or "")
+        for consumer in raw.consumer_data_set or ()
+        for subscription in consumer.subscription_data_set or ()
+        if not (subscription.tags_set and subscription.code_set)
+    )
+    if chars > MAX_TAG_CHARS:
+        raise BodyError(
+            f"heartbeat body: expressions without the codes of their tags have {chars} characters, the limit is "
+            f"{MAX_TAG_CHARS}: send tagsSet and codeSet with them"
+        )
     return HeartbeatData(
         client_id=raw.client_id,
         producer_data_set=raw.producer_data_set or [],
-        consumer_data_set=[_consumer(consumer) for consumer in raw.consumer_data_set or ()],
+        consumer_data_set=[_normalize_consumer(consumer) for consumer in raw.consumer_data_set or ()],
         heartbeat_fingerprint=raw.heartbeat_fingerprint or 0,
         is_without_sub=bool(raw.is_without_sub),
     )
 
 
 def decode_client_config_check(body: bytes) -> ClientConfigCheck:
-    """The body of 46, of any client. Raises `BodyError` if it has no subscription."""
+    """Decode the body of 46, from any client. Raises `BodyError` if it has no subscription."""
     raw = decode_body(_ClientConfigCheckIn, body, "client config")
     if raw.subscription_data is None:
         raise BodyError("client config body: subscriptionData is missing")
-    return ClientConfigCheck(raw.client_id or "", raw.group or "", _subscription(raw.subscription_data))
+    return ClientConfigCheck(raw.client_id or "", raw.group or "", _normalize_subscription(raw.subscription_data))
 
 
-def _consumer(raw: _ConsumerIn) -> ConsumerData:
+def _normalize_consumer(raw: _ConsumerIn) -> ConsumerData:
     return ConsumerData(
         group_name=raw.group_name,
-        consume_type=_member("consumeType", raw.consume_type, _CONSUME_TYPE_BY_TEXT, ConsumeType.PUSH),
-        message_model=_member("messageModel", raw.message_model, _MESSAGE_MODEL_BY_TEXT, MessageModel.CLUSTERING),
-        consume_from_where=_member(
+        consume_type=_find_member("consumeType", raw.consume_type, _CONSUME_TYPE_BY_TEXT, ConsumeType.PUSH),
+        message_model=_find_member("messageModel", raw.message_model, _MESSAGE_MODEL_BY_TEXT, MessageModel.CLUSTERING),
+        consume_from_where=_find_member(
             "consumeFromWhere", raw.consume_from_where, _FROM_WHERE_BY_TEXT, ConsumeFromWhere.LAST_OFFSET
         ),
-        subscription_data_set=[_subscription(subscription) for subscription in raw.subscription_data_set or ()],
+        subscription_data_set=[
+            _normalize_subscription(subscription) for subscription in raw.subscription_data_set or ()
+        ],
         unit_mode=bool(raw.unit_mode),
     )
 
 
-def _subscription(raw: _SubscriptionIn) -> SubscriptionData:
+def _normalize_subscription(raw: _SubscriptionIn) -> SubscriptionData:
     expression_type = raw.expression_type or EXPRESSION_TAG
     expression = raw.sub_string or SUBSCRIBE_ALL
     tags = raw.tags_set or []
@@ -196,8 +213,8 @@ def _subscription(raw: _SubscriptionIn) -> SubscriptionData:
     )
 
 
-def _member(field: str, value: int | str | None, by_text: dict[str, EnumT], default: EnumT) -> EnumT:
-    """The enum member that a client means by a name or an ordinal."""
+def _find_member(field: str, value: int | str | None, by_text: dict[str, EnumT], default: EnumT) -> EnumT:
+    """Return the enum member that a client names by a text or an ordinal."""
     if value is None:
         return default
     if isinstance(value, int):

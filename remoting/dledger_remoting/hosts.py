@@ -1,5 +1,6 @@
-"""Host addresses: as people write them, and as records and message ids hold them, with the port as int32 behind 4 or 16
-address bytes.
+"""Host addresses: as text, and in the form of records and message ids.
+
+That form is 4 or 16 address bytes, and behind them the port as int32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class HostAddress(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def pack_host(host: HostAddress) -> bytes:
-    """The 8 or 20 bytes of an address. Raises ValueError if it is not numeric or the port is not of 32 bits."""
+    """Return the 8 or 20 bytes of an address.
+
+    Raises ValueError if it is not numeric or the port has more than 32 bits.
+    """
     if not 0 <= host.port < 2**31:
         raise ValueError(f"port {host.port} of {host.ip} is outside 0..2147483647")
     return ip_address(host.ip).packed + host.port.to_bytes(4, "big")
@@ -32,7 +36,7 @@ def pack_host(host: HostAddress) -> bytes:
 
 @lru_cache(maxsize=4096)
 def unpack_host(data: bytes) -> HostAddress:
-    """The address in 8 or 20 bytes. Raises ValueError for any other length or a negative port."""
+    """Return the address in 8 or 20 bytes. Raises ValueError for any other length or a negative port."""
     if len(data) not in (IPV4_HOST_BYTES, IPV6_HOST_BYTES):
         raise ValueError(f"a host has {IPV4_HOST_BYTES} or {IPV6_HOST_BYTES} bytes, not {len(data)}")
     port = int.from_bytes(data[-4:], "big", signed=True)
@@ -42,7 +46,7 @@ def unpack_host(data: bytes) -> HostAddress:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[ipv6]:port`. Raises ValueError if it is neither, or names no possible host."""
+    """Return host and port of `host:port` or `[ipv6]:port`. Raises ValueError for other texts and impossible hosts."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65_536:
         raise ValueError('expected "host:port" with a port from 1 to 65535')

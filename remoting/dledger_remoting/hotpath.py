@@ -1,10 +1,10 @@
-"""Sends and pulls without a detour through text: what a broker does once per message.
+"""Fast codec for sends and pulls: decodes their requests from bytes, and formats their answers as bytes.
 
-Reading goes straight from the bytes of a JSON header into one typed struct (about 1.5 µs); whatever does not fit gives
-None and is left to `command.decode_command` and `headers.decode_ext`, which know every variant and say what is wrong.
-Writing formats bytes. Both give the very frames that the general path gives, apart from optional fields.
+A JSON header is decoded straight into one typed struct (about 1.5 µs). If it does not fit, the result is None. The
+caller then uses the general path, `command.decode_command` and `headers.decode_ext`, which know every variant and say
+what is wrong. Answers are the frames of the general path, apart from optional fields.
 
-These structs do not show access control fields: a server that checks signatures takes the general path.
+These structs have no fields for access control. A server that checks signatures therefore uses the general path.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SendV2Fields(
         "write_alias": "writeAlias",
     },
 ):
-    """The ext fields of a send with one-letter names; the meaning is that of `headers.SendMessageHeader`."""
+    """Ext fields of a send with one-letter names. Their meaning is that of `headers.SendMessageHeader`."""
 
     producer_group: str
     topic: str
@@ -82,7 +82,7 @@ class SendV2(msgspec.Struct, frozen=True, gc=False):
 
 
 class PullFields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The ext fields of a pull; the meaning is that of `headers.PullMessageHeader`."""
+    """Ext fields of a pull. Their meaning is that of `headers.PullMessageHeader`."""
 
     consumer_group: str
     topic: str
@@ -97,6 +97,7 @@ class PullFields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     expression_type: str | None = None
     max_msg_bytes: Int32 = 0
     roles: str | None = None
+    topic_created: Int64 | None = None
 
 
 class Pull(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +122,10 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_send_v2_json(header: Buffer) -> SendV2 | None:
-    """A send with one-letter fields from its JSON header; None if the header is anything else."""
+    """Decode a send with one-letter fields from its JSON header, whose code the caller has checked.
+
+    Returns None if the header does not fit `SendV2`.
+    """
     try:
         return _decode_send(header)
     except _UNREADABLE:
@@ -129,7 +133,10 @@ def decode_send_v2_json(header: Buffer) -> SendV2 | None:
 
 
 def decode_pull_json(header: Buffer) -> Pull | None:
-    """A pull from its JSON header; None if the header is anything else."""
+    """Decode a pull from its JSON header, whose code the caller has checked.
+
+    Returns None if the header does not fit `Pull`.
+    """
     try:
         return _decode_pull(header)
     except _UNREADABLE:
@@ -148,10 +155,20 @@ _SEND_JSON: Final = (
     b'"opaque":%%d%%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
 )
 _STORED_JSON: Final = (
-    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b"},"flag":1,'
+    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b"%%b},"flag":1,'
     b'"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
 )
 _TRACE_SWITCH: Final = [(MSG_REGION.encode(), DEFAULT_REGION.encode()), (TRACE_ON.encode(), b"true")]
+_REMEMBERED: Final[dict[bool | None, list[tuple[bytes, bytes]]]] = {
+    None: [],
+    True: [(b"remembered", b"true")],
+    False: [(b"remembered", b"false")],
+}
+_REPEATED: Final = (b"repeated", b"true")
+_REMEMBERED_JSON: Final[dict[bool | None, bytes]] = {
+    remembered: b"".join([b',"%b":"%b"' % field for field in fields]) for remembered, fields in _REMEMBERED.items()
+}
+_REPEATED_JSON: Final = b',"%b":"%b"' % _REPEATED
 _TRACE_SWITCH_JSON: Final = b"".join([b',"%b":"%b"' % field for field in _TRACE_SWITCH])
 _PULL_JSON: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
@@ -161,15 +178,23 @@ _PULL_JSON: Final = (
 
 
 def stored_response_frame(
-    opaque: int, id_prefix: bytes, position: int, queue_id: int, queue_offset: int, unique_key: bytes
+    opaque: int,
+    id_prefix: bytes,
+    position: int,
+    queue_id: int,
+    queue_offset: int,
+    unique_key: bytes,
+    remembered: bool | None = None,
 ) -> bytes:
-    """What `send_response_frame` gives for one stored message with a unique key, to a client that reads JSON.
+    """Return the frame that `send_response_frame` returns for one stored message with a unique key, to a JSON client.
 
     `id_prefix` and the physical offset `position` make the offset message id (`ids.offset_message_id_prefix`).
     """
     if not unique_key.isalnum():
-        return send_response_frame(opaque, b"%b%016X" % (id_prefix, position), queue_id, queue_offset, unique_key)
-    header = _STORED_JSON % (id_prefix, position, queue_id, queue_offset, unique_key, opaque)
+        message_id = b"%b%016X" % (id_prefix, position)
+        return send_response_frame(opaque, message_id, queue_id, queue_offset, unique_key, remembered=remembered)
+    remembered_json = _REMEMBERED_JSON[remembered]
+    header = _STORED_JSON % (id_prefix, position, queue_id, queue_offset, unique_key, remembered_json, opaque)
     size = len(header)
     return _PREFIX(size + 4, size) + header
 
@@ -185,13 +210,17 @@ def send_response_frame(
     serialize_type: int = SerializeType.JSON,
     recall_handle: bytes = b"",
     *,
+    remembered: bool | None = None,
+    repeated: bool = False,
     with_trace_switch: bool = False,
 ) -> bytes:
-    """The frame that answers a stored message.
+    """Return the frame that answers a stored message.
 
-    `msg_id` is the offset message id in ASCII; `transaction_id` is the message's unique key as it stands in its
-    properties, client text of any content, and `recall_handle` base64, both left out when empty; codes 10, 11 and 12
-    also mean "stored". `with_trace_switch`: the answer says that the send may be traced, see `Request.is_from_go`.
+    `msg_id` is the offset message id in ASCII. `transaction_id` is the message's unique key as its properties hold it,
+    a client's text of any content. `recall_handle` is Base64. Both are left out when empty. Codes 10, 11 and 12 also
+    mean "stored". Only clients that ask for idempotent sends get `remembered` and `repeated`
+    (`SendMessageResponseHeader`). `with_trace_switch` adds the fields without which RocketMQ's Go client does not trace
+    a send.
     """
     if serialize_type == SerializeType.ROCKETMQ:
         fields = [(b"msgId", msg_id), (b"queueId", b"%d" % queue_id), (b"queueOffset", b"%d" % queue_offset)]
@@ -199,6 +228,9 @@ def send_response_frame(
             fields.append((b"transactionId", transaction_id))
         if recall_handle:
             fields.append((b"recallHandle", recall_handle))
+        fields += _REMEMBERED[remembered]
+        if repeated:
+            fields.append(_REPEATED)
         if with_trace_switch:
             fields += _TRACE_SWITCH
         return _binary_frame(code, opaque, remark, fields, 0)
@@ -210,6 +242,9 @@ def send_response_frame(
         extra = b',"transactionId":%b' % _escape(transaction_id.decode(errors="replace"))
     if recall_handle:
         extra += b',"recallHandle":"%b"' % recall_handle
+    extra += _REMEMBERED_JSON[remembered]
+    if repeated:
+        extra += _REPEATED_JSON
     if with_trace_switch:
         extra += _TRACE_SWITCH_JSON
     note = b',"remark":%b' % _escape(remark) if remark else b""
@@ -229,7 +264,7 @@ def pull_response_head(
     remark: str | None = None,
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
-    """Everything of a pull's answer up to its body, whose `body_bytes` bytes the caller writes right behind it."""
+    """Return a pull's answer up to its body. The caller writes the `body_bytes` bytes of the body right behind it."""
     if serialize_type == SerializeType.ROCKETMQ:
         fields = [
             (b"maxOffset", b"%d" % max_offset),
@@ -238,14 +273,14 @@ def pull_response_head(
             (b"suggestWhichBrokerId", b"%d" % suggest_broker_id),
         ]
         return _binary_frame(code, opaque, remark, fields, body_bytes)
-    note = _note(remark) if remark else b""
+    note = _remark_json(remark) if remark else b""
     header = _PULL_JSON % (code, max_offset, min_offset, next_begin_offset, suggest_broker_id, opaque, note)
     size = len(header)
     return _PREFIX(size + 4 + body_bytes, size) + header
 
 
 @lru_cache(maxsize=64)
-def _note(remark: str) -> bytes:
+def _remark_json(remark: str) -> bytes:
     return b',"remark":%b' % _escape(remark)
 
 

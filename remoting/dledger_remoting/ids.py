@@ -1,9 +1,9 @@
-"""Message ids: the offset message id that a broker gives, and the unique key that a client makes.
+"""Message ids: the offset message id, which a broker makes, and the unique key, which a client makes.
 
-Offset message id: upper-case hex of store host (4 or 16 address bytes, port as int32) and physical offset int64, so 32
-or 56 characters. Unique key: upper-case hex of IP address (4 or 16), pid int16, a discriminator int32, milliseconds
-since the month began int32, a counter int16: 32 or 56 characters. Format: RocketMQ's `MessageDecoder` and
-`MessageClientIDSetter`.
+Offset message id: upper-case hex of store host (4 or 16 address bytes, port as int32) and physical offset int64. It has
+32 or 56 characters. Unique key: upper-case hex of IP address (4 or 16 bytes), pid int16, discriminator int32,
+milliseconds since the month began int32, counter int16. It has 32 or 56 characters. Format: RocketMQ's `MessageDecoder`
+and `MessageClientIDSetter`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .hosts import HostAddress, pack_host, unpack_host
 
 
 def offset_message_id(store_host: HostAddress, physical_offset: int) -> str:
-    """The id of the record at `physical_offset` on the node with this address."""
+    """Return the id of the record at `physical_offset` on the node with this address."""
     return f"{pack_host(store_host).hex().upper()}{physical_offset:016X}"
 
 
 def offset_message_id_prefix(store_host: HostAddress) -> bytes:
-    """The part before the offset, for `b"%b%016X" % (prefix, physical_offset)` on a hot path."""
+    """Return the part before the offset, for `b"%b%016X" % (prefix, physical_offset)` on a hot path."""
     return pack_host(store_host).hex().upper().encode()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[HostAddress, int]:
-    """Store host and physical offset. Raises `InvalidParameter` if the text is not such an id."""
+    """Return store host and physical offset. Raises `InvalidParameter` if the text is not an offset message id."""
     try:
         data = bytes.fromhex(message_id)
         return unpack_host(data[:-8]), int.from_bytes(data[-8:], "big")
@@ -37,7 +37,7 @@ def parse_offset_message_id(message_id: str) -> tuple[HostAddress, int]:
 
 
 class UniqueKeyGenerator:
-    """Makes keys that no other process makes: `discriminator` is a random or hashed number of this process."""
+    """Makes keys that no other process makes. `discriminator` is a random or hashed number of this process."""
 
     def __init__(self, ip: str, pid: int, discriminator: int) -> None:
         packed = ip_address(ip).packed
@@ -48,7 +48,7 @@ class UniqueKeyGenerator:
         self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
-        """The next key; `now_ms` is the present time in ms since 1970."""
+        """Return the next key; `now_ms` is the present time in ms since 1970."""
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._enter_month(now_ms)
         self._counter = (self._counter + 1) & 0xFFFF

@@ -1,4 +1,7 @@
-"""Integers as RocketMQ's clients and servers, which are Java, can hold them: whatever is decoded is checked for it."""
+"""Integer types in the ranges that RocketMQ's clients and servers, which are Java, can hold.
+
+Decoders check the ranges.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +17,4 @@ MAX_INT64: Final = 2**63 - 1
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT32, le=MAX_INT32)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_INT64, le=MAX_INT64)]
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
-"""Of a queue or of the log: it names a place."""
+"""A position in a queue or in the log."""

@@ -1,7 +1,7 @@
-"""Request codes of name servers that anybody may ask, with access control too: what is only read.
+"""Request codes of name servers that need no signature, even with access control: requests that only read.
 
-Clients do not sign them, as RocketMQ's do not: who listens, or a name server that is somebody else's, could send what
-an administrator has signed to a broker, as another request.
+Clients do not sign them, nor do RocketMQ's. Someone who listens, or runs a foreign name server, could otherwise send an
+administrator's signed request to a broker, as another request.
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ OPEN_CODES: Final = frozenset(
         RequestCode.DLEDGER_ROUTE_WATCH,
     }
 )
-"""What anybody may ask. Every other code, also one that is served tomorrow, needs the key file."""
+"""Codes that need no signature. Every other code needs the key file, including codes that are added later."""

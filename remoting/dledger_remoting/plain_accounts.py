@@ -1,4 +1,4 @@
-"""Headers and bodies of requests about accounts as RocketMQ 4 has them: 50 to 54.
+"""Headers and bodies of requests about accounts in RocketMQ 4's form: 50 to 54.
 
 Format: RocketMQ's `CreateAccessConfigRequestHeader`, `AclConfig` and their neighbours.
 """
@@ -9,7 +9,10 @@ import msgspec
 
 
 class PlainAccountHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """An account that is made or changed (50); what is None stays. Permissions are `name=PUB|SUB`, between commas."""
+    """Creates or changes an account (50).
+
+    Fields that are None are not changed. Permissions are `name=PUB|SUB`, between commas.
+    """
 
     access_key: str
     secret_key: str | None = None
@@ -25,19 +28,19 @@ class PlainAccountHeader(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PlainAccountNameHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """An account that is deleted (51)."""
+    """Deletes an account (51)."""
 
     access_key: str
 
 
 class WhiteListHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """Addresses that need no account (53), with commas between; empty for none."""
+    """Sets the addresses that need no account (53), separated by commas; empty for none."""
 
     global_white_addrs: str = ""
 
 
 class AclVersionHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 52: which version of accounts a broker has."""
+    """Answer to 52: the version of the accounts that a broker has."""
 
     version: str
     all_acl_file_version: str
@@ -59,7 +62,7 @@ class PlainAccount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PlainAccounts(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 54."""
+    """Answer to 54."""
 
     global_white_addrs: list[str]
     plain_access_configs: list[PlainAccount]

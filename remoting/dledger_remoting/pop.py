@@ -1,7 +1,7 @@
 """Check points of popped messages, and the other texts of POP. Formats: RocketMQ's `ExtraInfoUtil` and `KeyBuilder`.
 
-The check point of a message stands in its property POP_CK, and comes back with its acknowledgement as `extraInfo`.
-Fields are separated by one space:
+A message's check point is in its property POP_CK. It comes back with the acknowledgement as `extraInfo`. Fields are
+separated by one space:
 
 | field | |
 |---|---|
@@ -13,9 +13,9 @@ Fields are separated by one space:
 | broker name, queue id | |
 | queue offset | of the message |
 
-A client makes it from the answer's `startOffsetInfo` (`retry queue start;...`) and `msgOffsetInfo`
-(`retry queue offset,offset;...`) unless the message has one already. `orderCountInfo` (`retry queue count;...`) says
-how often ordered messages were delivered before.
+A message may have its check point already. Otherwise the client makes it from the answer's `startOffsetInfo` (`retry
+queue start;...`) and `msgOffsetInfo` (`retry queue offset,offset;...`). `orderCountInfo` (`retry queue count;...`) says
+how often ordered messages were delivered before. For one message `retry qoQUEUE%OFFSET count` takes precedence.
 """
 
 from __future__ import annotations
@@ -31,40 +31,43 @@ from .integers import MAX_INT32, MAX_INT64
 from .topics import RETRY_PREFIX, is_retry_topic, validate_group, validate_topic
 
 ORDERED_REVIVE_QUEUE: Final = 999
-"""Stands for the revive queue of messages that are popped in order."""
+"""Value of the revive queue field for messages that are popped in order."""
 MAX_POP_MESSAGES: Final = 32
-"""Messages that one pop may ask for."""
+"""Maximum number of messages that one pop may ask for."""
 _FIELDS: Final = 8
 
 
 class Retry(StrEnum):
-    """Which topic a popped message stands in."""
+    """Topic in which a popped message is stored, as the check point writes it."""
 
     NONE = "0"
     """The topic itself."""
     V1 = "1"
-    """Its retry topic for the group, `%RETRY%group_topic`, which those of two groups may be at once."""
+    """Its retry topic for the group, `%RETRY%group_topic`. Two pairs of group and topic may have the same name."""
     V2 = "2"
-    """The same without that fault, `%RETRY%group+topic`."""
+    """Its retry topic in the form whose names are unique, `%RETRY%group+topic`."""
 
 
 def pop_retry_topic(group: str, topic: str, retry: Retry) -> str:
-    """The topic that a retry flag stands for."""
+    """Return the topic that a retry flag stands for."""
     if retry is Retry.NONE:
         return topic
     return f"{RETRY_PREFIX}{group}{'_' if retry is Retry.V1 else '+'}{topic}"
 
 
 def group_of_retry_topic(name: str) -> str:
-    """The group whose retry topic this is, of the first form as clients make it or of the second form: no group's name
-    has a `+`.
+    """Return the group of a retry topic: either of the first form as clients make it (`%RETRY%group`), or of the second
+    form.
+
+    The two forms can be distinguished, because no group's name has a `+`.
     """
     return name.removeprefix(RETRY_PREFIX).partition("+")[0]
 
 
 def validate_stored_topic(name: str) -> None:
-    """Raise `InvalidParameter` if brokers can have no topic of this name. A retry topic of the second form can be
-    deleted, but only brokers make one.
+    """Raise `InvalidParameter` if brokers can have no topic of this name.
+
+    Retry topics of the second form pass: clients may delete them, although only brokers create them.
     """
     _, plus, topic = name.partition("+")
     if plus and is_retry_topic(name):
@@ -75,7 +78,7 @@ def validate_stored_topic(name: str) -> None:
 
 
 class CheckPoint(msgspec.Struct, frozen=True):
-    """The check point of one message; see the module."""
+    """The check point of one message, in the format that the module's docstring gives."""
 
     start_offset: int
     pop_time_ms: int
@@ -88,7 +91,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As property and `extraInfo`."""
+        """The check point as property and `extraInfo` hold it."""
         revive_queue = revive_queue_of(is_ordered=self.is_ordered)
         return (
             f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {revive_queue} {self.retry} "
@@ -97,12 +100,12 @@ class CheckPoint(msgspec.Struct, frozen=True):
 
 
 def revive_queue_of(*, is_ordered: bool) -> int:
-    """What stands for the revive queue, which is none here."""
+    """Return the value of the revive queue field. Brokers here have no revive queues."""
     return ORDERED_REVIVE_QUEUE if is_ordered else 0
 
 
 def parse_check_point(text: str) -> CheckPoint:
-    """The check point of a text; what follows its eight fields is passed over. Raises `InvalidParameter`."""
+    """Parse a check point. Text behind its eight fields is ignored. Raises `InvalidParameter`."""
     fields = text.split(" ")
     try:
         start, popped, invisible, revive_queue, retry, broker, queue, offset = fields[:_FIELDS]
@@ -119,19 +122,19 @@ def parse_check_point(text: str) -> CheckPoint:
 
 
 def _number(field: str, limit: int) -> int:
-    """A natural number. Raises ValueError."""
+    """Parse a natural number. Raises ValueError."""
     if not (field.isascii() and field.isdecimal() and len(field) < 20 and int(field) <= limit):
         raise ValueError(field)
     return int(field)
 
 
 def start_offset_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
-    """The text of (retry, queue id, start offset) rows."""
+    """Return the text of (retry, queue id, start offset) rows."""
     return ";".join(f"{retry} {queue_id} {start}" for retry, queue_id, start in rows)
 
 
 def parse_start_offset_info(text: str) -> list[tuple[Retry, int, int]]:
-    """The rows of such a text. Raises `InvalidParameter`."""
+    """Return the rows of a `startOffsetInfo`. Raises `InvalidParameter`."""
     rows: list[tuple[Retry, int, int]] = []
     for row in filter(None, text.split(";")):
         try:
@@ -143,10 +146,17 @@ def parse_start_offset_info(text: str) -> list[tuple[Retry, int, int]]:
 
 
 def message_offset_info(rows: Iterable[tuple[Retry, int, Sequence[int]]]) -> str:
-    """The text of (retry, queue id, offsets) rows."""
+    """Return the text of (retry, queue id, offsets) rows."""
     return ";".join(f"{retry} {queue_id} {','.join(map(str, offsets))}" for retry, queue_id, offsets in rows)
 
 
-def order_count_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
-    """The text of (retry, queue id, deliveries before) rows."""
-    return start_offset_info(rows)
+def order_count_info(
+    rows: Iterable[tuple[Retry, int, int]], messages: Iterable[tuple[Retry, int, int, int]] = ()
+) -> str:
+    """Return the text of (retry, queue id, deliveries before) rows.
+
+    Messages that differ from their queue have rows of their own: (retry, queue id, offset, deliveries before).
+    """
+    counts = (f"{retry} {queue_id} {count}" for retry, queue_id, count in rows)
+    others = (f"{retry} qo{queue_id}%{offset} {count}" for retry, queue_id, offset, count in messages)
+    return ";".join((*counts, *others))

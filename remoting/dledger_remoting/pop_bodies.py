@@ -15,7 +15,9 @@ from .integers import Int32, Int64
 from .pop import Retry
 
 MAX_BITS_CHARS: Final = 4_096
-"""Of one bit set: it spans some 24,000 offsets, and a pop looks at fewer."""
+"""Maximum length of one bit set in characters. It spans some 24,000 offsets, more than one pop examines."""
+MAX_ALL_BITS_CHARS: Final = 4 * MAX_BITS_CHARS
+"""Maximum length of all bit sets of a body in characters, because the broker looks up each acknowledged offset."""
 _SHORT_NAMES: Final[Mapping[str, str]] = {
     "consumerGroup": "c",
     "topic": "t",
@@ -30,8 +32,10 @@ _SHORT_NAMES: Final[Mapping[str, str]] = {
 
 
 class BatchAck(msgspec.Struct, frozen=True):
-    """Acknowledged messages of one delivery; `bits`, the bytes of a bit set in Base64, the lowest bit first, counts
-    offsets from `start_offset` on. Clients write the short names; `decode_batch_ack` reads the long ones too.
+    """Acknowledged messages of one delivery.
+
+    `bits` is a bit set in Base64, little endian. Bit n, counted from the lowest, is for the offset
+    `start_offset` + n. Clients write the short names. `decode_batch_ack` also reads the long names.
     """
 
     consumer_group: str = msgspec.field(name="c")
@@ -51,30 +55,30 @@ class BatchAck(msgspec.Struct, frozen=True):
             bits = int.from_bytes(b64decode(self.bits, validate=True), "little")
         except (Base64Error, ValueError) as error:
             raise BodyError(f"batch ack body: bitSet {self.bits[:64]!r} is no Base64") from error
-        found: list[int] = []
-        while bits:
-            lowest = bits & -bits
-            found.append(self.start_offset + lowest.bit_length() - 1)
-            bits ^= lowest
-        return found
+        first = self.start_offset
+        return [first + number for number, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
 
 
 def decode_batch_ack(body: bytes) -> list[BatchAck]:
-    """The acknowledgements of a body. Raises `BodyError`."""
+    """Decode the acknowledgements of a body. Raises `BodyError`."""
     rows = decode_body(_BatchAckBody, body, "batch ack").acks
     try:
-        return msgspec.convert([_with_short_names(row) for row in rows], list[BatchAck], strict=False)
+        acks = msgspec.convert([_with_short_names(row) for row in rows], list[BatchAck], strict=False)
     except msgspec.ValidationError as error:
         raise BodyError(f"batch ack body: {error}") from error
+    chars = sum(len(ack.bits) for ack in acks)
+    if chars > MAX_ALL_BITS_CHARS:
+        raise BodyError(f"batch ack body: all bitSets have {chars} characters, the limit is {MAX_ALL_BITS_CHARS}")
+    return acks
 
 
 def encode_batch_ack(broker_name: str, acks: Sequence[BatchAck]) -> bytes:
-    """The body of 200151, as clients write it."""
+    """Encode the body of 200151 as clients write it, with the short names."""
     return encode_body(_WrittenBatchAckBody(broker_name, acks))
 
 
 def bits_of(start_offset: int, offsets: Iterable[int]) -> str:
-    """The bit set of some offsets, none of which is below `start_offset`."""
+    """Return the bit set of some offsets, none of which may be below `start_offset`."""
     bits = sum(1 << offset - start_offset for offset in set(offsets))
     return b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 

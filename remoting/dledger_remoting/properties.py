@@ -1,7 +1,7 @@
 r"""Message properties: `key \x01 value \x02` repeated, UTF-8, no escaping; the last `\x02` may be missing.
 
-Of a key that occurs twice the last value counts. Functions on bytes are for records, where properties are stored raw.
-Format and names: RocketMQ's `MessageDecoder` and `MessageConst`.
+If a key occurs twice, its last value counts. Functions on bytes are for records, which store properties raw. Format and
+names: RocketMQ's `MessageDecoder` and `MessageConst`.
 """
 
 from __future__ import annotations
@@ -83,13 +83,19 @@ BROKER_OWNED_NAMES: Final = frozenset(
         *(POP_CHECK_POINT, POP_CHECK_POINT_OFFSET, FIRST_POP_TIME, TRANSACTION_CHECK_TIMES),
     )
 )
-"""Properties that say what a broker has decided: brokers believe them, so that they are taken from nobody else."""
+"""Properties in which brokers record their decisions. Brokers trust them, and therefore accept them from no client."""
 _OWNED_MARKS: Final = (b"REAL_", b"TIMER_", b"POP_", b"CHECK_TIMES")
-"""Parts of names: of each broker-owned one at least one."""
+"""Parts of names.
+
+Every broker-owned name contains one of them. A quick search for them shows that most texts have none.
+"""
 
 
 def parse_properties(data: bytes | str) -> dict[str, str]:
-    """All properties. Pairs without a key or without a `\\x01` are skipped; bytes that are not UTF-8 become U+FFFD."""
+    """Return all properties.
+
+    Pairs without a key or without a `\\x01` are skipped; bytes that are not UTF-8 become U+FFFD.
+    """
     text = data if isinstance(data, str) else data.decode(errors="replace")
     properties: dict[str, str] = {}
     for pair in text.split(VALUE_END):
@@ -100,7 +106,10 @@ def parse_properties(data: bytes | str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """The text of all properties, in their order. Raises ValueError if a name is empty or a text holds a separator."""
+    """Return the text of all properties, in their order.
+
+    Raises ValueError if a name is empty or a text holds a separator.
+    """
     parts: list[str] = []
     for name, value in properties.items():
         if not name or _has_separator(name) or _has_separator(value):
@@ -114,7 +123,7 @@ def _has_separator(text: str) -> bool:
 
 
 def without_broker_owned(data: bytes) -> bytes:
-    """What a client sent, without the properties of `BROKER_OWNED_NAMES`; all others stay as they are."""
+    """Return a client's properties without those in `BROKER_OWNED_NAMES`, and change no other property."""
     find = data.find  # three times as fast as `in`, which tries to read a number first
     for mark in _OWNED_MARKS:
         if find(mark) >= 0:
@@ -129,7 +138,7 @@ def _is_broker_owned(pair: bytes) -> bool:
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:
-    """The value of one property without parsing the others; the last one if the name occurs twice."""
+    """Return the value of one property without parsing the others; the last value if the name occurs twice."""
     start = data.rfind(_VALUE_END + name + _NAME_END)
     if start >= 0:
         start += len(name) + 2

@@ -1,4 +1,4 @@
-"""Bodies about quotas, which RocketMQ has none of (20017, 20018)."""
+"""Bodies of requests about quotas (20017, 20018), which RocketMQ does not have."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import msgspec
 
 
 class Quota(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an account may send, or a topic may be sent, in a second, by all senders together; 0 is no limit.
+    """Limits per second on the messages that an account sends, or that all senders together send to a topic.
 
-    `kind` is `account` or `topic`; with `account-reads` or `topic-reads` it is what is read. `bytes_per_second` counts
+    0 means no limit.
+
+    `kind` is `account` or `topic`. `account-reads` and `topic-reads` limit reading instead. `bytes_per_second` counts
     records as they are stored.
     """
 
@@ -19,7 +21,7 @@ class Quota(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuotaRow(Quota, frozen=True, rename="camel", omit_defaults=True):
-    """A quota, and how many requests the node that answers has held and refused for it since its start."""
+    """A quota, with the numbers of requests that the answering node has held and refused for it since its start."""
 
     held: int = 0
     refused: int = 0

@@ -6,7 +6,7 @@ import msgspec
 
 
 class PlannedQueue(msgspec.Struct, frozen=True, gc=False):
-    """What can be read of a queue: offsets from `first` to below `next`."""
+    """Readable part of a queue: offsets from `first` to below `next`."""
 
     id: int
     first: int
@@ -14,8 +14,10 @@ class PlannedQueue(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlannedTopic(msgspec.Struct, frozen=True):
-    """A topic of the plan. Records below position `created` belong to an earlier topic of the same name, and queues in
-    which nothing was ever stored are not listed.
+    """A topic of the plan.
+
+    Records below position `created` belong to an earlier topic of the same name. Queues in which nothing was ever
+    stored are not listed.
     """
 
     name: str
@@ -24,10 +26,10 @@ class PlannedTopic(msgspec.Struct, frozen=True):
 
 
 class Cut(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Where an entry starts: its `position` and `index`, and the chain crc of the entry before it.
+    """Start of an entry: its `position` and `index`, and the chain crc of the entry before it.
 
-    `min_time` and `max_time`, if asked for, are the lowest and the highest store time, ms, of the records from here to
-    the next cut; both are absent where there are none.
+    `min_time` and `max_time`, if asked for, are the lowest and the highest store time in ms of the records from here to
+    the next cut. Both are absent if there are no records.
     """
 
     position: int
@@ -38,10 +40,10 @@ class Cut(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=T
 
 
 class ReadPlan(msgspec.Struct, frozen=True, rename="camel"):
-    """What one node can give of its group's log, at one applied position.
+    """Part of its group's log that one node can serve, at one applied position.
 
-    A slice begins at a cut and ends at the next one, the last at `commit`; a slice lies within one segment. `ordinal`
-    is the group's number, assigned once. `version` counts changes of this layout.
+    A slice begins at a cut and ends at the next one; the last slice ends at `commit`. Each slice lies within one
+    segment. `ordinal` is the group's number, assigned once. `version` counts changes of this layout.
     """
 
     group: str
@@ -57,7 +59,7 @@ class ReadPlan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PinRow(msgspec.Struct, frozen=True, gc=False):
-    """A pin: the log is kept from `position` on until `expires` (ms since 1970)."""
+    """A pin: the log is kept from `position` on until `expires` (ms since 1970). `lease` is in ms."""
 
     name: str
     position: int

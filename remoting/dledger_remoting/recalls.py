@@ -1,6 +1,6 @@
-"""Recall handles: what a producer holds of a message that waits until it is due, to take it back.
+"""Recall handles: a producer keeps the handle of a message that waits until it is due, to recall the message.
 
-URL-safe base64 of five words with blanks between them, as RocketMQ's `RecallMessageHandle` has them:
+URL-safe base64 of five words separated by blanks, as RocketMQ's `RecallMessageHandle` has them:
 
 | word | |
 |---|---|
@@ -25,7 +25,7 @@ _MAX_DIGITS: Final = 18
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says; `due_ms` is when the message is due, ms since 1970."""
+    """Content of a handle; `due_ms` is the time when the message is due, in ms since 1970."""
 
     topic: str
     broker_group: str
@@ -33,16 +33,16 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        """The handle."""
+        """Return the text of the handle."""
         words = (_VERSION, self.topic, self.broker_group, str(self.due_ms + 1), self.unique_key)
         return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:
-        """What a handle says; the signs with which base64 fills up may be missing. Raises `IllegalOperation`."""
+        """Decode a handle. The padding of its base64 may be missing. Raises `IllegalOperation`."""
         try:
-            filled = text + "=" * (-len(text) % 4)
-            words = base64.b64decode(filled, altchars=b"-_", validate=True).decode().split(" ", _WORDS - 1)
+            padded = text + "=" * (-len(text) % 4)
+            words = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ", _WORDS - 1)
         except (binascii.Error, ValueError):
             words = []
         if len(words) != _WORDS or words[0] != _VERSION or not all(words):

@@ -1,4 +1,4 @@
-"""The message record: the unit of a commit log, and what pulls, views and queries carry. Integers are big-endian.
+"""The message record: the unit of a commit log, which pulls, views and queries carry. Integers are big-endian.
 
 | size | field | offset (IPv4 hosts) |
 |---|---|---|
@@ -43,7 +43,7 @@ MAGIC_V2: Final = 0xDAA320AB
 MAX_V1_TOPIC_BYTES: Final = 127
 MAX_PROPERTIES_BYTES: Final = 32767
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""Default limit of a message's body."""
+"""Default limit of a message's body, in bytes."""
 
 SYS_COMPRESSED: Final = 0x1
 SYS_MULTI_TAGS: Final = 0x2
@@ -54,9 +54,9 @@ SYS_TRANSACTION_MASK: Final = 0xC
 SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
 SYS_INNER_BATCH_MASK: Final = 0xC0
-"""A record that holds several messages, of RocketMQ's BatchCQ topics."""
+"""Bits of a record that holds several messages, in RocketMQ's BatchCQ topics."""
 KEPT_SYS_FLAGS: Final = SYS_COMPRESSED | SYS_MULTI_TAGS | 0x700
-"""What a broker keeps of a sender's sys flag: how the body is compressed, whether there are several tags."""
+"""Bits of a sender's sys flag that a broker keeps: the compression of the body, and whether there are several tags."""
 SYS_HOST_MASK: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
 RECORD_HEAD: Final = Struct(">iIIiiqqiq8sq8siqi")
@@ -65,11 +65,11 @@ RECORD_HEAD: Final = Struct(">iIIiiqqiq8sq8siqi")
 RECORD_HEAD_SHARED: Final = Struct(">iq8sq8siq")
 """The 48 bytes of `RECORD_HEAD` that are the same for all messages of a request: sys flag to prepared transaction."""
 RECORD_HEAD_AROUND: Final = Struct(">iIIiiqq48si")
-"""`RECORD_HEAD` with what messages share as one field."""
+"""`RECORD_HEAD` with the fields that messages share (`RECORD_HEAD_SHARED`) as one field."""
 
 RECORD_HEAD_BYTES: Final = 88
 STORE_TIMESTAMP_PLACE: Final = 56
-"""Where the store timestamp stands in a record with IPv4 hosts."""
+"""Position of the store timestamp in a record with IPv4 hosts, in bytes."""
 _FIXED_BYTES: Final = RECORD_HEAD_BYTES + 1 + 2
 _V6_EXTRA_BYTES: Final = 12
 _MIN_RECORD_BYTES: Final = _FIXED_BYTES
@@ -80,12 +80,14 @@ _INT64: Final = Struct(">q")
 _INT16: Final = Struct(">H")
 
 _SCAN: Final = Struct(">iI4xi4xqqi16xq20xi")
-"""What a scan reads of a head with IPv4 hosts: size, magic, queue id, queue offset, physical offset, sys flag, store
-timestamp, body length."""
+"""Fields of a head with IPv4 hosts that a scan reads.
+
+They are size, magic, queue id, queue offset, physical offset, sys flag, store timestamp and body length.
+"""
 
 
 class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One stored message. `properties` is the raw property text (see `properties`); timestamps are ms since 1970."""
+    """One stored message. `properties` is the raw property text (module `properties`); timestamps are ms since 1970."""
 
     topic: str
     queue_id: int
@@ -104,7 +106,7 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RecordRef(msgspec.Struct, frozen=True, gc=False):
-    """What an index needs of a record; `position` is relative to the scanned buffer."""
+    """Fields of a record that an index needs. `position` is relative to the scanned buffer."""
 
     position: int
     size: int
@@ -118,18 +120,18 @@ class RecordRef(msgspec.Struct, frozen=True, gc=False):
 
 
 def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, v6_hosts: int = 0) -> int:
-    """The size of a record in bytes; `v6_hosts` says how many of its two hosts are IPv6."""
+    """Return the size of a record in bytes; `v6_hosts` is the number of its two hosts that are IPv6."""
     long_topic = 1 if topic_bytes > MAX_V1_TOPIC_BYTES else 0
     return _FIXED_BYTES + body_bytes + topic_bytes + properties_bytes + long_topic + _V6_EXTRA_BYTES * v6_hosts
 
 
 def body_crc(body: Buffer) -> int:
-    """The checksum that a record holds of its body."""
+    """Return the checksum of a body as a record holds it."""
     return crc32(body) & 0x7FFFFFFF
 
 
 def encode_record(record: MessageRecord) -> bytes:
-    """The bytes of a record. Sets the host bits of the sys flag by the hosts and picks v1 or v2 by the topic.
+    """Encode a record. Sets the host bits of the sys flag by the hosts, and picks v1 or v2 by the topic's length.
 
     Raises `RecordError` if a field does not fit the format, ValueError if a host is not a numeric address.
     """
@@ -169,14 +171,17 @@ def encode_record(record: MessageRecord) -> bytes:
 
 
 def topic_field(topic: bytes) -> bytes:
-    """A record's topic with its length before it: what a sender of many records to one topic prepares once."""
+    """Return a record's topic with its length before it. A sender of many records to one topic prepares it once."""
     if len(topic) > MAX_V1_TOPIC_BYTES:
         return _INT16.pack(len(topic)) + topic
     return bytes((len(topic),)) + topic
 
 
 def decode_record(buffer: Buffer, offset: int = 0, *, verify_crc: bool = False) -> MessageRecord:
-    """The record at `offset`. Raises `RecordError` if there is none, or if `verify_crc` finds its body damaged."""
+    """Decode the record at `offset`.
+
+    Raises `RecordError` if no record is there, or if `verify_crc` finds its body damaged.
+    """
     try:
         return _decode_record(buffer, offset, verify_crc)
     except (struct.error, UnicodeDecodeError, ValueError) as error:
@@ -184,13 +189,13 @@ def decode_record(buffer: Buffer, offset: int = 0, *, verify_crc: bool = False) 
 
 
 def physical_offset_of(record: bytes | memoryview) -> int:
-    """Where in the log a record stands, of which the first 36 bytes at least are given."""
+    """Return the position of a record in the log, from its first 36 bytes."""
     offset: int = _INT64.unpack_from(record, 28)[0]
     return offset
 
 
 def iter_records(buffer: Buffer, *, verify_crc: bool = False) -> Iterator[MessageRecord]:
-    """All records of a buffer that holds nothing else. Raises `RecordError` at the first that cannot be read."""
+    """Yield all records of a buffer that holds records only. Raises `RecordError` at the first that cannot be read."""
     position = 0
     while position < len(buffer):
         yield decode_record(buffer, position, verify_crc=verify_crc)
@@ -198,9 +203,10 @@ def iter_records(buffer: Buffer, *, verify_crc: bool = False) -> Iterator[Messag
 
 
 def scan_records(buffer: bytes, start: int = 0, end: int | None = None) -> Iterator[RecordRef]:
-    """What an index needs of each record in `buffer[start:end]`, which holds nothing else, at about 1 µs a record.
+    """Yield the fields that an index needs of each record in `buffer[start:end]`, at about 1 µs a record.
 
-    Bodies are neither read nor checked. Raises `RecordError` at the first record that cannot be read.
+    The range must hold records only. Bodies are neither read nor checked. Raises `RecordError` at the first
+    record that cannot be read.
     """
     stop = len(buffer) if end is None else end
     unpack = _SCAN.unpack_from
@@ -238,9 +244,9 @@ def scan_records(buffer: bytes, start: int = 0, end: int | None = None) -> Itera
 
 
 def iter_properties(buffer: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(start, size, property text) of each of the records that lie back to back.
+    """Yield (start, size, property text) of each record in a buffer of records back to back.
 
-    Raises `RecordError` at the first that cannot be read.
+    Raises `RecordError` at the first record that cannot be read.
     """
     stop = len(buffer)
     start = 0
@@ -263,7 +269,7 @@ def iter_properties(buffer: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _scan_uncommon(buffer: bytes, position: int, stop: int) -> RecordRef:
-    """A record of version 2 or with an IPv6 host, by the general decoder."""
+    """Scan a record of version 2 or with an IPv6 host, by the general decoder."""
     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
     if size > stop - position:
         raise RecordError(
@@ -291,9 +297,9 @@ def _decode_record(buffer: Buffer, offset: int, verify_crc: bool) -> MessageReco
     if size < _MIN_RECORD_BYTES or size > len(buffer) - offset:
         raise RecordError(f"no record at byte {offset}: size {size}, {len(buffer) - offset} bytes are left")
     position = offset + _LEAD.size
-    born_host, position = _host(buffer, position, bool(sys_flag & SYS_BORN_HOST_V6))
+    born_host, position = _read_host(buffer, position, bool(sys_flag & SYS_BORN_HOST_V6))
     (store_timestamp,) = _INT64.unpack_from(buffer, position)
-    store_host, position = _host(buffer, position + 8, bool(sys_flag & SYS_STORE_HOST_V6))
+    store_host, position = _read_host(buffer, position + 8, bool(sys_flag & SYS_STORE_HOST_V6))
     reconsume_times, prepared_transaction_offset, body_bytes = _TAIL.unpack_from(buffer, position)
     body_start = position + _TAIL.size
     if body_bytes < 0 or body_bytes > size:
@@ -326,6 +332,6 @@ def _decode_record(buffer: Buffer, offset: int, verify_crc: bool) -> MessageReco
     )
 
 
-def _host(buffer: Buffer, position: int, v6: bool) -> tuple[HostAddress, int]:
+def _read_host(buffer: Buffer, position: int, v6: bool) -> tuple[HostAddress, int]:
     end = position + (20 if v6 else 8)
     return unpack_host(bytes(buffer[position:end])), end

@@ -14,11 +14,12 @@ INSTEAD_OF_CONTROLLER: Final[Mapping[int, str]] = {
     **dict.fromkeys((1_009, 1_010), f"{_ELECTS}: when it does, election_min_ms in the nodes' files says"),
     1_011: f"{_ELECTS}: `dledger node remove` takes out a node, `dledger cluster forget` a group",
 }
-"""What to do instead of asking RocketMQ's controller, which runs in its name servers or on its own; brokers ask each
-other some of these codes, too.
+"""Alternatives to the requests of RocketMQ's controller, which runs in its name servers or on its own.
+
+RocketMQ's brokers also send each other some of these codes.
 """
 
 
 def with_instead(refusal: str, code: int, instead: Mapping[int, str]) -> str:
-    """A refusal of a request code, and what `instead` says to do, if it knows the code."""
+    """Return a refusal of a request code, followed by the alternative that `instead` names for it, if any."""
     return f"{refusal}: {instead[code]}" if code in instead else refusal

@@ -1,7 +1,7 @@
 """Resets of consumer groups: headers and bodies of 220, 221, 222, 223 and 314.
 
-Java's clients and tools read and write tables of queues with objects as keys, in fastjson's dialect; clients in C++
-read a list instead.
+Java's clients and tools read and write tables of queues with objects as keys, in fastjson's dialect. C++ clients read a
+list instead.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from .fastjson import FastJsonValue, encode_fastjson
 from .integers import Int32, Int64, Offset
 from .topics import MessageQueue
 
+_encode: Final = msgspec.json.Encoder().encode
+
 AT_END: Final = -1
-"""A timestamp that means the end of a queue."""
+"""Timestamp that stands for the end of a queue."""
 
 
 class ResetOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have a group go on elsewhere (222), or a consumer (220): in one queue, or in all if `queue_id` is -1.
+    """Moves a group (222) or a consumer (220) to another offset: in one queue, or in all if `queue_id` is -1.
 
-    There it goes on at `offset`, if that is given and not -1, else at the first message stored at or after `timestamp`
-    (ms since 1970; -1: at the end). Without `is_force` a group goes back only.
+    The new offset is `offset`, if that is given and not -1. Otherwise it is the first message stored at or after
+    `timestamp` (ms since 1970; -1: the end). Without `is_force` a group only moves back.
     """
 
     topic: str
@@ -37,7 +39,10 @@ class ResetOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ConsumerStatusHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Where a consumer is in a topic (221), or the members of a group (223), of which `client_addr` may name one."""
+    """Asks for a consumer's offsets in a topic (221), or for the offsets of a group's members (223).
+
+    `client_addr` may name one member.
+    """
 
     topic: str
     group: str
@@ -45,9 +50,9 @@ class ConsumerStatusHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class CloneOffsetHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have one group go on where another one is (314), in one topic or in all that it has offsets of.
+    """Gives one group the offsets of another group (314), in one topic or in all topics where that group has offsets.
 
-    Unless `offline`, topics that no member of a live source group subscribes to are left out.
+    Unless `offline`, topics are left out to which no member of a live source group subscribes.
     """
 
     src_group: str
@@ -80,39 +85,47 @@ class _Statuses(msgspec.Struct, frozen=True):
 
 
 def encode_reset(offsets: Mapping[MessageQueue, int], language: int = LanguageCode.JAVA) -> bytes:
-    """The body of 220 for a client in a language, and of the answer to 222."""
+    """Encode the body of 220 for a client in a language, or the answer to 222."""
     if language == LanguageCode.CPP:
-        rows = [_QueueOffset(queue.broker_name, at, queue.queue_id, queue.topic) for queue, at in offsets.items()]
+        rows = [
+            _QueueOffset(queue.broker_name, offset, queue.queue_id, queue.topic) for queue, offset in offsets.items()
+        ]
         return msgspec.json.encode(_ResetList(rows))
-    return encode_fastjson({"offsetTable": _table(offsets)})
+    return b'{"offsetTable":%b}' % _table_text(offsets)
 
 
 def decode_reset(body: bytes) -> dict[MessageQueue, int]:
-    """What `encode_reset` wrote for Java. Raises `BodyError`."""
+    """Decode a body that `encode_reset` wrote for Java. Raises `BodyError`."""
     return _queues(decode_fastjson_body(_ResetTable, body).offset_table)
 
 
 def encode_status(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The answer to 221."""
-    return encode_fastjson({"messageQueueTable": _table(offsets)})
+    """Encode the answer to 221."""
+    return b'{"messageQueueTable":%b}' % _table_text(offsets)
 
 
 def decode_status(body: bytes) -> dict[MessageQueue, int]:
-    """What a client answers to 221. Raises `BodyError`."""
+    """Decode a client's answer to 221. Raises `BodyError`."""
     return _queues(decode_fastjson_body(_Status, body).message_queue_table)
 
 
 def encode_statuses(clients: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
-    """The answer to 223."""
+    """Encode the answer to 223."""
     table: dict[str, FastJsonValue] = {client_id: _table(offsets) for client_id, offsets in clients.items()}
     return encode_fastjson({"consumerTable": table, "messageQueueTable": {}})
 
 
 def decode_statuses(body: bytes) -> dict[str, dict[MessageQueue, int]]:
-    """Where each member is, of an answer to 223. Raises `BodyError`."""
+    """Decode an answer to 223: the offsets of each member. Raises `BodyError`."""
     return {
         client_id: _queues(table) for client_id, table in decode_fastjson_body(_Statuses, body).consumer_table.items()
     }
+
+
+def _table_text(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Return the text of a table as `encode_fastjson` writes it, which takes 0.1 s for 10,000 queues."""
+    rows = sorted((_encode(queue), offset) for queue, offset in offsets.items())
+    return b"{%b}" % b",".join([b"%b:%d" % row for row in rows])
 
 
 def _table(offsets: Mapping[MessageQueue, int]) -> dict[msgspec.Struct, FastJsonValue]:

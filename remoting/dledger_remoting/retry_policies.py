@@ -1,5 +1,6 @@
-"""Retry policies of consumer groups: how long a message waits that comes again. Names, defaults and rules are those of
-RocketMQ's `GroupRetryPolicy`.
+"""Retry policies of consumer groups: delays before a message is delivered again.
+
+Names, defaults and rules are those of RocketMQ's `GroupRetryPolicy`.
 """
 
 from __future__ import annotations
@@ -16,42 +17,46 @@ DELAYS_MS: Final = tuple(
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 SKIPPED_DELAYS: Final = 2
-"""The first retry waits as long as the third delay says, as with RocketMQ's levels."""
+"""Number of delays that are skipped: the first retry waits the third delay, as with RocketMQ's levels."""
 MAX_EXPONENT: Final = 32
 
 
 class RetryPolicyType(Enum):
-    """Which of the policies counts."""
+    """Type of the policy that applies."""
 
     CUSTOMIZED = "CUSTOMIZED"
     EXPONENTIAL = "EXPONENTIAL"
 
 
 class CustomizedRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """A list of delays in ms, one longer each time; the last one is taken over and over."""
+    """A list of delays in ms, one for each retry. The last delay also applies to all later retries."""
 
     next: tuple[Int64, ...] = DELAYS_MS
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """How long a message waits that was delivered again so many times."""
+        """Return the delay in ms before the next delivery of a message that was delivered again `reconsume_times`
+        times.
+        """
         return self.next[min(reconsume_times + SKIPPED_DELAYS, len(self.next) - 1)]
 
 
 class ExponentialRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """A delay in ms that is multiplied each time, up to `max`."""
+    """A delay in ms that is multiplied for each retry, up to `max`."""
 
     initial: Int64 = 5_000
     max: Int64 = 7_200_000
     multiplier: Int64 = 2
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """How long a message waits that was delivered again so many times."""
+        """Return the delay in ms before the next delivery of a message that was delivered again `reconsume_times`
+        times.
+        """
         factor: int = self.multiplier ** min(reconsume_times, MAX_EXPONENT)
         return min(self.max, self.initial * factor)
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """The policy of a group. One whose `type` has no settings says nothing: the broker's delay levels count."""
+    """The policy of a group. If its `type` has no settings, the broker's delay levels apply."""
 
     type: RetryPolicyType = RetryPolicyType.CUSTOMIZED
     exponential_retry_policy: ExponentialRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
@@ -59,12 +64,12 @@ class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def chosen(self) -> CustomizedRetryPolicy | ExponentialRetryPolicy | None:
-        """The settings that count, if there are any."""
+        """The settings that apply, None if there are none."""
         is_exponential = self.type is RetryPolicyType.EXPONENTIAL
         return (self.exponential_retry_policy if is_exponential else self.customized_retry_policy) or None
 
     @property
     def is_default(self) -> bool:
-        """True for what RocketMQ's clients say of a group that has no policy of its own."""
+        """True for the policy that RocketMQ's clients send for a group without a policy of its own."""
         is_customized = self.type is RetryPolicyType.CUSTOMIZED
         return is_customized and not self.exponential_retry_policy and not self.customized_retry_policy

@@ -1,4 +1,7 @@
-"""Bodies of what operators ask a consumer through a broker: what it is doing (307), and to consume a message (309)."""
+"""Bodies of a consumer's answers to operators, whose requests come through a broker.
+
+Request 307 asks for the running state, request 309 has the consumer consume one message.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ STARTED_AT: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
 class ProcessQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue that a consumer reads; `cached` is what it has and has not finished. Times are in ms since 1970."""
+    """One queue that a consumer reads.
+
+    The `cached_` fields describe messages that the consumer has received and not finished. Times are in ms since 1970.
+    """
 
     commit_offset: int
     cached_msg_min_offset: int
@@ -40,7 +46,7 @@ class ProcessQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConsumeResult(StrEnum):
-    """How a message ended that a consumer was told to consume."""
+    """Outcome of consuming a message on an operator's request."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -55,7 +61,7 @@ def encode_running(
     own: Mapping[str, str],
     stacks: str | None,
 ) -> bytes:
-    """The answer to 307, in fastjson's dialect. `own` is what a client tells beside what Java's do."""
+    """Encode the answer to 307, in fastjson's dialect. `own` holds what our client reports beyond Java's fields."""
     table: dict[msgspec.Struct, FastJsonValue] = {queue: row for queue, row in queues.items()}  # noqa: C416 - keys widen
     none: dict[str, FastJsonValue] = {}
     body: dict[str, FastJsonValue] = {
@@ -71,7 +77,7 @@ def encode_running(
 
 
 def encode_result(result: ConsumeResult, remark: str | None, took_ms: int, *, in_order: bool) -> bytes:
-    """The answer to 309."""
+    """Encode the answer to 309."""
     body: dict[str, FastJsonValue] = {
         "order": in_order,
         "autoCommit": True,

@@ -1,6 +1,6 @@
 """Shares of a topic's queues among the members of a consumer group, as RocketMQ's clients and brokers compute them.
 
-Whoever computes them gets the same from the same members and queues: both are sorted first. Who is no member gets
+Members and queues are sorted first, so every member computes the same shares. A client that is not a member gets
 nothing.
 """
 
@@ -11,7 +11,7 @@ from typing import Protocol, Self, TypeVar
 
 
 class Ordered(Protocol):
-    """Queues of one topic, however they are written, sort by broker group and then by queue id."""
+    """A queue of one topic. Queues sort by broker group and then by queue id."""
 
     def __lt__(self, other: Self, /) -> bool: ...
 
@@ -20,7 +20,10 @@ QueueT = TypeVar("QueueT", bound=Ordered)
 
 
 def average_share(client_id: str, client_ids: Collection[str], queues: Collection[QueueT]) -> list[QueueT]:
-    """Contiguous shares of equal size, the first members getting one more (`AVG`, RocketMQ's default)."""
+    """Return a contiguous share.
+
+    All have equal size, but the first members get one more (`AVG`, RocketMQ's default).
+    """
     members, ordered = sorted(set(client_ids)), sorted(queues)
     if client_id not in members:
         return []
@@ -31,7 +34,7 @@ def average_share(client_id: str, client_ids: Collection[str], queues: Collectio
 
 
 def circle_share(client_id: str, client_ids: Collection[str], queues: Collection[QueueT]) -> list[QueueT]:
-    """Queues dealt like cards (`AVG_BY_CIRCLE`): those with the lowest ids do not all go to one member."""
+    """Return a share of queues dealt like cards (`AVG_BY_CIRCLE`), so the lowest ids do not all go to one member."""
     members = sorted(set(client_ids))
     if client_id not in members:
         return []

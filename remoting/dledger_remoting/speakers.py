@@ -1,8 +1,8 @@
-"""Speakers on a connection: what is at its other end, told from the first bytes that come.
+"""Detection of the peer on a connection, from the first bytes that it sends.
 
-A wrong port is the most common mistake in an address: the HTTP port of a node, its peer port, something behind TLS. All
-of them say something that is no frame, or a frame of another protocol, and a reader who knows what it is can mend the
-address at once. Both directions are recognised: what a server answers, and with what a client begins.
+A wrong port is the most common mistake in an address: the HTTP port of a node, its peer port, a port with TLS. Each of
+them sends bytes that are not a frame, or a frame of another protocol. A user can correct the address at once if the
+error names the protocol that answers. Both directions are recognised: a server's answers, and a client's first bytes.
 
 | first bytes | speaker |
 |---|---|
@@ -25,14 +25,16 @@ from .errors import FrameError
 from .frame import MAX_FRAME_BYTES, PREFIX_BYTES, SerializeType
 
 ENOUGH_BYTES: Final = 12
-"""With so many bytes `speaker_of` always has a verdict."""
+"""Number of bytes with which `speaker_of` always has a verdict."""
 
 CLOSES_UNHEARD: Final = "says nothing, and closes the connection when it is spoken to, as a TLS port does"
-"""What is said of a server that ends connections before a byte came; most of TLS do so, without an alert."""
+"""Description of a server that closes connections before it sends a byte. Most TLS servers do so, without an alert."""
 
 TLS_ALERT: Final = bytes.fromhex("15030300020246")
-"""What OpenSSL says to whoever speaks no TLS: a fatal alert, `protocol_version`. Whoever speaks TLS to a port that does
-not is told the same, for his library has words for it."""
+"""Answer of OpenSSL to a peer that speaks no TLS: a fatal alert, `protocol_version`.
+
+A client that speaks TLS to a plain port gets the same alert, because its library can explain it.
+"""
 
 _PREFIX: Final = Struct(">II")
 _TLS_RECORDS: Final = range(20, 24)
@@ -45,11 +47,11 @@ _MIN_BINARY_HEADER_BYTES: Final = 21
 
 
 class Speaker(Enum):
-    """Who is at the other end; the value says so to people."""
+    """Kind of peer at the other end. The value describes it for people."""
 
     REMOTING = "a broker or name server"
     BROKER = "a broker"
-    """Never told from bytes, but from what a server of this protocol does not know."""
+    """Never detected from bytes, but from requests that a server of this protocol does not know."""
     PEER = "the peer port of a node, whose client port is one lower"
     HTTP = "an HTTP server"
     HTTP2 = "an HTTP/2 or gRPC server"
@@ -68,7 +70,7 @@ _BEGINNINGS: Final = (
 
 
 def speaker_of(first: bytes) -> Speaker | None:
-    """Who sent these bytes, the first of a connection; None while there are too few of them to tell."""
+    """Return the peer that sent these first bytes of a connection; None while there are too few bytes to decide."""
     for beginning, speaker in _BEGINNINGS:
         if first.startswith(beginning):
             return speaker
@@ -82,7 +84,7 @@ def speaker_of(first: bytes) -> Speaker | None:
 
 
 def tls_refusal(first: bytes) -> FrameError | None:
-    """What is to be said of a client that begins with these bytes on a plain port, if it speaks TLS."""
+    """Return the error for a client that begins with these bytes on a plain port, if it speaks TLS."""
     if speaker_of(first) is not Speaker.TLS:
         return None
     return FrameError("it speaks TLS, which is off on this port: set tls here, or turn it off there")

@@ -1,7 +1,6 @@
-"""Bodies that tell of a broker's topics and producers, and of what was counted: 202, 204, 300, 303, 315, 321,
-328, 345.
+"""Bodies about a broker's topics, producers and counters: 202, 204, 300, 303, 315, 321, 328, 345.
 
-RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody`, `BrokerStatsData`,
+Format: RocketMQ's `TopicStatsTable`, `ProducerConnection`, `GroupList`, `QueryConsumeTimeSpanBody`, `BrokerStatsData`,
 `QueryConsumeQueueResponseBody`, `ProducerTableInfo` and `QuerySubscriptionResponseBody`.
 """
 
@@ -19,7 +18,9 @@ from .topics import MessageQueue
 
 
 class QueueRange(msgspec.Struct, frozen=True, rename="camel"):
-    """What a queue holds: first kept offset, next one, and the store time, ms, of its newest message, 0 for none."""
+    """Content of a queue: first kept offset, next offset, and the store time in ms of its newest message, 0 for
+    none.
+    """
 
     last_update_timestamp: Int64
     max_offset: Int64
@@ -32,28 +33,29 @@ class _TopicStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def encode_topic_stats(ranges: Mapping[MessageQueue, QueueRange], put_tps: float) -> bytes:
-    """The answer to 202, with objects as keys; `put_tps` is in messages a second."""
-    table: dict[msgspec.Struct, FastJsonValue] = {queue: one for queue, one in ranges.items()}  # noqa: C416 - keys widen
+    """Encode the answer to 202, with objects as keys; `put_tps` is in messages a second."""
+    table: dict[msgspec.Struct, FastJsonValue] = {queue: row for queue, row in ranges.items()}  # noqa: C416 - keys widen
     body: dict[str, FastJsonValue] = {"offsetTable": table, "topicPutTps": put_tps}
     return encode_fastjson(body)
 
 
 def decode_topic_stats(body: bytes) -> tuple[dict[MessageQueue, QueueRange], float]:
-    """The table of an answer to 202, and messages a second. Raises `BodyError`."""
+    """Decode an answer to 202: the table, and messages a second. Raises `BodyError`."""
     stats = decode_fastjson_body(_TopicStats, body)
-    table = {decode_body(MessageQueue, key.encode()): one for key, one in stats.offset_table.items()}
+    table = {decode_body(MessageQueue, key.encode()): queue_range for key, queue_range in stats.offset_table.items()}
     return table, stats.topic_put_tps
 
 
 class GroupList(msgspec.Struct, frozen=True, rename="camel"):
-    """Consumer groups of a topic: the answer to 300."""
+    """Consumer groups of a topic: answer to 300."""
 
     group_list: list[str]
 
 
 class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
-    """Store times, ms, of the first and the newest message of a queue and of the last one consumed, -1 for none;
-    `delay_time` is the age, ms, of the first message that is not consumed, 0 for none.
+    """Store times in ms of a queue's first, newest and last consumed message, -1 if that message does not exist.
+
+    `delay_time` is the age in ms of the first message that is not consumed, 0 for none.
     """
 
     consume_time_stamp: Int64
@@ -64,7 +66,7 @@ class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumeTimeSpans(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 303."""
+    """Answer to 303."""
 
     consume_time_span_set: list[QueueTimeSpan]
 
@@ -79,15 +81,15 @@ class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """The clients of a producer group: the answer to 204."""
+    """Clients of a producer group: answer to 204."""
 
     connection_set: list[ClientConnection]
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """One client of a producer group; `last_update_timestamp` is the time of its last heartbeat, ms.
+    """One client of a producer group; `last_update_timestamp` is the time of its last heartbeat in ms.
 
-    `remote_ip` is its address behind a slash, as Java writes one.
+    `remote_ip` is its address behind a slash, as Java writes addresses.
     """
 
     client_id: str
@@ -98,13 +100,13 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerTable(msgspec.Struct, frozen=True):
-    """Clients by producer group: the answer to 328."""
+    """Clients by producer group: answer to 328."""
 
     data: dict[str, list[ProducerInfo]]
 
 
 class CountedSum(msgspec.Struct, frozen=True):
-    """What was counted in a time: the sum, how much of it a second, and how much each time that it was counted."""
+    """Sum of what was counted in a period: in total, per second (`tps`), and on average per addition (`avgpt`)."""
 
     avgpt: float = 0.0
     sum: Int64 = 0
@@ -112,7 +114,7 @@ class CountedSum(msgspec.Struct, frozen=True):
 
 
 class BrokerStats(msgspec.Struct, frozen=True, rename="camel"):
-    """What was counted in the last minute, hour and day, as far as samples reach: the answer to 315."""
+    """Counts of the last minute, hour and day, as far as samples reach: answer to 315."""
 
     stats_day: CountedSum = CountedSum()
     stats_hour: CountedSum = CountedSum()
@@ -120,20 +122,21 @@ class BrokerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueUnit(msgspec.Struct, frozen=True, rename="camel"):
-    """A unit of a consume queue: where a record stands in the log, its size, its tag code; RocketMQ writes it so."""
+    """An index unit of a consume queue in RocketMQ's form: a record's position in the log, its size, its tag code."""
 
     physic_offset: Int64
     physic_size: Int32
     tags_code: Int64
     eval: bool = False
-    """Whether a filter was tried on it, which none is here."""
+    """True if RocketMQ has tried a filter on the record. Our broker tries none, so it sends false."""
 
 
 class QueueUnits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The answer to 321: units, and from which offset to which there are some.
+    """Answer to 321: index units, the queue's first kept offset (`min`), and its next offset (`max`).
 
-    `subscription_data` is what members of the group that was named subscribe to, and `filter_data` then the text
-    `null`: RocketMQ tells there what it has computed for a filter. Of a group without such members it says so.
+    `subscription_data` is the subscription of the named group's members, if there are any. `filter_data` is then the
+    text `null`, because RocketMQ puts its compiled filter there and we have none. Otherwise it says that the group is
+    not online. Without a named group both are left out.
     """
 
     max_queue_index: Int64
@@ -144,7 +147,7 @@ class QueueUnits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class SubscriptionOfGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The answer to 345; no `subscription_data` without members that subscribe to the topic."""
+    """Answer to 345. `subscription_data` is left out if no member of the group subscribes to the topic."""
 
     group: str
     topic: str

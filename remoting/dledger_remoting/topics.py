@@ -1,5 +1,6 @@
-"""Names, permissions and configuration of topics and consumer groups. Values and defaults: RocketMQ's `MixAll`,
-`TopicValidator`, `TopicConfig`, `SubscriptionGroupConfig`.
+"""Names, permissions and configuration of topics and consumer groups.
+
+Values and defaults: RocketMQ's `MixAll`, `TopicValidator`, `TopicConfig`, `SubscriptionGroupConfig`.
 """
 
 from __future__ import annotations
@@ -80,29 +81,34 @@ IDEMPOTENT_ATTRIBUTE: Final = "idempotent"
 """Attribute of a topic, ours, that makes all sends to it idempotent if it is `true`."""
 
 WRITE_ALIASES_ATTRIBUTE: Final = "write.aliases"
-"""Attribute of a topic, ours: whether its route also lists write aliases (`route.alias_name`), `true` or `false`."""
+"""Attribute of a topic, ours: `true` or `false`.
+
+If `true`, the topic's route also lists write aliases (`route.alias_name`).
+"""
+CREATED_ATTRIBUTE: Final = "dledger.created"
+"""Attribute by which brokers tell name servers which creation of a topic they have. No topic keeps it."""
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
-"""Attribute of a topic, RocketMQ 5's: what kind of messages it is for."""
+"""Attribute of a topic, RocketMQ 5's: the kind of messages that the topic is for."""
 FIFO_MESSAGE_TYPE: Final = "FIFO"
-"""Those that have an order."""
+"""Kind of messages that have an order."""
 
 DEFAULT_TOPIC_QUEUES: Final = 8
-"""Queues of a topic on each broker group unless somebody says otherwise, as of RocketMQ's `updateTopic` and brokers.
+"""Default number of a topic's queues on each broker group, that of RocketMQ's `updateTopic` and brokers.
 
-Its clients ask for 4 when a send of theirs makes the topic, ours for so many.
+When a send creates the topic, RocketMQ's clients ask for 4 queues, ours for this number.
 """
 
 MAX_TOPIC_CHARS: Final = 127
 MAX_DERIVED_TOPIC_CHARS: Final = 255
-"""Limit of retry and dead letter topics, whose names are a group's with a prefix."""
+"""Maximum length of the names of retry and dead letter topics in characters: a group's name with a prefix."""
 MAX_GROUP_CHARS: Final = 120
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
-    """One queue of a topic in one broker group; fields in the alphabetical order of the wire."""
+    """One queue of a topic in one broker group. Fields are in the alphabetical order of the wire."""
 
     broker_name: str
     queue_id: Int32
@@ -110,7 +116,10 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", gc=F
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A topic as brokers and name servers know it. `attributes` holds what 5.x added, such as `message.type`."""
+    """Configuration of a topic in brokers and name servers.
+
+    `attributes` holds settings that 5.x added, such as `message.type`.
+    """
 
     topic_name: str
     read_queue_nums: Int32 = 16
@@ -123,9 +132,10 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A consumer group. `retry_max_times` deliveries after the first one lead to the dead letter topic.
+    """Configuration of a consumer group. After `retry_max_times` deliveries beside the first, a message is a dead
+    letter.
 
-    Without a retry policy of its own nothing is said of one, in JSON and in a broker's state: builds that know of none
+    If there is no retry policy, the field is absent in JSON and in a broker's state. Builds without retry policies thus
     have the same state.
     """
 
@@ -146,7 +156,7 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel", gc=Fa
 
 
 def is_ordered(topic: TopicConfig) -> bool:
-    """True for a topic in which the order of a queue's messages counts, so that a key must keep its queue.
+    """Return whether the order of a queue's messages counts in this topic, so that a key must keep its queue.
 
     `updateTopic -o true` sets the flag; `updateTopic -a +message.type=FIFO`, as RocketMQ 5 has it, leaves it false.
     """
@@ -154,75 +164,77 @@ def is_ordered(topic: TopicConfig) -> bool:
 
 
 def is_readable(perm: int) -> bool:
-    """True if consumers may read."""
+    """Return whether consumers may read."""
     return bool(perm & PERM_READ)
 
 
 def is_writable(perm: int) -> bool:
-    """True if producers may write."""
+    """Return whether producers may write."""
     return bool(perm & PERM_WRITE)
 
 
 def is_inherited(perm: int) -> bool:
-    """True if topics may be created automatically after this one."""
+    """Return whether this topic is a template: topics may be created automatically after it."""
     return bool(perm & PERM_INHERIT)
 
 
 def retry_topic(group: str) -> str:
-    """Where messages of a group wait for another delivery."""
+    """Return the topic in which messages of a group wait for another delivery."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages go that a group failed to consume too often."""
+    """Return the topic for messages that a group failed to consume too often."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic of replies in a cluster."""
+    """Return the topic of replies in a cluster."""
     return f"{cluster}_REPLY_TOPIC"
 
 
 def is_retry_topic(topic: str) -> bool:
-    """True for a retry topic."""
+    """Return whether a topic is a retry topic."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dead_letter_topic(topic: str) -> bool:
-    """True for a dead letter topic."""
+    """Return whether a topic is a dead letter topic."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def is_broker_written(topic: str) -> bool:
-    """True for a topic that only the broker itself writes, and nobody else reads: what waits there is not due, or not
-    committed, and stands in another topic once it is.
+    """Return whether only the broker itself writes and reads a topic.
+
+    Messages in such a topic wait until they are due, or until their transaction commits. Then they are stored in
+    another topic.
     """
     return topic in _BROKER_WRITTEN_TOPICS or topic.startswith(_BROKER_WRITTEN_PREFIXES)
 
 
 def require_readable(topic: str) -> None:
-    """Raise `NoPermission` for a topic of which clients may not read or search the messages."""
+    """Raise `NoPermission` if clients may not read or search the messages of a topic."""
     if is_broker_written(topic):
         raise NoPermission(f"topic {topic} is the broker's own, which only it reads: ask for another one")
 
 
 def is_send_forbidden(topic: str) -> bool:
-    """True for a topic that clients may not send to."""
+    """Return whether clients may not send to a topic."""
     return topic in _SEND_FORBIDDEN_TOPICS or is_broker_written(topic)
 
 
 def is_system_topic(topic: str) -> bool:
-    """True for a topic that belongs to the service, which users can neither create nor delete."""
+    """Return whether a topic belongs to the service. Users can neither create nor delete such a topic."""
     return topic in SYSTEM_TOPICS or is_broker_written(topic)
 
 
 def is_system_group(group: str) -> bool:
-    """True for a consumer group that exists without being created."""
+    """Return whether a consumer group exists without being created."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def validate_topic(topic: str) -> None:
-    """Raise `InvalidParameter` with what to change if `topic` is not a topic's name."""
+    """Raise `InvalidParameter` with what to change if `topic` is not a valid topic name."""
     if topic.startswith(LIGHT_QUEUE_PREFIX):
         raise InvalidParameter(
             f"topic {topic[:MAX_TOPIC_CHARS]} names a light message queue, which there are none of here: choose a name "
@@ -233,7 +245,7 @@ def validate_topic(topic: str) -> None:
 
 
 def validate_group(group: str) -> None:
-    """Raise `InvalidParameter` with what to change if `group` is not a producer's or consumer's group name."""
+    """Raise `InvalidParameter` with what to change if `group` is not a valid name of a producer or consumer group."""
     _validate_name("group", group, MAX_GROUP_CHARS)
 
 

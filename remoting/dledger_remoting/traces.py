@@ -1,7 +1,8 @@
-"""Message traces: what RocketMQ's clients write down about a message, as ordinary messages in a topic of its own.
+"""Message traces: records that RocketMQ's clients write about a message, as ordinary messages in a topic of their own.
 
 The body of a trace message is text in UTF-8: traces, each ended by U+0002, whose fields U+0001 separates. The keys of
-the message name the messages that its traces are about, and their keys. The first field says what follows:
+the trace message are the ids and keys of the messages that its traces are about. The first field names the kind of the
+trace:
 
 | first field | written by | fields behind it |
 |---|---|---|
@@ -11,7 +12,7 @@ the message name the messages that its traces are about, and their keys. The fir
 | `SubBefore` | consumer | time, region, group, request, id, deliveries before, keys[, host] |
 | `SubAfter` | consumer | request, id, cost, success, keys, code[, time[, group]] |
 
-Times and costs are in ms. What is not known is `null`. Old clients leave out the offset id of `Pub`, and what stands in
+Times and costs are in ms. Unknown values are `null`. Old clients leave out the offset id of `Pub`, and the fields in
 brackets. A request joins the two traces of one delivery. Source: `TraceDataEncoder` of RocketMQ 4.9.8 and 5.3.3, and
 `internal/trace.go` of its Go client.
 """
@@ -27,7 +28,7 @@ import msgspec
 FIELD_END: Final = "\x01"
 TRACE_END: Final = "\x02"
 DEFAULT_REGION: Final = "DefaultRegion"
-"""The region of every broker that is not told another one."""
+"""Region of every broker that is not configured with another one."""
 TRACE_PRODUCER_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The producer group of trace messages."""
 
@@ -35,7 +36,7 @@ NORMAL_MESSAGE: Final = 0
 HALF_MESSAGE: Final = 1
 COMMITTED_MESSAGE: Final = 2
 DELAYED_MESSAGE: Final = 3
-"""Types of messages in a trace; 4 is one of an order."""
+"""Types of messages in a trace. Type 4 is an ordered message."""
 
 HANDLED: Final = 0
 FAILED: Final = 4
@@ -48,7 +49,7 @@ _OFFSET_ID_FIELD: Final = 11
 
 
 class SendTrace(msgspec.Struct, frozen=True):
-    """A message was sent, or could not be; the broker is the one that stored it."""
+    """Trace of a send, which stored a message or failed. `broker` is the broker that stored it."""
 
     timestamp_ms: int
     region: str
@@ -67,7 +68,7 @@ class SendTrace(msgspec.Struct, frozen=True):
 
 
 class RecallTrace(msgspec.Struct, frozen=True):
-    """A message for later was taken back."""
+    """Trace of the recall of a message that was not due yet."""
 
     timestamp_ms: int
     region: str
@@ -78,10 +79,7 @@ class RecallTrace(msgspec.Struct, frozen=True):
 
 
 class EndTrace(msgspec.Struct, frozen=True):
-    """A transaction was ended; `by_check`: when a broker asked for it.
-
-    `state` is `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`.
-    """
+    """Trace of the end of a transaction. `by_check` says that a broker had asked for its outcome."""
 
     timestamp_ms: int
     region: str
@@ -98,7 +96,7 @@ class EndTrace(msgspec.Struct, frozen=True):
 
 
 class DeliveryTrace(msgspec.Struct, frozen=True):
-    """A consumer begins with a message; `reconsume_times` is how often it was delivered before."""
+    """Trace of a message with which a consumer begins; `reconsume_times` is the number of earlier deliveries."""
 
     timestamp_ms: int
     region: str
@@ -111,7 +109,7 @@ class DeliveryTrace(msgspec.Struct, frozen=True):
 
 
 class HandlingTrace(msgspec.Struct, frozen=True):
-    """A consumer has ended its work on a message; clients before 4.9 tell neither time nor group."""
+    """Trace of the end of a consumer's work on a message. Clients before 4.9 report neither time nor group."""
 
     request_id: str
     message_id: str
@@ -127,19 +125,19 @@ Trace: TypeAlias = SendTrace | RecallTrace | EndTrace | DeliveryTrace | Handling
 
 
 class TracesInBody(NamedTuple):
-    """What the body of a trace message holds; `unreadable` counts what looks like a trace and is none."""
+    """Content of a trace message's body. `unreadable` counts the texts in it that cannot be read as a trace."""
 
     traces: list[Trace]
     unreadable: int
 
 
 def kind_of(trace: Trace) -> str:
-    """The first field of a trace."""
+    """Return the first field of a trace."""
     return _NAMES[type(trace)]
 
 
 def encode_trace(trace: Trace) -> str:
-    """A trace as it stands in a body. Its texts must not hold U+0001 or U+0002."""
+    """Return a trace as a body holds it. Its texts must not contain U+0001 or U+0002."""
     words = [kind_of(trace)]
     for field in msgspec.structs.fields(trace):
         value = getattr(trace, field.name)
@@ -149,7 +147,7 @@ def encode_trace(trace: Trace) -> str:
 
 
 def decode_traces(body: bytes) -> TracesInBody:
-    """The traces in the body of a trace message, whoever wrote it and whatever it holds."""
+    """Return the traces in the body of a trace message of any client and any content."""
     traces: list[Trace] = []
     unreadable = 0
     for text in body.decode(errors="replace").split(TRACE_END):
@@ -166,31 +164,33 @@ def decode_traces(body: bytes) -> TracesInBody:
 
 
 def traces_about(message_id: str, bodies: Iterable[bytes]) -> list[Trace]:
-    """The traces of one message in the bodies of trace messages, each once: its sends, then the rest by time.
+    """Return the traces of one message in the bodies of trace messages, each once.
 
-    Java's client writes one trace for a batch, with all ids in it, separated by commas. Go's tells when a send ended,
-    not when it began: the message may have been delivered before.
+    The sends are first, then the other traces by time.
+
+    Java's client writes one trace for a batch, with all ids in it, separated by commas. Go's client reports the end of
+    a send instead of its beginning, so the message may have been delivered earlier.
     """
-    found = {
+    traces = {
         trace: None
         for body in bodies
         for trace in decode_traces(body).traces
         if message_id in trace.message_id.split(",")
     }
-    begun = {trace.request_id: trace.timestamp_ms for trace in found if isinstance(trace, DeliveryTrace)}
+    delivery_times = {trace.request_id: trace.timestamp_ms for trace in traces if isinstance(trace, DeliveryTrace)}
 
     def moment(trace: Trace) -> tuple[bool, int, bool]:
         is_end = isinstance(trace, HandlingTrace)
         timestamp_ms = trace.timestamp_ms
         if isinstance(trace, HandlingTrace) and not timestamp_ms:
-            timestamp_ms = begun.get(trace.request_id, 0) + trace.cost_ms
+            timestamp_ms = delivery_times.get(trace.request_id, 0) + trace.cost_ms
         return not isinstance(trace, SendTrace), timestamp_ms, is_end
 
-    return sorted(found, key=moment)
+    return sorted(traces, key=moment)
 
 
 class _Layout:
-    """How the traces of one kind are read."""
+    """Reader for the traces of one kind."""
 
     def __init__(self, kind: type[Trace]) -> None:
         self._kind = kind
@@ -198,7 +198,7 @@ class _Layout:
         self._required = sum(field.required for field in self._fields)
 
     def read(self, words: list[str]) -> Trace | None:
-        """A trace from what follows the first field; None if that is something else."""
+        """Return a trace from the fields behind the first; None if they are something else."""
         if self._kind is SendTrace and len(words) == _OLD_PUB_FIELDS:
             words = [*words[:_OFFSET_ID_FIELD], "", words[_OFFSET_ID_FIELD]]
         if len(words) < self._required:
@@ -212,19 +212,19 @@ class _Layout:
         return msgspec.convert(values, self._kind)
 
 
-def _text(word: str) -> str:
+def _read_text(word: str) -> str:
     return "" if word == _NULL else word
 
 
-def _number(word: str) -> int | None:
+def _read_number(word: str) -> int | None:
     return int(word) if _NUMBER.fullmatch(word) else None
 
 
-def _truth(word: str) -> bool | None:
+def _read_boolean(word: str) -> bool | None:
     return {"true": True, "false": False}.get(word.lower())
 
 
-_READERS: Final[Mapping[object, Callable[[str], object]]] = {str: _text, int: _number, bool: _truth}
+_READERS: Final[Mapping[object, Callable[[str], object]]] = {str: _read_text, int: _read_number, bool: _read_boolean}
 _KINDS: Final[Mapping[str, type[Trace]]] = {
     "Pub": SendTrace,
     "Recall": RecallTrace,

@@ -1,8 +1,9 @@
-"""Filters of subscriptions: which messages a consumer group wants of a topic.
+"""Filters of subscriptions: they select the messages of a topic that a consumer group wants.
 
-A filter has two stages. The first looks at a message's unit in the consume queue, which holds the code of its tag
-(`tags.py`); the second at the properties in its record, for expressions in SQL92: `sql92.py` is what others use,
-`tokens.py` and `parsing.py` make a tree (`syntax.py`) of the text, `closures.py` functions of the tree, `values.py`
-compares as Java does. `classes.py` has the names of filters that are code of whoever filters. Nothing here evaluates
-text as code.
+A filter has two stages. The first checks a message's unit in the consume queue, which holds the code of its tag
+(`tags.py`). The second checks the properties in the message's record, for SQL92 expressions.
+
+`sql92.py` is the entry point. `tokens.py` and `parsing.py` turn the text into a tree (`syntax.py`), `closures.py` turns
+the tree into functions, and `values.py` compares as Java does. `classes.py` names filters whose code the filtering side
+has. Nothing here evaluates text as code.
 """

@@ -1,6 +1,7 @@
-"""Class filters, as RocketMQ 3 had them: a subscription names a class, and whoever filters has the code of that name.
+"""Class filters, as RocketMQ 3 had them: a subscription names a class, and the filtering side has the code of that
+name.
 
-Here a name is all that a client sends: it selects among what the one who filters has listed, and loads nothing.
+A client sends only a name. The name selects among the filters that the filtering side lists; it loads no code.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class ClassFilter:
 
 
 def class_name(text: str) -> str:
-    """The name itself, such as `com.example.Large`. Raises `SubscriptionParseFailed` if it is none."""
+    """Return the text if it is a class name, such as `com.example.Large`; else raise `SubscriptionParseFailed`."""
     if len(text) > MAX_NAME_CHARS or _is_name(text) is None:
         shown = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}..."
         raise SubscriptionParseFailed(

@@ -1,8 +1,10 @@
 """Functions of SQL92 trees: each node becomes a closure over the closures of its operands.
 
-A closure takes the values of the properties that the expression names, in the order of `Names`, and gives true, false
-or None for null; it raises `Incomparable` if the whole expression cannot be true of this message. What RocketMQ does
-where SQL would say null: `5 = a` is false without an `a`, `a = b` is true without both, a search in nothing is false.
+A closure takes the values of the properties that the expression names, in the order of `Names`. It returns true, false,
+or None for null. It raises `Incomparable` if the whole expression cannot be true for this message.
+
+Three results are RocketMQ's where SQL would give null. `5 = a` is false if there is no `a`; `a = b` is true if there is
+neither; a search in a missing text is false.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from dledger_remoting.filters.syntax import (
     Property,
     Search,
 )
-from dledger_remoting.filters.values import READERS, Incomparable, order, order_doubles, read_boolean, read_double
+from dledger_remoting.filters.values import READERS, order, order_doubles, read_boolean, read_double
 
 Values: TypeAlias = Sequence[str | None]
 Value: TypeAlias = bool | int | float | str | None
 Closure: TypeAlias = Callable[[Values], Value]
 Condition: TypeAlias = Callable[[Values], bool | None]
 Names: TypeAlias = dict[str, int]
-"""Names of properties, each with its place among the values."""
+"""Names of properties, each with the index of its value."""
 
-_HOLDS: Final[dict[Operator, Callable[[float, float], bool]]] = {
+_COMPARISONS: Final[dict[Operator, Callable[[float, float], bool]]] = {
     Operator.EQUAL: operator.eq,
     Operator.GREATER: operator.gt,
     Operator.GREATER_OR_EQUAL: operator.ge,
@@ -47,10 +49,10 @@ _HOLDS: Final[dict[Operator, Callable[[float, float], bool]]] = {
 
 
 def condition(node: Node, names: Names) -> Condition:
-    """The closure of a node that stands where a condition does; adds the names of its properties to `names`."""
+    """Return the closure of a node that is used as a condition. Adds the names of its properties to `names`."""
     match node:
         case Property(name):
-            return _property_as_condition(_place(name, names))
+            return _property_as_condition(_index_of(name, names))
         case Literal(_, value):
             constant = value if isinstance(value, bool) else None
             return lambda _: constant
@@ -63,7 +65,7 @@ def condition(node: Node, names: Names) -> Condition:
         case IsNull(operand):
             return _is_null(_closure(operand, names))
         case In(name, values, negated):
-            return _in(_place(name, names), values, negated=negated)
+            return _in(_index_of(name, names), values, negated=negated)
         case Match(search, operand, text, negated):
             return _match(search, operand, text, names, negated=negated)
         case Comparison():
@@ -73,10 +75,10 @@ def condition(node: Node, names: Names) -> Condition:
 
 
 def _closure(node: Node, names: Names) -> Closure:
-    """The closure of any operand."""
+    """Return the closure of an operand of any kind."""
     match node:
         case Property(name):
-            place = _place(name, names)
+            place = _index_of(name, names)
             return lambda values: values[place]
         case Literal(_, value):
             return lambda _: value
@@ -86,7 +88,7 @@ def _closure(node: Node, names: Names) -> Closure:
             return condition(node, names)
 
 
-def _place(name: str, names: Names) -> int:
+def _index_of(name: str, names: Names) -> int:
     return names.setdefault(name, len(names))
 
 
@@ -94,7 +96,10 @@ def _place(name: str, names: Names) -> int:
 
 
 def _property_as_condition(place: int) -> Condition:
-    """RocketMQ takes a string for no boolean: a property alone is never true."""
+    """Return the closure of a property that is a condition by itself.
+
+    It is never true, because RocketMQ does not read a string as a boolean.
+    """
     return lambda values: None if values[place] is None else False
 
 
@@ -139,7 +144,7 @@ def _is_null(operand: Closure) -> Condition:
 
 
 def _null_of(operand: Closure) -> Condition:
-    """Null, unless the operand cannot be evaluated."""
+    """Return a closure that evaluates the operand, which may raise `Incomparable`, and returns null."""
 
     def nothing(values: Values) -> None:
         operand(values)
@@ -168,11 +173,11 @@ _SEARCHES: Final[dict[Search, Callable[[str, str], bool]]] = {
 def _match(search: Search, operand: Node, text: str, names: Names, *, negated: bool) -> Condition:
     if not text:
         return lambda _: False
-    found, value_of = _SEARCHES[search], _closure(operand, names)
+    is_match, value_of = _SEARCHES[search], _closure(operand, names)
 
     def matches(values: Values) -> bool:
         value = value_of(values)
-        return isinstance(value, str) and found(value, text) is not negated
+        return isinstance(value, str) and is_match(value, text) is not negated
 
     return matches
 
@@ -189,7 +194,7 @@ def _negation(operand: Node, names: Names) -> Closure:
 
 
 def _number(node: Node) -> int | float | None:
-    """The value of a number, perhaps behind signs."""
+    """Return the value of a number literal, with the signs before it applied. Returns None for any other node."""
     if isinstance(node, Negation):
         number = _number(node.operand)
         return None if number is None else -number
@@ -199,7 +204,7 @@ def _number(node: Node) -> int | float | None:
 
 
 def _kind(node: Node) -> Kind:
-    """What a node's value is if it is not null."""
+    """Return the kind of a node's value if that is not null."""
     match node:
         case Property():
             return Kind.STRING
@@ -213,10 +218,10 @@ def _kind(node: Node) -> Kind:
 
 
 def _comparison(node: Comparison, names: Names) -> Condition:
-    holds, left, right = _HOLDS[node.operator], node.left, node.right
+    holds, left, right = _COMPARISONS[node.operator], node.left, node.right
     is_equality = node.operator is Operator.EQUAL
     if isinstance(left, Property):
-        place, number = _place(left.name, names), _number(right)
+        place, number = _index_of(left.name, names), _number(right)
         if number is not None:
             return _property_and_number(place, holds, number, _kind(right))
         if is_equality and isinstance(right, Literal) and isinstance(right.value, str):
@@ -256,50 +261,48 @@ _Order: TypeAlias = Callable[[Value, Value], int]
 
 def _equality(left: Closure, right: Closure, compare: _Order) -> Condition:
     def equals(values: Values) -> bool | None:
-        mine, others = left(values), right(values)
-        if mine is None:
-            return True if others is None else None
-        return others is not None and compare(mine, others) == 0
+        left_value, right_value = left(values), right(values)
+        if left_value is None:
+            return True if right_value is None else None
+        return right_value is not None and compare(left_value, right_value) == 0
 
     return equals
 
 
 def _ordering(left: Closure, right: Closure, compare: _Order, holds: Callable[[float, float], bool]) -> Condition:
     def ordered(values: Values) -> bool | None:
-        mine = left(values)
-        if mine is None:
+        left_value = left(values)
+        if left_value is None:
             return None
-        others = right(values)
-        return None if others is None else holds(compare(mine, others), 0)
+        right_value = right(values)
+        return None if right_value is None else holds(compare(left_value, right_value), 0)
 
     return ordered
 
 
 def _order_of(left: Kind, right: Kind, *, are_equal: bool) -> _Order:
-    """How values of two kinds are compared; neither is null then."""
+    """Return how two values of these kinds are compared. Neither value may be null."""
     if Kind.BOOLEAN in {left, right} and not {left, right}.isdisjoint(NUMBERS):
         return lambda _mine, _others: -1
     if left is right is Kind.STRING and not are_equal:
-        return lambda mine, others: order_doubles(read_double(str(mine)), read_double(str(others)))
+        return lambda left_value, right_value: order_doubles(
+            read_double(str(left_value)), read_double(str(right_value))
+        )
     if left in READERS and right is Kind.STRING:
         read = READERS[left]
-        return lambda mine, others: order(_as_number(mine), read(str(others)))
+        return lambda left_value, right_value: order(_as_number(left_value), read(str(right_value)))
     if left is Kind.STRING and right in READERS:
         read = READERS[right]
-        return lambda mine, others: order(read(str(mine)), _as_number(others))
+        return lambda left_value, right_value: order(read(str(left_value)), _as_number(right_value))
     if left in NUMBERS:
-        return lambda mine, others: order(_as_number(mine), _as_number(others))
+        return lambda left_value, right_value: order(_as_number(left_value), _as_number(right_value))
     if left is Kind.STRING and right is Kind.BOOLEAN:
-        return lambda mine, others: 0 if read_boolean(str(mine)) is others else 1
+        return lambda left_value, right_value: 0 if read_boolean(str(left_value)) is right_value else 1
     if left is Kind.BOOLEAN and right is Kind.STRING:
-        return _cannot_compare
-    return lambda mine, others: 0 if mine == others else 1
+        # Unlike here, RocketMQ's evaluation ends in an exception, so that nothing matches and no client gets an error.
+        return lambda left_value, right_value: 0 if read_boolean(str(right_value)) is left_value else 1
+    return lambda left_value, right_value: 0 if left_value == right_value else 1
 
 
 def _as_number(value: Value) -> float:
     return value if isinstance(value, int | float) else 0
-
-
-def _cannot_compare(_mine: Value, _others: Value) -> int:
-    """RocketMQ fails at a boolean before a string."""
-    raise Incomparable

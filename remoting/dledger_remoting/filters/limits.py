@@ -1,4 +1,4 @@
-"""Limits on the expressions of subscriptions, which are a client's and are evaluated by a broker."""
+"""Limits on the expressions of subscriptions. Clients write them, and brokers have to evaluate them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 from dledger_remoting.errors import SubscriptionParseFailed
 
 MAX_EXPRESSION_CHARS: Final = 32_767
-"""A longer one is never parsed."""
+"""Maximum length of an expression in characters. A longer one is never parsed."""
 MAX_DEPTH: Final = 64
-"""Trees are walked by recursion: no limit may be set above this one."""
+"""Maximum of the depth limit: trees are walked by recursion."""
 MAX_OPERANDS: Final = 1_024
 
 
 class FilterLimits(NamedTuple):
-    """How deep an expression in SQL92 may be nested, and how many literals and names of properties it may have."""
+    """Limits on an SQL92 expression: the depth of its nesting, and the number of its literals and property names."""
 
     depth: int = MAX_DEPTH
     operands: int = MAX_OPERANDS
@@ -24,7 +24,7 @@ DEFAULT_LIMITS: Final = FilterLimits()
 
 
 class FilterTooLarge(SubscriptionParseFailed):
-    """An expression exceeds a limit; `limit` is which: `chars`, `depth` or `operands`."""
+    """An expression exceeds the limit that `limit` names: `chars`, `depth` or `operands`."""
 
     def __init__(self, remark: str, limit: str) -> None:
         super().__init__(remark)

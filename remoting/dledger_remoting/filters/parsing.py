@@ -1,9 +1,15 @@
-"""Parser of SQL92 expressions: operator precedence by binding powers (Pratt), and limits on what a client may ask for.
+"""Parser of SQL92 expressions: operator precedence by binding powers (Pratt), with limits on what a client may ask for.
 
-From the loosest to the tightest: `OR`; `AND`; `=`, `<>`, `IS [NOT] NULL`; `<`, `<=`, `>`, `>=`, and with an optional
-`NOT` before them `BETWEEN`, `IN`, `CONTAINS`, `STARTSWITH`, `ENDSWITH`; then `+`, `-`, `NOT` before an operand. So
-`NOT a = 1` means `(NOT a) = 1`. This grammar, and which operands may not be compared, are RocketMQ's; but what follows
-a whole expression is an error here, where RocketMQ ignores it (`a LIKE 'x%'` counts as `a` there).
+Operators from the loosest to the tightest, with an optional `NOT` before the words of the fourth row:
+
+1. `OR`
+2. `AND`
+3. `=`, `<>`, `IS [NOT] NULL`
+4. `<`, `<=`, `>`, `>=`, `BETWEEN`, `IN`, `CONTAINS`, `STARTSWITH`, `ENDSWITH`
+5. `+`, `-`, `NOT` before an operand
+
+So `NOT a = 1` means `(NOT a) = 1`. The grammar and the rules on which operands may be compared are RocketMQ's. One
+thing differs: text after a whole expression is an error here. RocketMQ ignores it: there, `a LIKE 'x%'` counts as `a`.
 """
 
 from __future__ import annotations
@@ -63,9 +69,9 @@ _MAX_INT64: Final = (1 << 63) - 1
 
 
 def parse_sql92(expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> Node:
-    """The tree of an expression whose value is true, false or null.
+    """Parse an expression whose value is true, false or null.
 
-    Raises `SubscriptionParseFailed` that names line and column of the fault, `FilterTooLarge` beyond a limit.
+    Raises `SubscriptionParseFailed` that names line and column of the fault, and `FilterTooLarge` beyond a limit.
     """
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise FilterTooLarge(
@@ -79,16 +85,16 @@ class _Parser:
         self._expression = expression
         self._limits = limits
         self._tokens = tokens(expression)
-        self._next = next(self._tokens)
-        self._nested = 0
-        self._operands = 0
+        self._next_token = next(self._tokens)
+        self._nesting_depth = 0
+        self._operand_count = 0
 
     def whole(self) -> Node:
-        start = self._next
-        found = self._operation(_OR)
-        if self._next.kind is not TokenKind.END:
-            self._fail(self._next, f"{shown(self._next)} behind a whole expression")
-        return self._boolean(found, start)
+        start = self._next_token
+        node = self._operation(_OR)
+        if self._next_token.kind is not TokenKind.END:
+            self._fail(self._next_token, f"{shown(self._next_token)} behind a whole expression")
+        return self._boolean(node, start)
 
     # ---------------------------------------------------------------- tokens
 
@@ -98,38 +104,38 @@ class _Parser:
     def _exceeds(self, token: Token, what: str, limit: str) -> Never:
         raise FilterTooLarge(placed(self._expression, token.place, what), limit)
 
-    def _take(self) -> Token:
-        token = self._next
+    def _advance(self) -> Token:
+        token = self._next_token
         if token.kind is not TokenKind.END:
-            self._next = next(self._tokens)
+            self._next_token = next(self._tokens)
         return token
 
-    def _is(self, text: str) -> bool:
-        return self._next.text == text and self._next.kind in {TokenKind.KEYWORD, TokenKind.SIGN}
+    def _is_next(self, text: str) -> bool:
+        return self._next_token.text == text and self._next_token.kind in {TokenKind.KEYWORD, TokenKind.SIGN}
 
-    def _take_if(self, text: str) -> bool:
-        found = self._is(text)
-        if found:
-            self._take()
-        return found
+    def _accept(self, text: str) -> bool:
+        is_next = self._is_next(text)
+        if is_next:
+            self._advance()
+        return is_next
 
     def _expect(self, text: str) -> None:
-        if not self._take_if(text):
-            self._fail(self._next, f"expected {text}, found {shown(self._next)}")
+        if not self._accept(text):
+            self._fail(self._next_token, f"expected {text}, found {shown(self._next_token)}")
 
     # ---------------------------------------------------------------- operations
 
     def _operation(self, weakest: int) -> Node:
-        """An operand and the operators behind it that bind at least as tightly as `weakest`.
+        """Parse an operand and the operators behind it that bind at least as tightly as `weakest`.
 
-        None binds more tightly than the one before it: `a IS NULL > 1` is no expression.
+        No operator may bind more tightly than its predecessor: `a IS NULL > 1` is not an expression.
         """
-        start = self._next
+        start = self._next_token
         left = self._operand()
         tightest = _PREFIX
         while weakest <= (power := self._power()) <= tightest:
             tightest = power
-            operator = self._take()
+            operator = self._advance()
             if power <= _AND:
                 left = self._logic(operator, left, start, power)
             elif operator.text == "IS":
@@ -143,51 +149,51 @@ class _Parser:
         return left
 
     def _power(self) -> int:
-        """How tightly the next token binds as an operator, 0 if it is none."""
-        token = self._next
+        """Return how tightly the next token binds as an operator, 0 if it is not an operator."""
+        token = self._next_token
         if token.kind is TokenKind.SIGN:
             return _SIGNS.get(token.text, 0)
         return _WORDS.get(token.text, 0) if token.kind is TokenKind.KEYWORD else 0
 
     def _logic(self, operator: Token, left: Node, start: Token, power: int) -> Node:
-        """`left AND b AND c`, whose length adds no depth."""
+        """Parse a chain such as `left AND b AND c`. A longer chain is not deeper."""
         operands = [self._boolean(left, start)]
         while True:
-            place = self._next
+            place = self._next_token
             operands.append(self._boolean(self._operation(power + 1), place))
-            if not self._take_if(operator.text):
+            if not self._accept(operator.text):
                 break
         depth = self._depth(operator, *operands)
         return And(tuple(operands), depth) if power == _AND else Or(tuple(operands), depth)
 
     def _is_null(self, operator: Token, left: Node) -> Node:
-        negated = self._take_if("NOT")
+        negated = self._accept("NOT")
         self._expect("NULL")
-        found = IsNull(left, self._depth(operator, left))
-        return self._negated(operator, found) if negated else found
+        node = IsNull(left, self._depth(operator, left))
+        return self._negated(operator, node) if negated else node
 
     def _equality(self, operator: Token, left: Node, start: Token) -> Node:
-        place = self._next
+        place = self._next_token
         right = self._operation(_COMPARISON)
         for token, operand in ((start, left), (place, right)):
             if isinstance(operand, Literal) and operand.kind is Kind.NULL:
                 self._fail(token, "NULL equals nothing, use IS NULL")
         if isinstance(left, Literal) and isinstance(right, Literal) and left.kind is Kind.BOOLEAN is not right.kind:
             self._fail(start, f"a boolean cannot be compared with a {right.kind.value}")
-        found = Comparison(Operator.EQUAL, left, right, self._depth(operator, left, right))
-        return self._negated(operator, found) if operator.text == "<>" else found
+        comparison = Comparison(Operator.EQUAL, left, right, self._depth(operator, left, right))
+        return self._negated(operator, comparison) if operator.text == "<>" else comparison
 
     def _ordering(self, token: Token, operator: Operator, left: Node, start: Token) -> Node:
-        place = self._next
+        place = self._next_token
         right = self._operation(_PREFIX)
         self._check_ordered(left, start)
         self._check_ordered(right, place)
         return Comparison(operator, left, right, self._depth(token, left, right))
 
     def _predicate(self, operator: Token, left: Node, start: Token) -> Node:
-        """`BETWEEN`, `IN` and searches, perhaps negated."""
+        """Parse `BETWEEN`, `IN` or a search, perhaps negated."""
         negated = operator.text == "NOT"
-        word = self._take() if negated else operator
+        word = self._advance() if negated else operator
         if word.kind is TokenKind.KEYWORD:
             if word.text == "BETWEEN":
                 return self._between(word, left, start, negated=negated)
@@ -199,10 +205,10 @@ class _Parser:
         return self._fail(word, f"expected BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH, found {shown(word)}")
 
     def _between(self, word: Token, left: Node, start: Token, *, negated: bool) -> Node:
-        low_place = self._next
+        low_place = self._next_token
         low = self._operation(_PREFIX)
         self._expect("AND")
-        high_place = self._next
+        high_place = self._next_token
         high = self._operation(_PREFIX)
         for operand, place in ((left, start), (low, low_place), (high, high_place)):
             self._check_ordered(operand, place)
@@ -223,7 +229,7 @@ class _Parser:
             self._fail(start, "only the name of a property may stand before IN")
         self._expect("(")
         values = {self._string().text}
-        while self._take_if(","):
+        while self._accept(","):
             values.add(self._string().text)
         self._expect(")")
         return In(left.name, frozenset(values), negated)
@@ -231,37 +237,37 @@ class _Parser:
     # ---------------------------------------------------------------- operands
 
     def _operand(self) -> Node:
-        """What stands between operators, with what stands before it."""
-        token = self._take()
+        """Parse an operand together with the signs, `NOT` or parenthesis before it."""
+        token = self._advance()
         if token.kind is TokenKind.SIGN and token.text in "+-(":
             return self._nest(token)
         if token.kind is TokenKind.KEYWORD:
             if token.text == "NOT":
                 return self._nest(token)
             if token.text in _CONSTANTS:
-                self._count(token)
+                self._count_operand(token)
                 return _CONSTANTS[token.text]
         if token.kind in {TokenKind.KEYWORD, TokenKind.SIGN, TokenKind.END}:
             self._fail(token, f"expected a property or a literal, found {shown(token)}")
-        self._count(token)
+        self._count_operand(token)
         return Property(token.text) if token.kind is TokenKind.NAME else self._literal(token)
 
     def _nest(self, token: Token) -> Node:
-        self._nested += 1
-        if self._nested > self._limits.depth:
+        self._nesting_depth += 1
+        if self._nesting_depth > self._limits.depth:
             self._too_deep(token)
         if token.text == "(":
-            found = self._operation(_OR)
+            node = self._operation(_OR)
             self._expect(")")
         else:
-            place = self._next
-            found = self._operation(_PREFIX)
+            place = self._next_token
+            node = self._operation(_PREFIX)
             if token.text == "-":
-                found = Negation(found, self._depth(token, found))
+                node = Negation(node, self._depth(token, node))
             elif token.text == "NOT":
-                found = self._negated(token, self._boolean(found, place))
-        self._nested -= 1
-        return found
+                node = self._negated(token, self._boolean(node, place))
+        self._nesting_depth -= 1
+        return node
 
     def _literal(self, token: Token) -> Literal:
         if token.kind is TokenKind.STRING:
@@ -277,22 +283,25 @@ class _Parser:
         return Literal(Kind.DOUBLE, value)
 
     def _string(self) -> Token:
-        token = self._take()
+        token = self._advance()
         if token.kind is not TokenKind.STRING:
             self._fail(token, f"expected a string, found {shown(token)}")
-        self._count(token)
+        self._count_operand(token)
         return token
 
     # ---------------------------------------------------------------- checks
 
     def _boolean(self, node: Node, start: Token) -> Node:
-        """A node where a condition must stand. A property alone is one in RocketMQ: false, or null if there is none."""
+        """Return the node if it is a condition.
+
+        In RocketMQ a property alone is a condition: false, or null if the message lacks the property.
+        """
         if is_boolean(node) or isinstance(node, Property):
             return node
         return self._fail(start, "expected a condition, such as a comparison, found a value")
 
     def _check_ordered(self, node: Node, start: Token) -> None:
-        """Only numbers, and what may hold some, have an order."""
+        """Check that a node may have an order: numbers have one, and properties may hold numbers."""
         if isinstance(node, Literal):
             if node.kind not in NUMBERS:
                 self._fail(start, f"a {node.kind.value} has no order: only numbers can be compared so")
@@ -303,7 +312,7 @@ class _Parser:
         return Not(node, self._depth(token, node))
 
     def _depth(self, token: Token, *nodes: Node) -> int:
-        """The depth of a node above these."""
+        """Return the depth of a node that has these as operands. Fails if it exceeds the limit."""
         depth = max(node.depth for node in nodes) + 1
         if depth > self._limits.depth:
             self._too_deep(token)
@@ -312,7 +321,7 @@ class _Parser:
     def _too_deep(self, token: Token) -> Never:
         self._exceeds(token, f"nested more than {self._limits.depth} levels deep", "depth")
 
-    def _count(self, token: Token) -> None:
-        self._operands += 1
-        if self._operands > self._limits.operands:
+    def _count_operand(self, token: Token) -> None:
+        self._operand_count += 1
+        if self._operand_count > self._limits.operands:
             self._exceeds(token, f"more than {self._limits.operands} literals and names", "operands")

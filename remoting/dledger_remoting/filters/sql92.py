@@ -1,6 +1,6 @@
 """SQL92 filters: expressions on the properties of a message, parsed once and kept.
 
-They mean what they mean in RocketMQ: see `parsing.py` for the grammar, `closures.py` and `values.py` for the meaning.
+They have the meaning that RocketMQ gives them. `parsing.py` has the grammar, `closures.py` and `values.py` the meaning.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from dledger_remoting.filters.tags import SHORT_CHARS
 from dledger_remoting.filters.values import Incomparable
 from dledger_remoting.properties import find_property, parse_properties
 
-_MAX_SOUGHT: Final = 8
-"""More properties than these are found by parsing all of a message's."""
+_MAX_SINGLE_SEARCHES: Final = 8
+"""Maximum number of properties that are searched one by one. To find more, all properties of a message are parsed."""
 
 
 class SqlFilter:
-    """A parsed expression. Immutable, so that all subscriptions with the same text share one."""
+    """A parsed expression. It is immutable, so all subscriptions with the same text share it."""
 
-    __slots__ = ("_matches", "_names", "_sought", "expression")
+    __slots__ = ("_encoded_names", "_matches", "_names", "expression")
 
     def __init__(self, expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> None:
         """Parse an expression. Raises `SubscriptionParseFailed` that names line and column of the fault."""
         names: Names = {}
         self._matches = condition(parse_sql92(expression, limits), names)
         self._names = tuple(names)
-        self._sought = tuple(name.encode() for name in names)
+        self._encoded_names = tuple(name.encode() for name in names)
         self.expression = expression
 
     @staticmethod
     def parse(expression: str, limits: FilterLimits = DEFAULT_LIMITS) -> SqlFilter:
-        """The filter of a text, the same one as long as it is kept. Raises as the constructor does."""
+        """Return the filter of a text, from a cache of recent filters. Raises as the constructor does."""
         return (_parse_short if len(expression) <= SHORT_CHARS else _parse_long)(expression, limits)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The properties that the expression names."""
+        """Names of the properties that the expression uses."""
         return self._names
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """True if a message with these properties matches."""
+        """Return whether a message with these properties matches."""
         return self._holds([properties.get(name) for name in self._names])
 
     def matches_text(self, properties: bytes) -> bool:
-        """True if a message matches whose record holds this property text."""
-        if len(self._sought) > _MAX_SOUGHT:
+        """Return whether a message matches, given the properties as its record holds them."""
+        if len(self._encoded_names) > _MAX_SINGLE_SEARCHES:
             return self.matches(parse_properties(properties))
         values: list[str | None] = []
-        for name in self._sought:
+        for name in self._encoded_names:
             value = find_property(properties, name)
             values.append(None if value is None else value.decode(errors="replace"))
         return self._holds(values)

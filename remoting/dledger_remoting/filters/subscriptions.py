@@ -1,4 +1,4 @@
-"""Subscriptions: an expression and its type, as heartbeats and pulls carry them, made a filter."""
+"""Subscriptions: makes a filter of an expression and its type, as heartbeats and pulls carry them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger_remoting.filters.tags import TagFilter
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
 EXPRESSION_CLASS: Final = "CLASS"
-"""Ours: RocketMQ says by a flag that an expression is the name of a class."""
+"""A type of ours: RocketMQ marks the name of a class by a flag instead."""
 
 MessageFilter: TypeAlias = TagFilter | SqlFilter | ClassFilter
 
@@ -21,14 +21,14 @@ MessageFilter: TypeAlias = TagFilter | SqlFilter | ClassFilter
 def parse_filter(
     expression_type: str | None, expression: str | None, limits: FilterLimits = DEFAULT_LIMITS
 ) -> MessageFilter | None:
-    """The filter of a subscription, None if every message matches; no type means tags.
+    """Return the filter of a subscription, None if every message matches. No type means tags.
 
     Raises `SubscriptionParseFailed` if the expression has a fault, `FilterTooLarge` if it exceeds a limit,
     `UnknownExpressionType` if the type is unknown.
     """
     if not expression_type or expression_type == EXPRESSION_TAG:
-        found = TagFilter.parse(expression)
-        return None if found.matches_all else found
+        tag_filter = TagFilter.parse(expression)
+        return None if tag_filter.matches_all else tag_filter
     if expression_type == EXPRESSION_SQL92:
         return SqlFilter.parse(expression or "", limits)
     if expression_type == EXPRESSION_CLASS:

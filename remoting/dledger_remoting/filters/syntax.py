@@ -1,6 +1,7 @@
 """The tree of an SQL92 expression.
 
-`depth` is the number of nodes from one to its farthest leaf, which the parser limits: a tree is walked by recursion.
+`depth` is the number of nodes on the longest path from a node to a leaf. The parser limits it, because trees are walked
+by recursion.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import TypeAlias
 
 
 class Kind(Enum):
-    """What a literal is; integers are distinguished because a text is read as the type of what it is compared with."""
+    """Kind of a literal.
+
+    The integer kinds are separate, because a string is read as the kind that it is compared with.
+    """
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -35,7 +39,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The value of a message's property, a string, or null if it has none of this name."""
+    """The value of a message's property: a string, or null if the message lacks the property."""
 
     name: str
     depth: int = 1
@@ -74,7 +78,7 @@ class Or:
 
 
 class Operator(Enum):
-    """How two operands are compared."""
+    """Operators that compare two operands."""
 
     EQUAL = "="
     GREATER = ">"
@@ -85,7 +89,7 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`left operator right`; a `<>` is a `Not` of an equality, `BETWEEN` two comparisons."""
+    """`left operator right`. The parser turns `<>` into a `Not` of an equality, and `BETWEEN` into two comparisons."""
 
     operator: Operator
     left: Node
@@ -112,7 +116,7 @@ class In:
 
 
 class Search(Enum):
-    """Where a text is looked for in another one."""
+    """Searches for a text in another text, by the place where it must be."""
 
     CONTAINS = "CONTAINS"
     STARTS_WITH = "STARTSWITH"
@@ -135,5 +139,5 @@ Boolean: TypeAlias = Not | And | Or | Comparison | IsNull | In | Match
 
 
 def is_boolean(node: Node) -> bool:
-    """True if a node's value is true, false or null, whatever a message holds."""
+    """Return whether a node's value is true, false or null for every message."""
     return isinstance(node, Boolean) or (isinstance(node, Literal) and node.kind in {Kind.BOOLEAN, Kind.NULL})

@@ -1,4 +1,4 @@
-"""Tag filters: brokers compare hash codes, clients compare the tags themselves, so equal codes do no harm.
+"""Tag filters: brokers compare hash codes of tags. Clients then compare the tags themselves, so equal codes do no harm.
 
 The code of a tag is Java's `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit integer.
 """
@@ -14,13 +14,19 @@ from dledger_remoting.filters.limits import MAX_EXPRESSION_CHARS, FilterTooLarge
 
 SUBSCRIBE_ALL: Final = "*"
 _BLANKS: Final = "".join(map(chr, range(33)))
-"""What Java's `String.trim` takes away; Python's `strip` also takes what may be part of a tag, such as U+3000."""
+"""Characters that Java's `String.trim` removes.
+
+Python's `strip` also removes characters that a tag may contain, such as U+3000.
+"""
 SHORT_CHARS: Final = 1_024
-"""Fewer filters of longer expressions are kept: one may take a megabyte."""
+"""Maximum length of an expression, in characters, for the larger cache.
+
+The filter of a longer expression may take a megabyte, so fewer of these filters are kept.
+"""
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode` of `text`, a signed 32-bit integer."""
+    """Return Java's `String.hashCode` of `text`, a signed 32-bit integer."""
     code = 0
     units = text.encode("utf-16-be", errors="surrogatepass")
     for position in range(0, len(units), 2):
@@ -30,32 +36,35 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tag_code(tag: str) -> int:
-    """What a consume queue holds for a message with this tag; 0 for one without."""
+    """Return the code that a consume queue holds for a message with this tag; 0 for a message without a tag."""
     return java_hash(tag) if tag else 0
 
 
 def split_tags(expression: str) -> list[str]:
-    """The tags of `a || b`, none of `*`."""
+    """Return the tags of `a || b`; `*` has none."""
     if expression.strip(_BLANKS) == SUBSCRIBE_ALL:
         return []
     return [tag for part in expression.split("||") if (tag := part.strip(_BLANKS))]
 
 
 def is_one_tag(tag: str) -> bool:
-    """True if a subscription can name this tag, which a producer makes sure of: no other message would be found."""
+    """Return whether a subscription can name this tag.
+
+    Producers check that, because no consumer could select the message otherwise.
+    """
     return tag == SUBSCRIBE_ALL or split_tags(tag) == [tag]
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A parsed tag expression and the codes of its tags; empty sets mean that every message matches."""
+    """A parsed tag expression and the codes of its tags. Empty sets mean that every message matches."""
 
     tags: frozenset[str]
     codes: frozenset[int]
 
     @staticmethod
     def parse(expression: str | None) -> TagFilter:
-        """The filter of `a || b`; None, an empty text and `*` match everything.
+        """Return the filter of `a || b`. None, an empty text and `*` match every message.
 
         Raises `SubscriptionParseFailed` if there is nothing between the bars or the text is too long.
         """
@@ -64,11 +73,11 @@ class TagFilter:
 
     @property
     def matches_all(self) -> bool:
-        """True if nothing is filtered out."""
+        """True if every message matches."""
         return not self.tags
 
     def matches_tag(self, tag: str | None) -> bool:
-        """True if a message with this tag matches."""
+        """Return whether a message with this tag matches."""
         return not self.tags or tag in self.tags
 
 

@@ -1,4 +1,4 @@
-"""The words of an SQL92 expression, each with its place in the text.
+"""Tokens of an SQL92 expression, each with its place in the text.
 
 | token | is |
 |---|---|
@@ -9,7 +9,7 @@
 | string | between `'`, a `''` within is one `'` |
 | sign | `( ) , = <> < <= > >= + -` |
 
-Letters and digits are those of ASCII. Blanks and comments (`-- to the end of the line`, `/* */`) are skipped.
+Only ASCII letters and digits count. Blanks and comments (`-- to the end of the line`, `/* */`) are skipped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TOKEN: Final = re.compile(
       | (?P<sign><>|<=|>=|[()=<>,+-])""",
     re.VERBOSE | re.DOTALL,
 )
-_SHOWN: Final = 40
+_MAX_SHOWN_CHARS: Final = 40
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kind of a token."""
 
     KEYWORD = "keyword"
     NAME = "name"
@@ -50,7 +50,7 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """A word at `place` of the expression; of a keyword the upper case, of a string what it stands for."""
+    """A token at `place` of the expression. `text` is a keyword in upper case, or the value of a string literal."""
 
     kind: TokenKind
     text: str
@@ -63,20 +63,23 @@ def fail(expression: str, place: int, what: str) -> Never:
 
 
 def placed(expression: str, place: int, what: str) -> str:
-    """A text about a place of an expression, with its line and column, both from 1."""
+    """Return a text about a place of an expression, with its line and column, both from 1."""
     line = expression.count("\n", 0, place) + 1
     column = place - expression.rfind("\n", 0, place)
     return f"SQL92 expression, line {line}, column {column}: {what}"
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """All tokens, the last of kind `END`. Raises `SubscriptionParseFailed` at what is none."""
+    """Yield all tokens, the last of kind `END`.
+
+    Raises `SubscriptionParseFailed` at a character that begins no token.
+    """
     place = 0
     while place < len(expression):
-        found = _TOKEN.match(expression, place)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(expression, place)
+        if match is None or match.lastgroup is None:
             _fail_at(expression, place)
-        group, text = found.lastgroup, found.group()
+        group, text = match.lastgroup, match.group()
         if group == "string":
             yield Token(TokenKind.STRING, text[1:-1].replace("''", "'"), place)
         elif group == "word":
@@ -86,7 +89,7 @@ def tokens(expression: str) -> Iterator[Token]:
             )
         elif group != "blank":
             yield Token(TokenKind(group), text, place)
-        place = found.end()
+        place = match.end()
     yield Token(TokenKind.END, "", place)
 
 
@@ -99,8 +102,8 @@ def _fail_at(expression: str, place: int) -> Never:
 
 
 def shown(token: Token) -> str:
-    """A token as an error shows it."""
+    """Return a token as an error shows it."""
     if token.kind is TokenKind.END:
         return "the end"
-    text = token.text if len(token.text) <= _SHOWN else token.text[:_SHOWN] + "..."
+    text = token.text if len(token.text) <= _MAX_SHOWN_CHARS else token.text[:_MAX_SHOWN_CHARS] + "..."
     return f"string {text!r}" if token.kind is TokenKind.STRING else repr(text)

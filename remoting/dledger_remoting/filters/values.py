@@ -1,12 +1,12 @@
 """Comparison of values as RocketMQ does it in Java.
 
-A property is a string. Beside a number it is read as one of the number's type: beside `5` as a 32-bit integer, beside
-`5000000000` as a 64-bit integer, beside `5.0` as a double. One that is no such number, `5.5` beside `5` too, makes the
-whole expression false wherever it stands, which here is the exception `Incomparable`. Two properties that are ordered
-are read as doubles.
+A property is a string. If it is compared with a number, it is read as that type: `5` is a 32-bit integer, `5000000000`
+a 64-bit integer, `5.0` a double. A property that is not a number of that type raises `Incomparable`, for example `5.5`
+compared with `5`. It then makes the whole expression false, wherever it occurs. Two properties that are ordered are
+read as doubles.
 
-Doubles have Java's order: -0.0 is less than 0.0, and NaN is above all and equal to itself. Digits are those of ASCII;
-Java takes others as well.
+Doubles have Java's order: -0.0 is less than 0.0, and NaN is above all and equal to itself. Only ASCII digits count;
+Java also takes others.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _BLANKS: Final = "".join(map(chr, range(33)))
 
 
 class Incomparable(Exception):  # noqa: N818 -- an outcome of a comparison
-    """A string that is compared with a number is none of the number's type."""
+    """A string that is compared with a number is not a number of that type."""
 
 
 def read_int32(text: str) -> int:
-    """Java's `Integer.valueOf`. Raises `Incomparable`."""
+    """Read a text as Java's `Integer.valueOf` does. Raises `Incomparable`."""
     return _read_integer(text, 1 << 31)
 
 
 def read_int64(text: str) -> int:
-    """Java's `Long.valueOf`. Raises `Incomparable`."""
+    """Read a text as Java's `Long.valueOf` does. Raises `Incomparable`."""
     return _read_integer(text, 1 << 63)
 
 
@@ -44,7 +44,7 @@ def _read_integer(text: str, bound: int) -> int:
     if _INTEGER(text):
         try:
             number = int(text)
-        except ValueError as error:  # more digits than Python turns into a number
+        except ValueError as error:  # more digits than Python converts to a number
             raise Incomparable from error
         if -bound <= number < bound:
             return number
@@ -52,7 +52,7 @@ def _read_integer(text: str, bound: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """Java's `Double.valueOf`. Raises `Incomparable`."""
+    """Read a text as Java's `Double.valueOf` does. Raises `Incomparable`."""
     text = text.strip(_BLANKS)
     if _DOUBLE(text):
         return float(text.rstrip("fFdD") if text[-1:] in "fFdD" else text)
@@ -69,35 +69,35 @@ READERS: Final[dict[Kind, Callable[[str], float]]] = {
     Kind.INT64: read_int64,
     Kind.DOUBLE: read_double,
 }
-"""How a string is read beside a number of each kind."""
+"""Functions that read a string which is compared with a number of this kind."""
 
 
 def read_boolean(text: str) -> bool:
-    """Java's `Boolean.valueOf`: anything else than `true`, in any case, is false."""
+    """Read a text as Java's `Boolean.valueOf` does: only `true`, in any case, is true."""
     return len(text) == len("true") and text.lower() == "true"
 
 
 def order_doubles(left: float, right: float) -> int:
-    """Less than, equal to or greater than 0, as Java's `Double.compareTo`."""
+    """Compare as Java's `Double.compareTo` does. Returns a number below 0, 0 or above 0."""
     if left < right:
         return -1
     if left > right:
         return 1
-    mine, others = (isnan(left), copysign(1.0, left)), (isnan(right), copysign(1.0, right))
-    if mine[0] or others[0]:
-        return mine[0] - others[0]
-    return (mine > others) - (mine < others) if left == 0 else 0
+    left_key, right_key = (isnan(left), copysign(1.0, left)), (isnan(right), copysign(1.0, right))
+    if left_key[0] or right_key[0]:
+        return left_key[0] - right_key[0]
+    return (left_key > right_key) - (left_key < right_key) if left == 0 else 0
 
 
 def order(left: float, right: float) -> int:
-    """The order of two numbers; two integers are compared as such, all else as doubles."""
+    """Compare two numbers: two integers as integers, all others as doubles. Returns a number below 0, 0 or above 0."""
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     return order_doubles(float(left), float(right))
 
 
 def in_order(low: Literal, high: Literal) -> bool:
-    """True if one number is not larger than another one."""
+    """Return whether the first number is not larger than the second."""
     return (
         isinstance(low.value, int | float) and isinstance(high.value, int | float) and order(low.value, high.value) <= 0
     )
