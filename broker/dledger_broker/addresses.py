@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from dledger.config_keys.declared import ConfigValue
+from dledger_base.config_keys.declared import ConfigValue
 from dledger_broker.errors import ConfigError
 from dledger_remoting.hosts import split_host_port
 
@@ -21,7 +21,7 @@ class Address(NamedTuple):
 
 
 def parse_address(key: str, value: ConfigValue) -> Address:
-    """A "host:port"; an IPv6 address stands in brackets. Raises `ConfigError` that names `key`."""
+    """Parse "host:port". An IPv6 address must be in brackets. Raises `ConfigError` that names `key`."""
     try:
         return Address(*split_host_port(value if isinstance(value, str) else ""))
     except ValueError as error:
@@ -29,7 +29,9 @@ def parse_address(key: str, value: ConfigValue) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach a host; False for a name but `localhost`."""
+    """Return whether a host can be reached only from this machine. A name other than `localhost` is not resolved:
+    False.
+    """
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -37,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether a host means all addresses of this machine, and so none that others could dial."""
+    """Return whether a host means all addresses of this machine. Other nodes cannot connect to this host."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:

@@ -1,24 +1,24 @@
 """The configuration of one broker node: a TOML file, or RocketMQ's `broker.conf`.
 
-Its keys are declared in `config_keys`; what they are is in docs/configuration.md, whose tables follow from that.
-Nothing is read from the environment. Errors are `ConfigError` with key, value, what was expected and what follows from
-it.
+`config_keys` declares the keys. docs/configuration.md explains them, and its tables follow from the declarations.
+Nothing is read from the environment. Errors are `ConfigError` with the key, the value, the expected value and the
+consequence.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dledger.config_keys.declared import Table
-from dledger.config_keys.origins import Origin, lines_of_toml, origins
-from dledger.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
-from dledger.config_keys.reading import Keys
-from dledger.log_keys import LogLevels
 from dledger.replication_keys import Replication
+from dledger_base.config_keys.declared import Table
+from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
+from dledger_base.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
+from dledger_base.config_keys.reading import Keys
+from dledger_base.log_keys import LogLevels
 from dledger_broker.addresses import Address, is_loopback, is_unspecified
 from dledger_broker.broker_conf import with_effect
 from dledger_broker.config_keys.identity import MAX_BROKER_ID, Addresses, Identity
@@ -29,6 +29,9 @@ from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, T
 from dledger_broker.errors import ConfigError
 
 _DIGITS: Final = "0123456789"
+_WATERMARK: Final = "disk_max_used_ratio"
+_NOTHING_SAID: Final[Mapping[str, str]] = {}
+_NOTHING_IGNORED: Final[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +51,23 @@ class BrokerConfig(
     Logs,
     LogLevels,
 ):
-    """One broker node; each section declares its keys. What is not said follows from other keys where it does."""
+    """The configuration of one broker node. Each section declares its keys. Some keys that are not set follow from
+    other keys.
+    """
 
     def __post_init__(self) -> None:
-        """Fill in what follows from other keys, then check every value. Raises `ConfigError`."""
+        """Fill in keys that follow from other keys, then check every value. Raises `ConfigError`."""
         self._derive()
         KEYS.check(self)
         self._check_peers()
         self._check_addresses()
         if self.missing_of_tls is not None:
             raise ConfigError(self.missing_of_tls)
+        if self.access_mode != "off" and self.access_key_file is None:
+            raise ConfigError(
+                f"access_key_file is missing while access_control = {self.access_control!r}: name the key file, which "
+                "is the same on every node; `dledger account new-key` makes a key"
+            )
         if 2 * self.heartbeat_ms > self.election_min_ms:
             raise ConfigError(
                 f"heartbeat_ms = {self.heartbeat_ms} must be at most half of election_min_ms = {self.election_min_ms}: "
@@ -69,21 +79,44 @@ class BrokerConfig(
                 f"{self.max_frame_bytes}: the largest request could not arrive while others do"
             )
 
+    said = _NOTHING_SAID
+    """Keys that the file sets, each with the name that the file uses. Empty unless the configuration comes from a
+    file.
+    """
+    ignored = _NOTHING_IGNORED
+    """A line for each limit that the file sets without effect."""
+
     @property
     def advertised(self) -> Address:
-        """What clients and name servers are told."""
+        """The address that is announced to clients and name servers."""
         return Address(self.advertised_host, self.advertised_port)
 
     @property
+    def access_mode(self) -> str:
+        """The mode of access control: `off`, `log` or `on`. Without `access_control` a key file turns it on."""
+        return self.access_control or ("off" if self.access_key_file is None else "on")
+
+    @property
+    def gives_tls_up(self) -> bool:
+        """Return whether the file turns TLS off explicitly. A file that does not mention TLS does not."""
+        return self.tls == "off" and "tls" in self.said and self.tls_peer_ca_file is None
+
+    @property
     def alias_number(self) -> int:
-        """The number of this node's write alias: of node `n<k>`, k."""
+        """Number of this node's write alias: k for node `n<k>`."""
         return self.broker_id_when_follower - 1
 
+    def with_connections(self, most: int) -> BrokerConfig:
+        """Return the same configuration with another `max_connections`."""
+        changed = replace(self, max_connections=most)
+        changed.remember(self.said, self.ignored)
+        return changed
+
     def warnings(self) -> list[str]:
-        """What is allowed but should be known, one line each."""
-        found: list[str] = []
+        """Return a line for each setting that is allowed but that the operator should know of."""
+        found = self.changed_meanings()
         for key, host in (("host", self.host), ("peer_host", self.peer_host)):
-            if not is_loopback(host) and self.access_key_file is None:
+            if not is_loopback(host) and self.access_mode != "on":
                 found.append(
                     f"{key} = {host!r} accepts connections from other machines and access control is off: everyone who "
                     "reaches the port can read, write and delete"
@@ -96,6 +129,27 @@ class BrokerConfig(
         if not self.namesrv:
             found.append("namesrv is empty: clients find this node only by its address")
         return found
+
+    def changed_meanings(self) -> list[str]:
+        """Return a line for each key that the file sets and that had another meaning, or an effect, in an earlier
+        version.
+        """
+        if _WATERMARK not in self.said:
+            return list(self.ignored)
+        return [
+            *self.ignored,
+            (
+                f"{self.said[_WATERMARK]} is set: {_WATERMARK} = {self.disk_max_used_ratio:g} no longer deletes "
+                "unexpired messages. Above it nodes warn, and messages that have expired by retention_hours or "
+                f'retention_bytes are deleted at once. On a full disk when_full = "{self.when_full}" counts. To '
+                'delete the oldest messages then, set "delete-oldest" and delete_oldest_ratio'
+            ),
+        ]
+
+    def remember(self, said: Mapping[str, str], ignored: Sequence[str]) -> None:
+        """Remember what a file says beside the values."""
+        object.__setattr__(self, "said", said)
+        object.__setattr__(self, "ignored", ignored)
 
     def _set(self, key: str, value: str | int) -> None:
         object.__setattr__(self, key, value)
@@ -152,7 +206,7 @@ KEYS: Final = Keys(BrokerConfig, ConfigError)
 
 
 def _follower_broker_id(node_id: str, peers: Iterable[str]) -> int:
-    """An id that no other node of the group takes by default: clients see only one node for each."""
+    """Return an id that no other node of the group takes by default, because clients see only one node for each id."""
     nodes = sorted({node_id, *peers})
     numbers = [int(node[len(node.rstrip(_DIGITS)) :] or 0) + 1 for node in nodes]
     if len(set(numbers)) < len(nodes) or max(numbers) > MAX_BROKER_ID:
@@ -161,9 +215,9 @@ def _follower_broker_id(node_id: str, peers: Iterable[str]) -> int:
 
 
 def load_config(path: Path) -> BrokerConfig:
-    """The configuration in a TOML file, or in a properties file if its name ends with `.conf` or `.properties`.
+    """Read the configuration from a TOML file, or a properties file if its name ends with `.conf` or `.properties`.
 
-    Relative paths in it count from its own directory. Raises `ConfigError`.
+    Relative paths in the file count from its own directory. Raises `ConfigError`.
     """
     table = _table_of(path, _text_of(path))
     try:
@@ -173,22 +227,24 @@ def load_config(path: Path) -> BrokerConfig:
 
 
 def origins_of(path: Path) -> dict[str, Origin]:
-    """Where the value of each key comes from that `load_config` makes of a file. Raises `ConfigError`."""
+    """Return the origin of the value of each key that `load_config` reads from a file. Raises `ConfigError`."""
     text = _text_of(path)
     lines = lines_of_properties(text) if path.suffix in SUFFIXES else lines_of_toml(text)
     return origins(KEYS, KEYS.read(with_effect(_table_of(path, text)), path.parent), lines)
 
 
 def build_config(table: Table, base: Path = Path()) -> BrokerConfig:
-    """The configuration in a table of keys; relative paths count from `base`. Raises `ConfigError`."""
-    values = KEYS.read(with_effect(table), base).values
-    KEYS.require(values)
-    return BrokerConfig(**values)
+    """Return the configuration in a table of keys. Relative paths count from `base`. Raises `ConfigError`."""
+    reading = KEYS.read(with_effect(table), base)
+    KEYS.require(reading.values)
+    config = BrokerConfig(**reading.values)
+    config.remember(reading.names, reading.warnings(KEYS))
+    return config
 
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

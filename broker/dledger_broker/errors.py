@@ -1,4 +1,4 @@
-"""Errors of a broker process, and the one place where errors of the log become errors of the wire."""
+"""Errors of a broker process, and the only function that turns errors of the log into errors of the wire."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dledger_remoting.errors import (
 
 
 class BrokerError(Exception):
-    """A broker cannot start or go on; the text says what was found, what was expected and what to do."""
+    """A broker cannot start or continue. The text says what was found, what was expected and what to do."""
 
 
 class ConfigError(BrokerError):
-    """A key of the configuration is unknown, malformed or contradicts another one."""
+    """A key of the configuration is unknown, malformed or contradicts another key."""
 
 
 class StartError(BrokerError):
@@ -35,17 +35,18 @@ class StartError(BrokerError):
 
 
 class NoSuchQueue(InvalidParameter):
-    """A queue number that a topic does not have, as far as this node knows."""
+    """A request names a queue that its topic does not have, as far as this node knows."""
 
     def __init__(self, topic: str, queue_id: int, queues: int) -> None:
         super().__init__(f"queueId {queue_id} is outside 0..{queues - 1} of topic {topic}: refresh the route")
 
 
 def wire_error(error: Exception) -> RemotingError:
-    """The answer to a client for an error of the log; what is already an answer stays as it is.
+    """Return the error for the client that an error of the log becomes. An error of the wire is returned unchanged.
 
-    Refused before anything was proposed: 14 where another node or time will help, 2 where only time will, 13 where
-    nothing will. A proposal of unknown fate: 1 with `outcome=unknown`.
+    A request that was refused before anything was proposed gets code 14, 2 or 13. Code 14 means that another node or
+    time will help, 2 that only time will, 13 that nothing will. A proposal whose outcome is unknown gets code 1 with
+    `outcome=unknown`. Every other error gets code 1.
     """
     if isinstance(error, RemotingError):
         return error

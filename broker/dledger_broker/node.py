@@ -1,4 +1,4 @@
-"""Node of a broker group, put together: the log's node, the state machine, the client port, name servers."""
+"""Node of a broker group: joins the log's node, the state machine, the client port and the registrations."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ from dledger.config import NodeConfig
 from dledger.engines.named import engine_named
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
-from dledger.extras import install_command
-from dledger.loop_holds import LoopHolds
-from dledger.net.names import first_address
-from dledger.net.secret import MIN_SECRET_BYTES
 from dledger.net.settings import PeerTls
-from dledger.net.tls import TlsContext
 from dledger.node import Node
 from dledger.replica.status import NodeStatus
+from dledger.store.disk import OsDisk
+from dledger_base.audit_log import AuditLog
+from dledger_base.certificates import Renewal, Watched, ends_at
+from dledger_base.extras import install_command
+from dledger_base.loop_holds import LoopHolds
+from dledger_base.names import first_address
+from dledger_base.secret import MIN_SECRET_BYTES, GroupSecrets
+from dledger_base.tls import TlsContext
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.features import FEATURES
+from dledger_broker.features.access.job import withheld_kinds
+from dledger_broker.features.accounts.requests import AccountRequests
+from dledger_broker.features.retention.policy import REASONS
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.frontend.route_lookups import RouteLookups
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.machine import DERIVED, BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
 from dledger_broker.start_files import read_files
+from dledger_broker.tls_fact import TlsFact, require_tls
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.root_account import NODE, node_secret
 from dledger_remoting.signatures import Credentials
-from dledger_serving.certificates import Renewal, ends_at
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -62,34 +68,45 @@ class Broker:
         await broker.drain()
         await broker.stop()
 
-    `bootstrap` founds a group of this one voter in a directory that has no identity yet.
+    `bootstrap` founds a group of this voter alone in an empty directory, once all peers have answered that they are in
+    no group. With `alone` the node founds the group at once. If a peer is in a group, the node joins that group
+    instead.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, features: Sequence[Feature] = FEATURES, bootstrap: bool = False
+        self,
+        config: BrokerConfig,
+        *,
+        features: Sequence[Feature] = FEATURES,
+        bootstrap: bool = False,
+        alone: bool = False,
     ) -> None:
         self.config = config
         self._features = features
         self.counter = BrokerCounters()
         self.group = Group(config.node_id, str(config.advertised))
-        self.group_secret: bytes | None = None
-        """What the group's nodes share, once it was read; None if `secret_file` is not set."""
+        self.group_secret: GroupSecrets | None = None
+        """The secrets that the group's nodes share, after `start` has read them. None if `secret_file` is not set."""
         self.tls: TlsContext | None = None
-        """What the ports for clients speak TLS with, None if they do not."""
+        """TLS context of the ports for clients, None if these are plain."""
         self.http_tls: TlsContext | None = None
-        """The same of the HTTP port."""
+        self.metrics_token: str | None = None
+        """Token that clients of the HTTP port's metrics need, None if metrics are public."""
         self._namesrv_tls: TlsContext | None = None
         self._peer_tls: PeerTls | None = None
         self._credentials: Credentials | None = None
         self._renewal = Renewal((), self._count_restart)
         self._restarts = 0
         self._bootstrap = bootstrap
+        self._alone = alone
+        self._stop_reason: asyncio.Future[BaseException] | None = None
+        """Result: the reason why this node must stop although its log could continue."""
         self._drain_cut = asyncio.Event()
         self._drain_ends_at = 0.0
         self._connections: set[ClientConnection] = set()
         self._env: AsyncioEnvironment | None = None
         self.holds = LoopHolds()
-        """What held the event loop of this node."""
+        """Counter of the times for which parts of this node held its event loop."""
         self._http: AppRunner | None = None
         self._started = False
         self.node: Node
@@ -102,27 +119,35 @@ class Broker:
     # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Open the ports and take part in the group, once this node's own names are known. What fails leaves nothing
+        """Resolve this node's own names, then open the ports and take part in the group. A failure leaves nothing
         running.
 
         Raises `StartError` and `ConfigError` of this package, and what `dledger.node.Node.start` raises.
         """
         config = self.config
+        tls_kept = require_tls(config)
         self._read_files()
         for key, host in (("host", config.host), ("peer_host", config.peer_host)):
             await first_address(key, host)
         advertised = await first_address("advertised_host", config.advertised_host, AF_INET)
         store_host = HostAddress(advertised, config.advertised_port)
         self._env = env = AsyncioEnvironment(asyncio.get_running_loop(), self.holds)
+        # The log and its views share one disk. When no more files can be opened, opening a file
+        # closes a spare file of either.
+        disk = OsDisk(str(config.data_dir))
         try:
             self.machine = BrokerMachine(
                 str(config.data_dir),
                 env=env,
+                disk=disk,
                 features=self._features,
-                config=MachineConfig(node_id=config.node_id),
+                config=MachineConfig(node_id=config.node_id, withheld_kinds=withheld_kinds(config)),
             )
-            self.node = Node(self._node_config(), self.machine, engine=engine_named(config.engine), holds=self.holds)
+            engine = engine_named(config.engine)
+            self.node = Node(self._node_config(), self.machine, engine=engine, holds=self.holds, disk=disk)
             self.machine.attach(self.node)
+            self._stop_reason = asyncio.get_running_loop().create_future()
+            TlsFact(config, self.machine, env, disk, tls_kept, self._stop_reason.set_result)
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
             if config.alias_port:
@@ -132,6 +157,7 @@ class Broker:
                 require_bindable("http_port", config.host, config.http_port)
             await self.node.start()
             self._started = True
+            self.audit_log.open(config.data_dir / "log", config.audit_days)
             self.service.start()
             if config.http_port:
                 await self._start_http()
@@ -145,10 +171,11 @@ class Broker:
             _logger.warning("node=%s event=warning text=%r", config.node_id, warning)
 
     async def drain(self) -> None:
-        """Leave so that clients notice nothing: hand the leadership over, leave the route, answer long polls, and go on
-        forwarding for `drain_ms`, longer than clients take to look the route up again.
+        """Leave the group without clients noticing.
 
-        Skipped when no other node can be reached; `cut_drain` ends it early, which loses nothing.
+        The node hands the leadership over, leaves the route, answers long polls, and keeps forwarding for `drain_ms`.
+        By default that is longer than clients take to fetch the route again. The drain is skipped if no other node can
+        be reached. `cut_drain` ends it early, without any loss.
         """
         self.group.is_leaving = True
         if not self.service.gossip.reachable_peers():
@@ -169,7 +196,7 @@ class Broker:
             await asyncio.gather(leaving, cut, return_exceptions=True)
 
     async def _leave(self) -> None:
-        """Let clients find the other nodes instead of this one."""
+        """Make clients find the other nodes instead of this one."""
         await self._hand_over()
         await self.registrar.leave()
         self.service.release()
@@ -179,7 +206,7 @@ class Broker:
         self._drain_cut.set()
 
     async def stop(self) -> None:
-        """Stop at once. Requests that are under way are answered first; may be called twice."""
+        """Stop at once, after requests that are under way have been answered. May be called twice."""
         started, self._started = self._started, False
         if started:
             await self.registrar.stop()
@@ -198,40 +225,55 @@ class Broker:
                 self.machine.abandon()
             await self.service.part()
             await self.node.stop()
+        if started:
+            await asyncio.to_thread(self.audit_log.close)
         if self._env is not None:
             self._env.close()
             self._env = None
 
     @property
     def stop_waits_for(self) -> str:
-        """What `drain`, or `stop`, is still busy with."""
+        """The work that `drain` or `stop` is still busy with."""
         if (left_s := self._drain_ends_at - time.monotonic()) > 0 and not self._drain_cut.is_set():
             return f"clients are led to the other nodes, for {left_s:.0f} s more"
         return self.machine.queues.backlog or "requests, connections and files are being closed"
 
     async def wait_failed(self) -> BaseException:
-        """Wait until this node cannot go on; returns why. It must be stopped then."""
-        return await self.node.wait_failed()
+        """Wait until this node cannot continue, and return the reason. The caller must then stop the node."""
+        assert self._stop_reason is not None
+        failed = asyncio.ensure_future(self.node.wait_failed())
+        try:
+            await asyncio.wait((failed, self._stop_reason), return_when=asyncio.FIRST_COMPLETED)
+            return failed.result() if failed.done() else self._stop_reason.result()
+        finally:
+            failed.cancel()
 
-    # ---------------------------------------------------------------- what it shows
+    # ---------------------------------------------------------------- status and metrics
 
     def status(self) -> NodeStatus:
-        """Where the replicated log stands."""
+        """Return the status of the replicated log."""
         return self.node.status()
 
     @property
     def is_draining(self) -> bool:
-        """Whether this node is leaving its group's route."""
+        """True if this node is leaving its group's route."""
         return self.group.is_leaving
 
     @property
     def access_obstacle(self) -> str | None:
-        """See `Access.obstacle`."""
+        """The reason why access control of this node cannot judge requests and refuses all of them. None if it can
+        judge.
+        """
         return self.service.access.obstacle
 
     @property
+    def audit_log(self) -> AuditLog:
+        """The audit log of this node."""
+        return self.service.requests.audit.log
+
+    @property
     def is_introduced(self) -> bool:
-        """See `Registrar.introduced`."""
+        """True if clients find this leader: each name server that answers has taken its registration of this term."""
         return self.registrar.introduced
 
     @property
@@ -240,7 +282,10 @@ class Broker:
         return self.machine.state
 
     def counters(self) -> Mapping[str, int]:
-        """Numbers that only grow: this node's clients, and (`peer_`) its links to the group's other nodes."""
+        """Return the counters of this node's clients.
+
+        The prefix `peer_` marks the links to other nodes of the group, and `tls_` the handshakes of the client ports.
+        """
         links = asdict(self.node.link_counters())
         restarts = self.registrar.restarts + self.machine.keys.restarts + self._restarts
         return (
@@ -250,12 +295,17 @@ class Broker:
             | {"task_restarts": restarts}
         )
 
+    def trimmed(self) -> Mapping[str, tuple[int, int]]:
+        """Return the messages and bytes that retention deleted while this node led, by reason."""
+        counter = self.counter
+        return {reason: (counter.trimmed_messages[reason], counter.trimmed_bytes[reason]) for reason in REASONS}
+
     def job_failures(self) -> Mapping[str, int]:
-        """See `LeaderJobs.failures`."""
+        """Return the number of exceptions that ended a run, by the name of the leader job."""
         return self.machine.jobs.failures
 
     def gauges(self) -> Iterable[Gauge]:
-        """Numbers of this moment."""
+        """Yield the gauges: numbers of this moment."""
         yield from (Gauge(name, HELP[name], read) for name, read in self._own_gauges().items())
         if self.tls is not None:
             name = "tls_certificate_ends_seconds"
@@ -264,7 +314,7 @@ class Broker:
             yield from part.gauges
 
     def labelled_gauges(self) -> Iterable[LabelledGauge]:
-        """Those that are shown for several by their names."""
+        """Yield the gauges that have several values, each under a label."""
         for part in self.service.parts:
             yield from part.labelled_gauges
 
@@ -273,9 +323,10 @@ class Broker:
             "connections": lambda: len(self._connections),
             "clients": lambda: len(self.service.gossip.local),
             "requests_in_flight": lambda: sum(connection.in_flight for connection in self._connections),
-            "partial_bytes": lambda: self.listener.request_memory.held_bytes,
+            "partial_bytes": lambda: self.listener.partial_bytes,
             "forwards_waiting": lambda: self.service.forwarder.waiting,
             "name_servers_registered": lambda: self.registrar.registered,
+            "audit_lines_lost": lambda: self.audit_log.lost,
             "key_index_lag_bytes": lambda: self.machine.keys.lag_bytes,
         }
 
@@ -301,20 +352,41 @@ class Broker:
             reserve_bytes=config.reserve_bytes,
             tls=self._peer_tls,
             bootstrap=self._bootstrap,
+            bootstrap_alone=self._alone,
+            derived=DERIVED,
         )
 
     def _read_files(self) -> None:
         files = read_files(self.config)
         self.group_secret = files.group_secret
-        self.tls, self.http_tls = files.tls, files.http_tls
+        self.tls, self.http_tls, self.metrics_token = files.tls, files.http_tls, files.metrics_token
         self._namesrv_tls, self._peer_tls = files.namesrv_tls, files.peer_tls
-        if files.access_keys:
-            self._credentials = Credentials(NODE, node_secret(files.access_keys[0]))
-        self._renewal = Renewal(files.contexts, self._count_restart)
+        watched: list[Watched] = [*files.contexts]
+        if files.group_secret is not None:
+            watched.append(files.group_secret)
+        if files.access_keys is not None:
+            self._credentials = Credentials(NODE, node_secret(files.access_keys.keys[0]))
+            loop = asyncio.get_running_loop()
 
-    def _secret(self) -> bytes:
-        """The group's; of a node that was given none, one that nobody else knows, or, where certificates tell who is
-        a node, one that everybody does.
+            def on_keys_changed(keys: Sequence[bytes]) -> None:
+                loop.call_soon_threadsafe(partial(self._use_keys, keys))
+
+            files.access_keys.on_change = on_keys_changed
+            watched.append(files.access_keys)
+        self._renewal = Renewal(watched, self._count_restart)
+
+    def _use_keys(self, keys: Sequence[bytes]) -> None:
+        """Judge, seal and sign with the new keys after the key file has changed."""
+        self.registrar.credentials = Credentials(NODE, node_secret(keys[0]))
+        key_file = self.service.parts[AccountRequests].changes.keys
+        if key_file is not None:
+            key_file.replace(keys)
+
+    def _secret(self) -> bytes | GroupSecrets:
+        """Return the secret that nodes prove themselves with: the group's secret if it has one.
+
+        Without it, the secret is a public constant if certificates prove who is a node. Otherwise it is random, so that
+        nobody else knows it.
         """
         if self.group_secret is not None:
             return self.group_secret
@@ -324,7 +396,7 @@ class Broker:
         self._restarts += 1
 
     def _assemble(self, env: AsyncioEnvironment, store_host: HostAddress) -> None:
-        """Make the parts and join them; nothing runs yet."""
+        """Make the parts and join them. Nothing runs yet."""
         config, machine, group = self.config, self.machine, self.group
         channels = Channels(self._connections)
         self.service = service = BrokerService(
@@ -339,12 +411,14 @@ class Broker:
             service.channel_lost,
             self.tls,
             self.holds,
+            service.requests.flow,
+            service.access,
         )
         self.registrar = Registrar(machine, group, config, self._credentials, self._namesrv_tls)
         self.route_lookups = RouteLookups(env, config.namesrv, self._namesrv_tls)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar)
-        self.registrar.on_told = service.announcements.check
+        self.registrar.on_registered = service.announcements.check
         group.listeners.append(service.announcements.check)
 
     async def _start_http(self) -> None:
@@ -358,7 +432,7 @@ class Broker:
         self._http = await start_http(self)
 
     async def _hand_over(self) -> None:
-        """Have another node lead; without one that can, this node just leaves and the others elect."""
+        """Have another node lead. If no node can take over, this node just leaves, and the group elects a leader."""
         for _ in range(TRANSFER_ATTEMPTS):
             if not self.group.ready:
                 return

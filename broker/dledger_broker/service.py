@@ -1,10 +1,10 @@
-"""Service of a node, without its ports: its parts, made and joined to the state machine and the log."""
+"""Service of a node without its ports: makes the parts and joins them to the state machine and the log."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.log import Log
@@ -18,6 +18,7 @@ from dledger_broker.clients.topic_routes import TopicRoutes
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pulling.requests import PullRequests
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
@@ -28,8 +29,10 @@ from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.parts import Context, Feature, Parts
 from dledger_broker.kernel.queues import QueueState
+from dledger_broker.kernel.requests import Origin
 from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.hosts import HostAddress
@@ -37,10 +40,15 @@ from dledger_remoting.hosts import HostAddress
 _logger: Final = logging.getLogger(__name__)
 
 
-class BrokerService:
-    """Everything between the client port and the log; `start` once the node is started, `settle` while it still runs.
+class LostChannel(ClientChannel, Origin, Protocol):
+    """The connection of a client that has closed."""
 
-    `features` are those of `machine`; `store_host` is the numeric address that records and message ids carry.
+
+class BrokerService:
+    """Everything between the client port and the log. Call `start` once the node is started, `settle` while it still
+    runs.
+
+    `features` are the features of `machine`. `store_host` is the numeric address in records and message ids.
     """
 
     def __init__(
@@ -59,14 +67,16 @@ class BrokerService:
         self.machine = machine
         self.group = group
         self.live = LiveConfig(config)
-        self.access = access = Access()
+        self.access = access = Access(env.now)
         self.requests = Dispatcher(group, counters, log, env, config.max_frame_bytes, machine.activation, access)
+        machine.keys.give_way = self.requests.give_way
         self.forwarder = Forwarder(env, group, config, counters, self.requests)
-        self.gossip = Gossip(env, group, config.peers, machine.commands.kinds, machine.learn_kinds)
+        self.gossip = Gossip(env, group, config.peers, machine.advertised_kinds, machine.learn_kinds)
         self.announcements = Announcements(env, machine, counters)
         self.relay = Relay(env, group.node_id, self.gossip.local, self.gossip.merged, config, counters, access)
         self.topic_routes = TopicRoutes()
-        self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes)
+        names = NamesMade(machine, self.live, access, counters)
+        self.parts = Parts(self.gossip, self.relay, channels, Readers(), self.topic_routes, names)
         self.writer = LogWriter(machine, log, env, store_host)
         self.clock = GroupClock(machine, env, counters, config.forward_hold_ms / 1000)
         roles = Roles(machine, log, group, config.broker_group, counters)
@@ -89,8 +99,12 @@ class BrokerService:
         )
         for feature in features:
             self.parts.build(feature, context)
-        # Two features are named here: nearly all requests are sends and pulls, which dispatch hands over a read at a
-        # time, without a look into the table of routes for each; and what arrives wakes pulls that are held.
+        self.requests.audit.subject_states = {
+            code: read_state for part in self.parts for code, read_state in part.audited.items()
+        }
+        names.on_made.append(self.parts[QuotaRequests].sends.charge_account)
+        # Two features are named here. Nearly all requests are sends and pulls. The dispatcher passes them on a read at
+        # a time, without a look-up of the route for each. Arriving messages wake held pulls and pops.
         self._pulls = self.parts[PullRequests]
         self._pops = self.parts[PopRequests]
         self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
@@ -101,7 +115,7 @@ class BrokerService:
         machine.on_arrival = self._on_arrival
 
     def start(self) -> None:
-        """Exchange requests with the other nodes, index, begin what parts do by themselves."""
+        """Begin to exchange requests with the other nodes, to index, and to run the parts."""
         self.forwarder.attach(self._log.request_channel(FORWARD_CHANNEL, self.forwarder.on_request))
         self.gossip.start(self._log.request_channel(GOSSIP_CHANNEL, self.gossip.on_request))
         self.relay.attach(self._log.request_channel(RELAY_CHANNEL, self.relay.on_request))
@@ -113,9 +127,10 @@ class BrokerService:
         jobs = [self.clock, *(job for part in self.parts for job in part.jobs)]
         self.machine.jobs.open(jobs, self._log, self.writer)
 
-    def channel_lost(self, channel: ClientChannel) -> None:
-        """A client's connection has closed."""
+    def channel_lost(self, channel: LostChannel) -> None:
+        """Forget a client's connection that has closed."""
         self.requests.channel_lost(channel.key)
+        self._pops.gone.lost(channel)
         self.gossip.local.channel_lost(channel)
         self.relay.channel_lost(channel)
 
@@ -126,10 +141,12 @@ class BrokerService:
             part.release()
 
     async def settle(self, close_intake: Callable[[], None]) -> None:
-        """Answer what is under way; later requests are answered 14. A leader's log has all commits by then.
+        """Answer the requests under way. Later requests are answered 14. After that, a leader's log has all offset
+        commits.
 
-        `close_intake` has this node's clients heard no more, and handles what has been read by then. Until shortly
-        before that they are heard: a majority may take a while for the commits that are held back.
+        `close_intake` stops reading from this node's clients, and handles the requests that have been read by then.
+        Requests of clients are read until shortly before, because a majority may take a while for the commits that are
+        held back.
         """
         self.gossip.stop()
         self.machine.jobs.close()
@@ -147,8 +164,10 @@ class BrokerService:
         await self._save()
 
     async def part(self) -> None:
-        """Take nothing more from the other nodes, who keep it for the next leader, and have what they passed on in the
-        log: the last thing before the node is stopped.
+        """Refuse further requests of the other nodes, which keep them for the next leader. Save what they have
+        forwarded.
+
+        This is the last step before the node is stopped.
         """
         self.forwarder.refuse()
         await self._save()
@@ -164,7 +183,9 @@ class BrokerService:
         _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
 
     def _on_arrival(self, queues: list[QueueState]) -> None:
-        """Messages can be read: wake this node's long polls, and let nodes where others wait know of the commit."""
+        """Wake this node's long polls for messages that can now be read. If clients wait on other nodes, send these the
+        commit.
+        """
         self._pulls.held.arrived(queues)
         self._pops.arrived(queues)
         if self.group.ready and self.gossip.followers_hold_pulls and not self._commit_push_due:

@@ -8,11 +8,13 @@ from dledger_broker.clients.tables import ClientChannel
 
 
 class Channels:
-    """All of them: `opened` is what holds them, whoever opens and closes them."""
+    """The channels that are open on this node. `opened` is the collection that holds them, and other code keeps it up
+    to date.
+    """
 
     def __init__(self, opened: Iterable[ClientChannel] = ()) -> None:
         self._opened = opened
 
     def __iter__(self) -> Iterator[ClientChannel]:
-        """Those that are open now."""
+        """Iterate over the channels that are open now."""
         return iter(self._opened)

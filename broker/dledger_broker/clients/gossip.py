@@ -1,15 +1,18 @@
-"""Gossip: what the nodes of a group tell each other about their clients, on a channel of its own.
+"""Gossip: the messages in which the nodes of a group report their clients to each other, on a request channel of its
+own.
 
-    Hello          a node's client address, to every other node, until it was answered and every few seconds
+    Hello          a node's client address, to each node whose own address it does not know yet: after a change of
+                   leadership, and every few seconds
     Table          a node's clients, to the leader: whole after a change of leadership, then what has changed; a large
-                   one in several pieces, of which the first counts as the whole and the others as changes
-    GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, tell those
-                   clients (request 40) that nobody else tells
+                   table in several parts: the first counts as the whole, further parts as changes
+    GroupsChanged  by the leader to every node: members or subscriptions of these consumer groups changed, notify the
+                   listed clients (request 40)
 
     Placed         the leader's answer to the table of a node that serves readers (`READS_AS`): where it places them
 
-MessagePack arrays with a tag. Every other message is answered with a `Hello`, so that each side learns the other's
-address. A lost message is made up for by the next whole table.
+Each message is a MessagePack array with a tag. Every other message is answered with a `Hello`, so that each side learns
+the other's address. After a lost table the next table is whole. The clients' periodic rebalance makes up for a lost
+`GroupsChanged`.
 """
 
 from __future__ import annotations
@@ -29,33 +32,39 @@ from dledger_broker.kernel.leadership import Group
 
 GOSSIP_CHANNEL: Final = 2
 READS_AS: Final = "reads_as"
-"""The fact with which a node says that it serves readers, and is to hear of their placement: its id as a follower."""
+"""Name of the fact with which a node says that it serves readers and wants to learn of their placement. Its value is
+the node's broker id as a follower.
+"""
 
 COALESCE_S: Final = 0.02
-"""Changes are collected for so long before they are told."""
+"""Time in seconds for which changes are collected before they are sent."""
 PERIOD_S: Final = 5.0
-"""How often a node shows that it is there."""
+"""Interval in seconds at which a node shows that it is alive."""
 NODE_TIMEOUT_S: Final = 20.0
-"""The clients of a node that has been silent for so long are no longer counted."""
+"""Time limit in seconds: the clients of a node that has been silent for longer are no longer counted."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
+"""Time limit in seconds for the answer to a message."""
 TABLE_BYTES: Final = 1 << 20
-"""About so much of a table is told at once; a client whose row is larger goes alone."""
+"""Maximum size in bytes of the rows in a table message. A client whose row is larger goes alone."""
 COMPLETE_S: Final = 1.0
-"""How long a new leader waits for the tables of all nodes before it answers from those it has."""
+"""Time limit in seconds for which a new leader waits for the tables of all nodes. Then it answers from the tables that
+have arrived.
+"""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Where clients reach this node."""
+    """The address at which clients reach this node."""
 
     address: str
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Clients of a node: all of them if `whole`, otherwise those that changed and those that left.
+    """Clients of a node: all of them if `whole`, otherwise clients that changed and clients that left.
 
-    `holds_pulls` says that the node has long polls waiting, so that the leader tells it of commits at once; `kinds` are
-    the command kinds that the node understands; `more` says that other pieces follow; `facts` are numbers that parts of
-    the node tell the leader of, by their names.
+    - `holds_pulls`: the node has long polls waiting, so the leader must announce commits to it at once.
+    - `kinds`: the command kinds that the node understands.
+    - `more`: further parts of the table follow.
+    - `facts`: numbers that parts of the node report to the leader, by name.
     """
 
     address: str
@@ -69,10 +78,12 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Consumer groups whose members shall look again; the receiver tells `clients`, or all that it has if that is None.
+    """Consumer groups whose members have to rebalance. The receiver notifies `clients`, or all its clients if that is
+    None.
 
-    A client that heartbeats to several nodes is told by one: the C++ client handles what it is told on the threads (as
-    many as cores) that take in its messages, one after another, waiting there for pulls to end. Told twice, it stands.
+    If a client heartbeats to several nodes, only one of them notifies it. The C++ client handles notices on the threads
+    that take in its messages, as many as it has cores. These threads wait there for pulls to end, so a second notice
+    can make the client hang.
     """
 
     address: str
@@ -81,7 +92,7 @@ class GroupsChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The broker ids that readers are sent to, see `features.pulling.placement`."""
+    """The broker ids that the leader sends readers to, see `features.pulling.placement`."""
 
     address: str
     homes: tuple[int, ...]
@@ -93,40 +104,41 @@ _decode: Final = msgspec.msgpack.Decoder(_Message).decode
 
 
 class Members(Protocol):
-    """Told of the members of consumer groups."""
+    """Receiver of notices about the members of consumer groups."""
 
     def notify(self, groups: set[str], clients: Container[str] | None) -> None:
-        """These clients of this node, or all, are to look again at these groups."""
+        """Notify these clients of this node, or all, that these groups have changed."""
 
     def ensure_all(self, rows: Iterable[ClientRow]) -> None:
-        """Leader: these clients came, or changed; their groups are to get what they need."""
+        """Create, as the leader, missing groups and retry topics of these clients, which are new or changed."""
 
 
 class Placing(Protocol):
-    """Knows where readers are placed."""
+    """Knowledge of where readers are placed."""
 
     def homes(self) -> Sequence[int]:
-        """Leader: the broker ids that they are sent to."""
+        """Return the broker ids that the leader sends readers to."""
 
-    def told(self, homes: Sequence[int]) -> None:
-        """Follower: the leader sends them to these."""
+    def set_homes(self, homes: Sequence[int]) -> None:
+        """Store, as a follower, the broker ids that the leader sends readers to."""
 
 
 class HeldPulls(Protocol):
-    """Pulls that wait on this node."""
+    """The pulls that wait on this node."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of waiting pulls."""
 
     def release_groups(self, groups: set[str]) -> None:
-        """Answer those of these consumer groups."""
+        """Answer the waiting pulls of these consumer groups."""
 
 
 class Gossip:
-    """One node's part in it.
+    """One node's part in the gossip.
 
-    `kinds` are the command kinds that this node understands; `learned(node, kinds)` is told those of another one.
-    `facts` are what parts of this node tell the leader, by name, every few seconds; None: nothing.
+    `kinds` are the command kinds that this node understands. `learned(node, kinds)` is called with the command kinds of
+    another node. `facts` are numbers that parts of this node report to the leader, by name, every few seconds. A fact
+    of None is left out.
     """
 
     def __init__(
@@ -141,9 +153,9 @@ class Gossip:
         self._group = group
         self._peers = tuple(peers)
         self._kinds = kinds
-        self._learned = learned
+        self._on_kinds_learned = learned
         self._members: Members
-        self._held: HeldPulls | None = None
+        self._held_pulls: HeldPulls | None = None
         self._placing: Placing | None = None
         self.facts: dict[str, Callable[[], int | None]] = {}
         self._facts: dict[str, Mapping[str, int]] = {}
@@ -151,91 +163,95 @@ class Gossip:
         self.merged = MergedClients(group.node_id, self.local.index)
         self._channel: RequestChannel | None = None
         self._changed_ids: set[str] = set()
-        self._told: tuple[str, int] | None = None
-        self._telling = False
-        self._told_waiters: list[Callable[[], None]] = []
-        self._waiters_of_exchange: list[Callable[[], None]] = []
-        """Those who wait for nothing but the answer to what the leader is being told."""
-        self._told_holding = False
-        self._begun_in: dict[str, int] = {}
-        """The terms in which nodes have told the first pieces of their tables."""
-        self._whole_in: dict[str, int] = {}
+        self._table_target: tuple[str, int] | None = None
+        self._is_exchanging = False
+        self._exchange_waiters: list[Callable[[], None]] = []
+        self._answer_waiters: list[Callable[[], None]] = []
+        """Callbacks that wait only for the answer to the table that is under way."""
+        self._reported_holds_pulls = False
+        self._table_start_terms: dict[str, int] = {}
+        """Per node, the term in which it sent the first part of its table."""
+        self._table_end_terms: dict[str, int] = {}
         self._ready_at = 0.0
         self._ready_term = -1
-        self._heard: dict[str, float] = {}
-        self._holding: set[str] = set()
+        self._last_contacts: dict[str, float] = {}
+        self._nodes_holding_pulls: set[str] = set()
         self._timer: Cancellable | None = None
         self._send_timer: Cancellable | None = None
 
     def attach_members(self, members: Members) -> None:
-        """Name who is told of members, before the node starts; it is told of a new leader first."""
+        """Set the receiver of notices about members, before the node starts. It learns of a new leader before the
+        gossip does.
+        """
         self._members = members
         self._group.listeners.append(self._on_leadership)
 
     def attach_pulls(self, held: HeldPulls) -> None:
-        """Name the pulls that wait."""
-        self._held = held
+        """Set the pulls that wait on this node."""
+        self._held_pulls = held
 
     def attach_placement(self, placing: Placing) -> None:
-        """Name who places readers."""
+        """Set the part that places readers."""
         self._placing = placing
 
     def release_pulls(self, groups: set[str]) -> None:
-        """Answer what waits of these groups; before their members are told to look again (40)."""
-        if self._held is not None:
-            self._held.release_groups(groups)
+        """Answer the waiting pulls of these groups. Call it before their members are notified (request 40)."""
+        if self._held_pulls is not None:
+            self._held_pulls.release_groups(groups)
 
     @property
     def followers_hold_pulls(self) -> bool:
-        """True if a node that heard nothing of the newest commits has clients waiting for them."""
-        return bool(self._holding)
+        """True if clients wait for messages on another node. The leader must announce new commits to that node."""
+        return bool(self._nodes_holding_pulls)
 
     @property
     def _holds_pulls(self) -> bool:
-        return self._held is not None and len(self._held) > 0
+        return self._held_pulls is not None and len(self._held_pulls) > 0
 
     def start(self, channel: RequestChannel) -> None:
-        """Begin to tell."""
+        """Begin to exchange messages over `channel`."""
         self._channel = channel
         self._tick()
 
     def stop(self) -> None:
-        """Tell no more."""
+        """Stop the timers."""
         for timer in (self._timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
 
     def hold_changed(self) -> None:
-        """Long polls began to wait on this node, or none waits any more."""
-        if self._told_holding != self._holds_pulls:
+        """Note that the first long poll waits on this node, or that the last wait has ended."""
+        if self._reported_holds_pulls != self._holds_pulls:
             self._schedule()
 
-    def when_told(self, done: Callable[[], None]) -> None:
-        """Call `done` once the leader knows what this node's clients said so far, or cannot be told now."""
-        if self._group.ready or self._group.leader_id is None or not (self._changed_ids or self._telling):
+    def after_exchange(self, done: Callable[[], None]) -> None:
+        """Call `done` once the leader has this node's newest client table, or if it cannot be sent now."""
+        if self._group.ready or self._group.leader_id is None or not (self._changed_ids or self._is_exchanging):
             done()
             return
-        self._told_waiters.append(done)
-        if not self._telling:
-            self._tell_for_waiters()
+        self._exchange_waiters.append(done)
+        if not self._is_exchanging:
+            self._send_table_now()
 
-    def when_complete(self, done: Callable[[], None]) -> None:
-        """Leader: call `done` once every node has told its clients in this term, or had the time to.
+    def after_all_tables(self, done: Callable[[], None]) -> None:
+        """Call `done`, as the leader, once every node has sent its table in this term, or `COMPLETE_S` have passed.
 
-        A leader of a moment ago that answered from its own table would make consumers rebalance twice.
+        A new leader that answered from its own table alone would make consumers rebalance twice.
         """
-        known = all(self._whole_in.get(peer) == self._group.term for peer in self._peers)
-        if known or self._env.now() - self._ready_at >= COMPLETE_S:
+        is_complete = all(self._table_end_terms.get(peer) == self._group.term for peer in self._peers)
+        if is_complete or self._env.now() - self._ready_at >= COMPLETE_S:
             done()
         else:
-            self._env.call_later(COALESCE_S, partial(self.when_complete, done))
+            self._env.call_later(COALESCE_S, partial(self.after_all_tables, done))
 
-    def told(self, name: str) -> dict[str, int]:
-        """Leader: a fact as other nodes told it, by node; of those that were heard in the last `NODE_TIMEOUT_S`."""
+    def reported_facts(self, name: str) -> dict[str, int]:
+        """Return, as the leader, a fact as other nodes reported it, by node. Nodes silent for `NODE_TIMEOUT_S` are left
+        out.
+        """
         return {node_id: facts[name] for node_id, facts in self._facts.items() if name in facts}
 
     def reachable_peers(self) -> bool:
-        """True if at least one other node can be reached now."""
+        """Return whether at least one other node can be reached now."""
         channel = self._channel
         if channel is None:
             return False
@@ -248,10 +264,14 @@ class Gossip:
     def _local_changed(self, client_ids: set[str], groups: set[str]) -> None:
         if self._group.ready:
             rows = self.local.index.rows
-            self._members.ensure_all([rows[client_id] for client_id in client_ids if client_id in rows])
-            news = {group for group in groups if any(self.merged.is_news(client, group) for client in client_ids)}
-            if news:
-                self._tell_groups(news)
+            self._members.ensure_all([rows[client_id] for client_id in sorted(client_ids) if client_id in rows])
+            changed_groups = {
+                group
+                for group in groups
+                if any(self.merged.differs_from_others(client, group) for client in client_ids)
+            }
+            if changed_groups:
+                self._notify_groups(changed_groups)
             return
         self._changed_ids |= client_ids
         self._schedule()
@@ -263,99 +283,103 @@ class Gossip:
             self._send_timer = self._env.call_later(COALESCE_S, self._send_table)
 
     def _send_table(self) -> None:
-        """Tell the leader what has changed since it was told last, or everything if that is not known."""
+        """Send the leader the changes since the last table, or everything if the leader or term is new or the last
+        exchange failed.
+        """
         self._send_timer = None
         leader, channel = self._group.leader_id, self._channel
-        if leader is None or leader == self._group.node_id or channel is None or self._telling:
+        if leader is None or leader == self._group.node_id or channel is None or self._is_exchanging:
             return
         target = (leader, self._group.term)
-        whole = self._told != target
+        is_whole = self._table_target != target
         rows = self.local.index.rows
-        ids = set(rows) if whole else self._changed_ids
-        told = _that_fit(ids, rows)
-        self._changed_ids = ids.difference(told)
-        self._told_holding = self._holds_pulls
+        ids = set(rows) if is_whole else self._changed_ids
+        fitting_ids = _take_fitting(sorted(ids), rows)
+        self._changed_ids = ids.difference(fitting_ids)
+        self._reported_holds_pulls = self._holds_pulls
         table = Table(
             self._own_address(),
-            whole,
-            tuple(rows[client_id] for client_id in told if client_id in rows),
-            tuple(client_id for client_id in told if client_id not in rows),
-            self._told_holding,
+            is_whole,
+            tuple(rows[client_id] for client_id in fitting_ids if client_id in rows),
+            tuple(client_id for client_id in fitting_ids if client_id not in rows),
+            self._reported_holds_pulls,
             self._kinds,
             bool(self._changed_ids),
             {name: fact for name, read in self.facts.items() if (fact := read()) is not None},
         )
-        self._telling = channel.submit(leader, _encode(table), partial(self._table_told, target), EXCHANGE_TIMEOUT_S)
-        self._told = target if self._telling else None
-        if self._telling and not self._changed_ids:
-            self._waiters_of_exchange, self._told_waiters = self._told_waiters, []
+        self._is_exchanging = channel.submit(
+            leader, _encode(table), partial(self._on_table_answer, target), EXCHANGE_TIMEOUT_S
+        )
+        self._table_target = target if self._is_exchanging else None
+        if self._is_exchanging and not self._changed_ids:
+            self._answer_waiters, self._exchange_waiters = self._exchange_waiters, []
 
-    def _table_told(self, target: tuple[str, int], answer: bytes | PeerError) -> None:
-        self._telling = False
-        waiters, self._waiters_of_exchange = self._waiters_of_exchange, []
+    def _on_table_answer(self, target: tuple[str, int], answer: bytes | PeerError) -> None:
+        self._is_exchanging = False
+        waiters, self._answer_waiters = self._answer_waiters, []
         if isinstance(answer, PeerError):
-            self._told = None
-            waiters, self._told_waiters = waiters + self._told_waiters, []
+            self._table_target = None
+            waiters, self._exchange_waiters = waiters + self._exchange_waiters, []
         else:
             self._learn(target[0], answer)
             if target != (self._group.leader_id, self._group.term):
-                waiters, self._told_waiters = [], waiters + self._told_waiters
+                waiters, self._exchange_waiters = [], waiters + self._exchange_waiters
         for done in waiters:
             done()
-        if self._told_waiters:
-            self._tell_for_waiters()
-        elif self._changed_ids or self._told != (self._group.leader_id, self._group.term):
+        if self._exchange_waiters:
+            self._send_table_now()
+        elif self._changed_ids or self._table_target != (self._group.leader_id, self._group.term):
             self._schedule()
         self.hold_changed()
 
-    def _tell_for_waiters(self) -> None:
-        """Tell the leader at once; if it cannot be told now, nobody waits any longer."""
+    def _send_table_now(self) -> None:
+        """Send the table to the leader at once. If that is not possible now, call all waiting callbacks."""
         self._send_table()
-        if not self._telling:
-            waiters, self._told_waiters = self._told_waiters, []
+        if not self._is_exchanging:
+            waiters, self._exchange_waiters = self._exchange_waiters, []
             for done in waiters:
                 done()
 
     # ---------------------------------------------------------------- the leader
 
-    def _tell_groups(self, groups: set[str]) -> None:
-        """Have every client of these groups look again."""
+    def _notify_groups(self, groups: set[str]) -> None:
+        """Have every client of these groups notified that they have changed."""
         self._members.notify(groups, None)
         if self._channel is not None:
             for peer in self._peers:
-                clients = self.merged.told_by(peer, groups)
-                data = _encode(GroupsChanged(self._own_address(), tuple(groups), tuple(clients)))
+                clients = self.merged.clients_to_notify(peer, groups)
+                data = _encode(GroupsChanged(self._own_address(), tuple(sorted(groups)), tuple(sorted(clients))))
                 self._channel.submit(peer, data, self._ignore, EXCHANGE_TIMEOUT_S)
 
-    def _take_table(self, node_id: str, table: Table) -> None:
-        self._heard[node_id] = self._env.now()
+    def _apply_table(self, node_id: str, table: Table) -> None:
+        self._last_contacts[node_id] = self._env.now()
         self._facts[node_id] = table.facts
         if table.holds_pulls:
-            self._holding.add(node_id)
+            self._nodes_holding_pulls.add(node_id)
         else:
-            self._holding.discard(node_id)
+            self._nodes_holding_pulls.discard(node_id)
         if table.whole:
-            self._begun_in[node_id] = self._group.term
+            self._table_start_terms[node_id] = self._group.term
             changed = self.merged.replace(node_id, table.rows)
         else:
             changed = self.merged.update(node_id, table.rows, table.removed)
-        if not table.more and self._begun_in.get(node_id) == self._group.term:
-            self._whole_in[node_id] = self._group.term
-        self._learned(node_id, table.kinds)
+        if not table.more and self._table_start_terms.get(node_id) == self._group.term:
+            self._table_end_terms[node_id] = self._group.term
+        self._on_kinds_learned(node_id, table.kinds)
         if self._group.ready:
             if table.rows:
                 self._members.ensure_all(list(table.rows))
             if changed:
-                self._tell_groups(changed)
+                self._notify_groups(changed)
 
     # ---------------------------------------------------------------- both
 
     def on_request(self, sender: ReplicaId, data: bytes, reply: Callable[[bytes], None]) -> None:
-        """Handle a message of another node: the handler of the channel."""
+        """Handle a message of another node. This is the handler of the request channel."""
         message = _decode(data)
         self._group.learn_address(sender.node_id, message.address)
         if isinstance(message, Table):
-            self._take_table(sender.node_id, message)
+            self._apply_table(sender.node_id, message)
             if READS_AS in message.facts and self._placing is not None and self._group.ready:
                 reply(_encode(Placed(self._own_address(), tuple(self._placing.homes()))))
                 return
@@ -367,30 +391,32 @@ class Gossip:
         message = _decode(answer)
         self._group.learn_address(node_id, message.address)
         if isinstance(message, Placed) and node_id == self._group.leader_id and self._placing is not None:
-            self._placing.told(message.homes)
+            self._placing.set_homes(message.homes)
 
     def _on_leadership(self) -> None:
         if self._group.ready:
             if self._ready_term != self._group.term:
                 self._ready_term, self._ready_at = self._group.term, self._env.now()
-            # Of other nodes' clients, too: what those told before this node was ready they do not tell again.
+            # Also for the clients of other nodes: their tables arrived before this node was ready and are not sent
+            # again.
             self._members.ensure_all(self.merged.rows())
         self._say_hello()
         self._schedule()
 
     def _tick(self) -> None:
-        """Every few seconds: expire, and show that this node is there."""
-        self._timer = self._env.call_later(PERIOD_S, self._tick)  # first: what raises below must not be the last tick
+        """Expire silent clients and nodes, and show that this node is alive. Runs every `PERIOD_S`."""
+        # first, so that an exception below does not end the ticks
+        self._timer = self._env.call_later(PERIOD_S, self._tick)
         now = self._env.now()
         self.local.expire(now)
-        for node_id, heard in list(self._heard.items()):
-            if now - heard > NODE_TIMEOUT_S:
-                del self._heard[node_id]
+        for node_id, last_contact in list(self._last_contacts.items()):
+            if now - last_contact > NODE_TIMEOUT_S:
+                del self._last_contacts[node_id]
                 del self._facts[node_id]
-                self._holding.discard(node_id)
+                self._nodes_holding_pulls.discard(node_id)
                 changed = self.merged.forget_node(node_id)
                 if changed and self._group.ready:
-                    self._tell_groups(changed)
+                    self._notify_groups(changed)
         self._say_hello()
         self._schedule()
 
@@ -400,9 +426,9 @@ class Gossip:
         data = _encode(Hello(self._own_address()))
         for peer in self._peers:
             if self._group.address_of(peer) is None:
-                self._channel.submit(peer, data, partial(self._hello_answered, peer), EXCHANGE_TIMEOUT_S)
+                self._channel.submit(peer, data, partial(self._on_hello_answer, peer), EXCHANGE_TIMEOUT_S)
 
-    def _hello_answered(self, peer: str, answer: bytes | PeerError) -> None:
+    def _on_hello_answer(self, peer: str, answer: bytes | PeerError) -> None:
         if isinstance(answer, bytes):
             self._learn(peer, answer)
 
@@ -412,11 +438,11 @@ class Gossip:
 
     @staticmethod
     def _ignore(answer: bytes | PeerError) -> None:
-        """A lost notice is made up for by the clients' own rebalance."""
+        """Ignore the answer to a notice. If the notice was lost, the clients' periodic rebalance makes up for it."""
 
 
-def _that_fit(client_ids: Iterable[str], rows: Mapping[str, ClientRow]) -> list[str]:
-    """As many of the clients as go into one message, but one of them at least."""
+def _take_fitting(client_ids: Iterable[str], rows: Mapping[str, ClientRow]) -> list[str]:
+    """Return as many of the clients as fit into one message, at least one."""
     fitting: list[str] = []
     size = 0
     for client_id in client_ids:

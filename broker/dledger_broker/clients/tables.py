@@ -1,21 +1,48 @@
 """Tables of the connected clients: each node's own, and the leader's merged view of them.
 
-Nothing here is replicated. Every node knows the clients that heartbeat to it, with their channels; it tells the leader
-(see `gossip.py`), which merges all tables. Pure: time is an argument, channels are only kept.
+Nothing here is replicated. Every node knows the clients that heartbeat to it, with their channels. It sends its table
+to the leader (see `gossip.py`), which merges all tables. The code is pure: time is an argument, and channels are only
+kept.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from dledger_broker.kernel.requests import Principal
+from dledger_remoting.errors import SystemBusy
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from dledger_remoting.hosts import HostAddress
 
 CLIENT_TIMEOUT_S: Final = 120.0
-"""A client that has not sent a heartbeat for so long is gone."""
+"""Time limit in seconds: a client that has sent no heartbeat for longer is forgotten."""
+
+
+MAX_SUMMARIES: Final = 10_000
+"""Maximum number of consumer groups whose summary for pulls is kept."""
+
+_numbers: Final = itertools.count(1)
+
+MAX_CLIENT_BYTES: Final = 48 << 20
+"""Maximum size in bytes of the rows of all clients of a node. The leader holds as much again for each other node."""
+_ROW_BYTES: Final = 600
+_CONSUMER_BYTES: Final = 300
+_SUBSCRIPTION_BYTES: Final = 450
+_TAG_BYTES: Final = 120
+
+ACCOUNT_MARK: Final = "\0"
+"""Separates client id and account in the key of a client whose id another account's client already has. No id contains
+it.
+"""
+
+
+def shown_id(client_id: str) -> str:
+    """Return the client's own id, from the id under which tables have it."""
+    return client_id.partition(ACCOUNT_MARK)[0]
 
 
 class ClientRow(msgspec.Struct, frozen=True, array_like=True):
@@ -36,6 +63,7 @@ class ClientIndex:
         self._rows: dict[str, ClientRow] = {}
         self._consumers: dict[str, dict[str, ConsumerData]] = {}
         self._producers: dict[str, set[str]] = {}
+        self._changes: dict[str, int] = {}
 
     @property
     def rows(self) -> Mapping[str, ClientRow]:
@@ -43,39 +71,47 @@ class ClientIndex:
         return self._rows
 
     def consumers(self, group: str) -> Mapping[str, ConsumerData]:
-        """The consumers of a group by client id."""
+        """Return the consumers of a group by client id."""
         return self._consumers.get(group, {})
 
+    def last_change(self, group: str) -> int:
+        """Return the number of the last change of a consumer group, 0 if it has no members. Numbers are unique among
+        all tables.
+        """
+        return self._changes.get(group, 0)
+
     def producers(self, group: str) -> Iterable[str]:
-        """The client ids of a producer group."""
+        """Return the client ids of a producer group."""
         return self._producers.get(group, ())
 
     def put(self, row: ClientRow) -> set[str]:
-        """Add a client or replace what is known of it; returns the consumer groups that changed."""
-        before = self._rows.get(row.client_id)
-        if before is not None and before.consumers == row.consumers and before.producer_groups == row.producer_groups:
+        """Add a client or replace its row. Return the consumer groups that changed."""
+        former = self._rows.get(row.client_id)
+        if former is not None and former.consumers == row.consumers and former.producer_groups == row.producer_groups:
             self._rows[row.client_id] = row
             return set()
-        changed = self.remove(row.client_id) if before is not None else set()
+        changed = self.remove(row.client_id) if former is not None else set()
         self._rows[row.client_id] = row
         for consumer in row.consumers:
             self._consumers.setdefault(consumer.group_name, {})[row.client_id] = consumer
+            self._changes[consumer.group_name] = next(_numbers)
             changed.add(consumer.group_name)
         for group in row.producer_groups:
             self._producers.setdefault(group, set()).add(row.client_id)
         return changed
 
     def remove(self, client_id: str) -> set[str]:
-        """Forget a client; returns the consumer groups that it was in."""
+        """Forget a client. Return the consumer groups that it was in."""
         row = self._rows.pop(client_id, None)
         if row is None:
             return set()
-        groups = {consumer.group_name for consumer in row.consumers}  # a heartbeat may name one twice
+        groups = {consumer.group_name for consumer in row.consumers}  # a heartbeat may name a group twice
         for group in groups:
             members = self._consumers[group]
             members.pop(client_id, None)
+            self._changes[group] = next(_numbers)
             if not members:
-                del self._consumers[group]
+                del self._consumers[group], self._changes[group]
         for group in set(row.producer_groups):
             self._producers[group].discard(client_id)
             if not self._producers[group]:
@@ -84,41 +120,52 @@ class ClientIndex:
 
 
 NOTIFY_FIELD: Final = "dledgerNotify"
-"""A request, or heartbeat, with this field asks for notices of new leaders on its connection."""
+"""A request or heartbeat with this field asks for notices of new leaders on its connection."""
 
 
 @runtime_checkable
 class ClientChannel(Protocol):
-    """The connection that a client's heartbeats come through; a request that another node passed on came over none."""
+    """The connection that carries a client's heartbeats. A request forwarded by another node has no connection of this
+    kind.
+    """
 
     address: HostAddress
     key: str
-    """Its name, which no other channel has."""
+    """Its name, unique among all channels."""
     client_ids: set[str]
-    """Who heartbeats through it."""
+    """Ids of the clients that heartbeat through it."""
     serialize_type: int
-    """How the newest heartbeat was encoded, and so is what the broker asks of the client."""
+    """Encoding of the newest heartbeat. Requests of the broker to the client use the same."""
     wants_leader_notices: bool
-    """The client asked to be told of every new leader."""
+    """True if the client wants to be notified of every new leader."""
 
     def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
-        """Send a request to the client; returns its number, which an answer to one that is not oneway repeats."""
+        """Send a request to the client. Return its number, which the client's answer repeats unless the request is
+        oneway.
+        """
+
+
+NO_ACCOUNT: Final = Principal("")
+"""The principal of a client without an account: access control is off, or the global white list let the client in."""
 
 
 class _Local:
-    __slots__ = ("account", "channel", "seen")
+    __slots__ = ("channel", "principal", "seen", "size")
 
-    def __init__(self, channel: ClientChannel, seen: float, account: str) -> None:
+    def __init__(self, channel: ClientChannel, seen: float, principal: Principal, size: int) -> None:
         self.channel = channel
+        self.size = size
         self.seen = seen
-        self.account = account
+        self.principal = principal
 
 
 class LocalClients:
-    """The clients that heartbeat to this node. `changed(client ids, consumer groups)` is told of every change."""
+    """The clients that heartbeat to this node. `changed(client ids, consumer groups)` is called with every change."""
 
     def __init__(self, changed: Callable[[set[str], set[str]], None]) -> None:
         self.index = ClientIndex()
+        self.held_bytes = 0
+        """Size of all rows in bytes, about as they take memory."""
         self._locals: dict[str, _Local] = {}
         self._changed = changed
 
@@ -132,17 +179,23 @@ class LocalClients:
         language: int,
         version: int,
         now: float,
-        account: str = "",
+        principal: Principal = NO_ACCOUNT,
     ) -> ClientRow:
-        """Take a heartbeat in, of an account where access control is on; returns what is known of the client now."""
-        client_id = heartbeat.client_id
-        known = self.index.rows.get(client_id)
+        """Handle a heartbeat, and return the client's row. With access control, `principal` is the client's account.
+
+        An id belongs to an account: a client of another account with the same id is a separate client. Raises
+        `SystemBusy` if the rows of this node are full and this row would grow.
+        """
+        client_id = self.id_of(heartbeat.client_id, principal.name)
+        current = self.index.rows.get(client_id)
         consumers = tuple(heartbeat.consumer_data_set)
-        if known is not None:
-            before = {consumer.group_name: consumer for consumer in reversed(known.consumers)}
+        if current is not None:
+            former = {consumer.group_name: consumer for consumer in reversed(current.consumers)}
             if heartbeat.is_without_sub:
-                consumers = tuple(_with_known_subscriptions(one, before.get(one.group_name)) for one in consumers)
-            consumers = tuple(_newest(one, before.get(one.group_name)) for one in consumers)
+                consumers = tuple(
+                    _with_known_subscriptions(consumer, former.get(consumer.group_name)) for consumer in consumers
+                )
+            consumers = tuple(_merge_newer(consumer, former.get(consumer.group_name)) for consumer in consumers)
         row = ClientRow(
             client_id,
             str(channel.address),
@@ -152,32 +205,47 @@ class LocalClients:
             consumers,
         )
         local = self._locals.get(client_id)
+        size, before_bytes = _size_of(row), 0 if local is None else local.size
+        if size > before_bytes and self.held_bytes - before_bytes + size > MAX_CLIENT_BYTES:
+            raise SystemBusy(
+                f"clients of this node subscribe to as much as there is room for, {MAX_CLIENT_BYTES} bytes: subscribe "
+                "to fewer topics and tags"
+            )
+        self.held_bytes += size - before_bytes
         if local is not None and local.channel is not channel:
             local.channel.client_ids.discard(client_id)
-        self._locals[client_id] = _Local(channel, now, account)
+        self._locals[client_id] = _Local(channel, now, principal, size)
         channel.client_ids.add(client_id)
         groups = self.index.put(row)
-        if groups or known is None or known != row:
+        if groups or current is None or current != row:
             self._changed({client_id}, groups)
         return row
 
+    def id_of(self, client_id: str, account: str) -> str:
+        """Return the id under which this table has, or would have, an account's client with this id."""
+        marked = f"{client_id}{ACCOUNT_MARK}{account}"
+        holder = self._locals.get(client_id)
+        if marked in self._locals or (holder is not None and holder.principal.name != account):
+            return marked
+        return client_id
+
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
-        """A client leaves one or two groups; one that is in no group any more is forgotten."""
+        """Remove a client from one or two groups. A client that is in no group any more is forgotten."""
         row = self.index.rows.get(client_id)
         if row is None:
             return
-        left = msgspec.structs.replace(
+        remaining = msgspec.structs.replace(
             row,
             producer_groups=tuple(group for group in row.producer_groups if group != producer_group),
             consumers=tuple(consumer for consumer in row.consumers if consumer.group_name != consumer_group),
         )
-        if left.producer_groups or left.consumers:
-            self._changed({client_id}, self.index.put(left))
+        if remaining.producer_groups or remaining.consumers:
+            self._changed({client_id}, self.index.put(remaining))
         else:
             self._forget(client_id)
 
     def channel_lost(self, channel: ClientChannel) -> None:
-        """A connection closed: every client that used it is gone."""
+        """Forget every client that used a closed connection."""
         for client_id in list(channel.client_ids):
             local = self._locals.get(client_id)
             if local is not None and local.channel is channel:
@@ -190,82 +258,110 @@ class LocalClients:
                 self._forget(client_id)
 
     def channels_of(self, group: str, clients: Container[str] | None) -> Iterator[ClientChannel]:
-        """The channels of a consumer group's members, or of those among `clients`, each once."""
-        seen: set[int] = set()
+        """Yield the channels of a consumer group's members, or of its members among `clients`, each once."""
+        channel_ids: set[int] = set()
         for client_id in self.index.consumers(group):
             if clients is not None and client_id not in clients:
                 continue
             channel = self._locals[client_id].channel
-            if id(channel) not in seen:
-                seen.add(id(channel))
+            if id(channel) not in channel_ids:
+                channel_ids.add(id(channel))
                 yield channel
 
     def channel_of(self, client_id: str) -> ClientChannel | None:
-        """The channel of a client that heartbeats to this node."""
+        """Return the channel of a client that heartbeats to this node."""
         local = self._locals.get(client_id)
         return None if local is None else local.channel
 
-    def account_of(self, client_id: str) -> str | None:
-        """The account of a client that heartbeats to this node."""
+    def principal_of(self, client_id: str) -> Principal:
+        """Return the principal of a client that heartbeats to this node: its account, and whether its address alone
+        gave it that.
+        """
         local = self._locals.get(client_id)
-        return None if local is None else local.account
+        return NO_ACCOUNT if local is None else local.principal
 
     def seen(self) -> Iterator[tuple[ClientRow, float]]:
-        """Each client with the time of its last heartbeat, by client id."""
+        """Yield each client with the time of its last heartbeat, in the order of client ids."""
         for client_id, local in sorted(self._locals.items()):
             yield self.index.rows[client_id], local.seen
 
     def _forget(self, client_id: str) -> None:
         local = self._locals.pop(client_id, None)
         if local is not None:
+            self.held_bytes -= local.size
             local.channel.client_ids.discard(client_id)
             self._changed({client_id}, self.index.remove(client_id))
 
 
-def _with_known_subscriptions(consumer: ConsumerData, before: ConsumerData | None) -> ConsumerData:
-    """A heartbeat without subscriptions means those of the last one."""
-    if before is None or consumer.subscription_data_set:
-        return consumer
-    return msgspec.structs.replace(consumer, subscription_data_set=before.subscription_data_set)
+def _size_of(row: ClientRow) -> int:
+    """Return about how much memory a row takes, in bytes."""
+    size = _ROW_BYTES + 2 * len(row.client_id) + sum(100 + 2 * len(group) for group in row.producer_groups)
+    for consumer in row.consumers:
+        size += _CONSUMER_BYTES + 2 * len(consumer.group_name)
+        for entry in consumer.subscription_data_set:
+            size += _SUBSCRIPTION_BYTES + 2 * (len(entry.topic) + len(entry.sub_string))
+            size += _TAG_BYTES * (len(entry.tags_set) + len(entry.code_set)) + sum(map(len, entry.tags_set))
+    return size
 
 
-def _newest(consumer: ConsumerData, before: ConsumerData | None) -> ConsumerData:
-    """Of each topic's subscription the newer version counts; topics that are no longer listed are dropped."""
-    if before is None:
+def _with_known_subscriptions(consumer: ConsumerData, former: ConsumerData | None) -> ConsumerData:
+    """Return the consumer with the subscriptions of its last heartbeat, if this heartbeat has no subscriptions."""
+    if former is None or consumer.subscription_data_set:
         return consumer
-    versions = {entry.topic: entry for entry in before.subscription_data_set}
-    kept = [
-        known if (known := versions.get(entry.topic)) is not None and known.sub_version > entry.sub_version else entry
+    return msgspec.structs.replace(consumer, subscription_data_set=former.subscription_data_set)
+
+
+def _merge_newer(consumer: ConsumerData, former: ConsumerData | None) -> ConsumerData:
+    """Return the consumer with the newer version of each topic's subscription. Topics that are no longer listed are
+    dropped.
+    """
+    if former is None:
+        return consumer
+    versions = {entry.topic: entry for entry in former.subscription_data_set}
+    entries = [
+        current
+        if (current := versions.get(entry.topic)) is not None and current.sub_version > entry.sub_version
+        else entry
         for entry in consumer.subscription_data_set
     ]
-    return msgspec.structs.replace(consumer, subscription_data_set=kept)
+    return msgspec.structs.replace(consumer, subscription_data_set=entries)
+
+
+class _Summary(NamedTuple):
+    """Subscriptions of a consumer group, for pulls, with the change numbers of their source tables."""
+
+    changes: tuple[int, ...]
+    subscriptions: dict[str, SubscriptionData]
+    """The newest subscription of each topic."""
+    is_broadcasting: bool
 
 
 class MergedClients:
-    """All nodes' tables, each under its node id, as the leader answers from them."""
+    """The tables of all nodes, each under its node id. The leader answers from them."""
 
     def __init__(self, own_node_id: str, own: ClientIndex) -> None:
+        self._summaries: dict[str, _Summary] = {}
         self._tables: dict[str, ClientIndex] = {own_node_id: own}
         self._own_node_id = own_node_id
 
     def replace(self, node_id: str, rows: Iterable[ClientRow]) -> set[str]:
-        """A node sent its whole table; returns the consumer groups whose members changed."""
-        before = self._tables.get(node_id, ClientIndex())
+        """Replace the table of a node. Return the consumer groups whose members changed."""
+        former = self._tables.get(node_id, ClientIndex())
         table = ClientIndex()
         for row in rows:
             table.put(row)
-        groups = _groups(before) | _groups(table)
+        groups = _groups(former) | _groups(table)
         return self._changed(groups, lambda: self._tables.__setitem__(node_id, table))
 
     def update(self, node_id: str, rows: Iterable[ClientRow], removed: Iterable[str]) -> set[str]:
-        """A node sent what has changed in its table; returns the consumer groups whose members changed."""
+        """Apply changes of a node's table. Return the consumer groups whose members changed."""
         table = self._tables.setdefault(node_id, ClientIndex())
         rows, removed = list(rows), list(removed)
         groups = {consumer.group_name for row in rows for consumer in row.consumers}
         for client_id in [*removed, *(row.client_id for row in rows)]:
-            known = table.rows.get(client_id)
-            if known is not None:
-                groups |= {consumer.group_name for consumer in known.consumers}
+            current = table.rows.get(client_id)
+            if current is not None:
+                groups |= {consumer.group_name for consumer in current.consumers}
 
         def apply() -> None:
             for client_id in removed:
@@ -276,42 +372,52 @@ class MergedClients:
         return self._changed(groups, apply)
 
     def forget_node(self, node_id: str) -> set[str]:
-        """A node has been silent for too long; returns the consumer groups whose members changed."""
+        """Drop the table of a node that was silent for too long. Return the consumer groups whose members changed."""
         if node_id == self._own_node_id or node_id not in self._tables:
             return set()
         return self._changed(_groups(self._tables[node_id]), lambda: self._tables.__delitem__(node_id))
 
     def members(self, group: str) -> list[str]:
-        """The client ids of a consumer group, sorted."""
+        """Return the client ids of a consumer group as tables have them, sorted."""
         return sorted({client_id for table in self._tables.values() for client_id in table.consumers(group)})
 
+    def member_ids(self, group: str) -> list[str]:
+        """Return the own ids of the clients of a consumer group, sorted."""
+        return sorted(set(map(shown_id, self.members(group))))
+
+    def member(self, group: str, client_id: str) -> str | None:
+        """Return the id under which tables list the client of a group with this own id, None if no table lists it."""
+        return next((member for member in self.members(group) if shown_id(member) == client_id), None)
+
     def member_rows(self, group: str) -> list[ClientRow]:
-        """What is known of each member of a group, by the first of the nodes that have it, sorted by client id."""
-        found: dict[str, ClientRow] = {}
+        """Return the row of each member of a group, from the first table that has it, sorted by client id."""
+        rows: dict[str, ClientRow] = {}
         for table in self._tables.values():
             for client_id in table.consumers(group):
-                found.setdefault(client_id, table.rows[client_id])
-        return [found[client_id] for client_id in sorted(found)]
+                rows.setdefault(client_id, table.rows[client_id])
+        return [rows[client_id] for client_id in sorted(rows)]
 
     def nodes_of(self, client_id: str) -> list[str]:
-        """The nodes that a client heartbeats to, this one first."""
+        """Return the nodes that a client heartbeats to, this node first."""
         return [node_id for node_id, table in self._tables.items() if client_id in table.rows]
 
     def producers(self, group: str) -> Iterator[tuple[str, str]]:
-        """The clients of a producer group, each as (node, client id); one that heartbeats to several comes again."""
+        """Yield the clients of a producer group as (node, client id). A client that heartbeats to several nodes is
+        yielded once per node.
+        """
         for node_id, table in self._tables.items():
             for client_id in table.producers(group):
                 yield node_id, client_id
 
     def producer_rows(self, group: str) -> list[ClientRow]:
-        """What is known of each client of a producer group, by the first of the nodes that have it, by client id."""
-        found: dict[str, ClientRow] = {}
+        """Return the row of each client of a producer group, from the first table that has it, sorted by client id."""
+        rows: dict[str, ClientRow] = {}
         for node_id, client_id in self.producers(group):
-            found.setdefault(client_id, self._tables[node_id].rows[client_id])
-        return [found[client_id] for client_id in sorted(found)]
+            rows.setdefault(client_id, self._tables[node_id].rows[client_id])
+        return [rows[client_id] for client_id in sorted(rows)]
 
     def consumer_groups_of(self, topic: str) -> set[str]:
-        """The consumer groups of which a member subscribes to a topic."""
+        """Return the consumer groups with a member that subscribes to a topic."""
         return {
             consumer.group_name
             for table in self._tables.values()
@@ -321,46 +427,64 @@ class MergedClients:
         }
 
     def consumers(self, group: str) -> Iterator[ConsumerData]:
-        """What the members of a group say of it; a client that heartbeats to several nodes comes several times."""
+        """Yield the group's data from each of its members. A client that heartbeats to several nodes is yielded once
+        per node.
+        """
         for table in self._tables.values():
             yield from table.consumers(group).values()
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """The newest subscription of a group to a topic, None if no member has one."""
-        newest: SubscriptionData | None = None
+        """Return the newest subscription of a group to a topic, None if no member has a subscription."""
+        return self._summary(group).subscriptions.get(topic)
+
+    def _summary(self, group: str) -> _Summary:
+        """Return the summary of a group. It is kept until the group changes: a pull need not read all members."""
+        changes = tuple(table.last_change(group) for table in self._tables.values())
+        summary = self._summaries.get(group)
+        if summary is not None and summary.changes == changes:
+            return summary
+        newest: dict[str, SubscriptionData] = {}
+        is_broadcasting = False
         for consumer in self.consumers(group):
+            is_broadcasting = is_broadcasting or consumer.message_model is MessageModel.BROADCASTING
             for entry in consumer.subscription_data_set:
-                if entry.topic == topic and (newest is None or entry.sub_version > newest.sub_version):
-                    newest = entry
-        return newest
+                if entry.topic not in newest or entry.sub_version > newest[entry.topic].sub_version:
+                    newest[entry.topic] = entry
+        summary = _Summary(changes, newest, is_broadcasting)
+        if len(self._summaries) >= MAX_SUMMARIES:
+            self._summaries.clear()  # nobody reads the summaries of deleted groups again, so they would stay
+        self._summaries[group] = summary
+        return summary
 
-    def is_news(self, client_id: str, group: str) -> bool:
-        """True unless other nodes say the same of a client in a group as this node's table says now.
+    def differs_from_others(self, client_id: str, group: str) -> bool:
+        """Return False if another node's table already has the same data for a client in a group as this node's table.
 
-        Consumers heartbeat to every node: only the first to hear of a change tells the group.
+        Consumers heartbeat to every node. Only the first node that learns of a change notifies the group.
         """
         own = self._tables[self._own_node_id].consumers(group).get(client_id)
-        others = [
+        other_consumers = [
             table.consumers(group)[client_id]
             for node_id, table in self._tables.items()
             if node_id != self._own_node_id and client_id in table.consumers(group)
         ]
-        if not others:
+        if not other_consumers:
             return True
-        return own is not None and all(_subscribed(own) != _subscribed(other) for other in others)
+        return own is not None and all(_subscribed(own) != _subscribed(other) for other in other_consumers)
 
     def rows(self) -> Iterator[ClientRow]:
-        """What every node told of each of its clients; some are connected to several."""
+        """Yield the rows of all tables. A client that is connected to several nodes is yielded once per node."""
         for table in self._tables.values():
             yield from table.rows.values()
 
-    def told_by(self, node_id: str, groups: Iterable[str]) -> set[str]:
-        """Members of these groups that a node tells what changed: each is told by the first of the nodes that have it.
+    def clients_to_notify(self, node_id: str, groups: Iterable[str]) -> set[str]:
+        """Return the members of these groups that a node must notify: the members that no earlier table has.
 
-        The first is this node; the others follow in the order in which they were heard of.
+        The first table is this node's. The other tables follow in the order in which their nodes first sent a table.
         """
-        others = list(self._tables)
-        earlier = [self._tables[other] for other in others[: others.index(node_id)]] if node_id in self._tables else []
+        node_ids = list(self._tables)
+        earlier = (
+            [self._tables[other] for other in node_ids[: node_ids.index(node_id)]] if node_id in self._tables else []
+        )
         table = self._tables.get(node_id, ClientIndex())
         return {
             client_id
@@ -370,20 +494,20 @@ class MergedClients:
         }
 
     def is_online(self, group: str) -> bool:
-        """True if the group has members."""
+        """Return whether the group has members."""
         return any(table.consumers(group) for table in self._tables.values())
 
     def is_broadcasting(self, group: str) -> bool:
-        """True if the group's members each want every message."""
-        return any(consumer.message_model is MessageModel.BROADCASTING for consumer in self.consumers(group))
+        """Return whether each member of the group wants every message."""
+        return self._summary(group).is_broadcasting
 
     def _changed(self, groups: set[str], apply: Callable[[], None]) -> set[str]:
-        before = {group: self._fingerprint(group) for group in groups}
+        former = {group: self._fingerprint(group) for group in groups}
         apply()
-        return {group for group in groups if before[group] != self._fingerprint(group)}
+        return {group for group in groups if former[group] != self._fingerprint(group)}
 
     def _fingerprint(self, group: str) -> frozenset[tuple[str, tuple[tuple[str, str, str], ...]]]:
-        """Members and what they subscribe to."""
+        """Return the members of a group and their subscriptions."""
         return frozenset(
             (client_id, _subscribed(consumer))
             for table in self._tables.values()

@@ -1,4 +1,4 @@
-"""Routes of topics: where else than in this group their queues are, which name servers know."""
+"""Routes of topics as name servers know them: the places of a topic's queues, in this group and in other groups."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import TypeAlias
 from dledger_remoting.route import TopicRouteData
 
 Found: TypeAlias = Callable[[TopicRouteData | None], None]
-"""Called with a route, which is empty if no name server has one; None if that cannot be told now."""
+"""Receives a route, which is empty if no name server has the topic. None means that the route is unknown at present."""
 
 
 class TopicRoutes:
-    """Finds routes by asking whom `attach` names; a node without that is its cluster's only group."""
+    """Finder of routes, by the function given to `attach`. Without it, this group is the only one of its cluster."""
 
     def __init__(self) -> None:
         self._find: Callable[[str, Found], None] | None = None
 
     def attach(self, find: Callable[[str, Found], None]) -> None:
-        """`find(topic, found)` asks name servers, and calls `found` once, within a second."""
+        """Set the function that finds routes. `find(topic, found)` asks name servers and calls `found` once, within a
+        second.
+        """
         self._find = find
 
     def find(self, topic: str, found: Found) -> None:

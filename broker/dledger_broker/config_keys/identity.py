@@ -1,4 +1,4 @@
-"""Who a node is, and where it and others are reached."""
+"""Keys for the identity of a node, and for the addresses at which it and other nodes are reached."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dledger.config_keys.declared import Alias, ConfigValue, key, needed
+from dledger_base.access_keys import ACCESS_MODES
+from dledger_base.config_keys.declared import Alias, ConfigValue, key, needed
 from dledger_broker.addresses import Address, parse_address
 from dledger_broker.broker_conf import as_text, broker_id, other_peers, own_peer_port
 from dledger_broker.errors import ConfigError
@@ -27,7 +28,7 @@ def _name(name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who a node is."""
+    """The names and numbers of a node, its directory, and the files with its secrets."""
 
     broker_group: str = field(
         metadata=needed(
@@ -60,31 +61,41 @@ class Identity:
     )
     group_ordinal: int = key(
         0,
-        "the group's number among the groups of its cluster; "
-        "[recorded when the group is founded](decisions/group-ordinals.md), after which the key means nothing. "
-        "`dledger up` sets it",
+        "number of the group in its cluster; `dledger up` sets it. [It is recorded when the group is "
+        "founded](decisions/group-ordinals.md); from then on the key has no effect",
         bounds=(0, 32_767),
     )
     broker_id_when_follower: int = key(
         0,
-        "broker id while another node leads, another one for each node, for clients see one node per id; the leader is "
-        "always 0",
+        "broker id of this node while another node leads; the leader always has 0. It must differ between the nodes "
+        "of a group, because clients see one node for each id",
         bounds=(1, MAX_BROKER_ID),
-        shown="number at the end of `node_id` + 1; where two nodes of the group have the same number there, or one "
-        "above 2,147,483,646, the node's place among the group's, sorted by `node_id`",
+        shown="number at the end of `node_id` + 1. If two nodes of the group have the same number, or one a number "
+        "above 2,147,483,646: position of the node among them, by `node_id`",
         aliases=(Alias("brokerId", broker_id, "0 and below mean the default"),),
     )
     secret_file: Path | None = key(
         None,
-        "file with the secret that the group's nodes share, at least 16 bytes, mode 0600; needed as soon as there are "
-        "peers. `dledger node lead` and `remove` prove with it that they may change the group; a node without one "
-        "refuses them",
+        "file with the secret that the group's nodes share: at least 16 bytes, mode 0600. It is needed if there are "
+        "peers. A second line `also: SECRET` has another secret accepted while [the secret is "
+        "changed](operations/access.md#changing-keys-and-secrets). `dledger node lead` and `remove` prove with it that "
+        "they may change the group. A node without a secret refuses them",
     )
     access_key_file: Path | None = key(
         None,
-        "file with the keys that secrets of accounts are [sealed with](wire.md#access-control), each 32 bytes in "
-        "Base64 on a line of its own; the same on every node, and readable by its owner alone (`chmod 600`): who can "
-        "read it is an administrator. Where it is named the node asks a signature and rights of each request",
+        "file with the keys that [seal the secrets of accounts](wire.md#access-control), each 32 bytes in Base64 on "
+        "its own line. It must be the same on every node. Only its owner may read it (`chmod 600`), because the keys "
+        "make an administrator of every reader. A changed file is read again within 5 s",
+    )
+    access_control: str = key(
+        "",
+        "mode of access control. `on` requires a signature and rights for each request. `log` refuses nothing, and "
+        "logs each request that `on` would refuse. `off` checks nothing. Once every node of a group says `on`, [the "
+        "group's log records it](operations/access.md), and access control stays on until every node says `off`",
+        choices=("", *ACCESS_MODES),
+        expected="one of off, log, on",
+        takes="`off`, `log`, `on`",
+        shown="`on` with `access_key_file`, else `off`",
     )
 
 
@@ -109,26 +120,26 @@ def _addresses(name: str, value: ConfigValue, _base: Path) -> tuple[Address, ...
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where a node and others are reached."""
+    """The addresses of a node, of its peers and of its name servers."""
 
     host: str = key(
         "127.0.0.1",
-        "where to listen for clients and HTTP; anything but loopback is warned about, unless there is "
-        "[access control](wire.md#access-control)",
+        "address to listen on for clients and HTTP; any other than loopback causes a warning, unless there is [access "
+        "control](wire.md#access-control)",
         takes="an address",
         aliases=(Alias("bindAddress"),),
     )
     port: int = key(DEFAULT_PORT, "port for clients", bounds=(1, 65_535), aliases=(Alias("listenPort"),))
     advertised_host: str = key(
         "",
-        "what name servers and clients are told; resolved to IPv4 at the start, which waits for a name that is not "
-        "known yet",
+        "address that name servers and clients are told. A name is resolved to IPv4 at the start; the start waits "
+        "until the name is known",
         shown="`host`",
         takes="a name or address",
         aliases=(Alias("brokerIP1"),),
     )
-    advertised_port: int = key(0, "the port that name servers and clients are told", bounds=(1, 65_535), shown="`port`")
-    peer_host: str = key("", "where to listen for the group's other nodes", shown="`host`", takes="an address")
+    advertised_port: int = key(0, "port that name servers and clients are told", bounds=(1, 65_535), shown="`port`")
+    peer_host: str = key("", "address to listen on for the group's other nodes", shown="`host`", takes="an address")
     peer_port: int = key(
         0,
         "port for the group's other nodes",
@@ -138,31 +149,32 @@ class Addresses:
     )
     peers: Mapping[str, Address] = key(
         {},
-        '`[peers.<node id>]` with `address = "host:port"`: where this node dials each *other* one',
+        "addresses at which this node dials the *other* nodes of the group: a table `[peers.<node id>]` with `address "
+        '= "host:port"` for each',
         takes="tables",
         aliases=(Alias("dLegerPeers", other_peers, "`n0-host:port;n1-host:port`"),),
         read=_peers,
     )
     namesrv: tuple[Address, ...] = key(
         (),
-        "name servers; every one is registered with",
+        "name servers; the node registers with every one",
         takes='a list of `"host:port"`',
         aliases=(Alias("namesrvAddr", note="`host:port;host:port`"),),
         read=_addresses,
     )
     http_port: int = key(
         -1,
-        "metrics, health and status; [leadership and members](operations/cluster.md#changing-a-group) are changed here "
-        "too, by who proves to know the group's secret; 0 = none",
+        "port for metrics, health and status; 0 = none. It also accepts changes of [leadership and "
+        "members](operations/cluster.md#changing-a-group) from clients that prove that they know the group's secret",
         bounds=(0, 65_535),
         shown="`port` + 2",
     )
     alias_port: int = key(
         -1,
-        "where producers send that find this node as a [write alias](wire.md#write-aliases); 0 = none",
+        "port for producers that find this node as a [write alias](wire.md#write-aliases); 0 = none",
         bounds=(0, 65_535),
         shown="`port` + 3",
     )
     advertised_alias_port: int = key(
-        0, "the port of it that name servers and clients are told", bounds=(0, 65_535), shown="`alias_port`"
+        0, "port for write aliases that name servers and clients are told", bounds=(0, 65_535), shown="`alias_port`"
     )

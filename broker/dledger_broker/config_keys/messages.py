@@ -1,4 +1,4 @@
-"""Topics, groups and what sends may ask for: idempotent and delayed sends, transactions, filters."""
+"""Keys about topics, consumer groups, and idempotent and delayed sends, transactions and filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.config_keys.declared import Alias, ConfigValue, key
+from dledger_base.config_keys.declared import Alias, ConfigValue, key, limit
 from dledger_broker.broker_conf import as_text
 from dledger_broker.errors import ConfigError
 from dledger_broker.filter_process.targets import split_target
@@ -41,109 +41,110 @@ def _region(_name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsAndGroups:
-    """What is there without being created, and how groups consume."""
+    """Topics and consumer groups that exist or appear by themselves, and how consumer groups consume."""
 
     auto_create_topic: bool = key(
         True,
-        "a send to an unknown topic creates it, on the broker group that the message goes to; `dledger topic create` "
-        "creates it on all",
+        "whether a send to an unknown topic creates the topic, on the broker group that gets the message; `dledger "
+        "topic create` creates a topic on all groups",
         aliases=(Alias("autoCreateTopicEnable"),),
         live=True,
     )
     region_id: str = key(
         "",
-        "stored with every message as the property `MSG_REGION`, as RocketMQ's `regionId` is (`DefaultRegion` there): "
-        "consumers of Java's clients 5.x [trace](guides/traces.md) no message without it. About 25 bytes a message; "
-        'the same on every node; `""` stores none',
+        "value of the property `MSG_REGION` that is stored with every message, like RocketMQ's `regionId` "
+        "(`DefaultRegion` there). Consumers of Java's clients 5.x do not [trace](guides/traces.md) messages without "
+        'it. It takes about 25 bytes per message, and must be the same on every node; `""` stores none',
         aliases=(Alias("regionId", as_text),),
         check=_region,
     )
     trace_topic: bool = key(
         True,
-        "there is a topic for the [traces](guides/traces.md) of clients, `RMQ_SYS_TRACE_TOPIC`, with one queue: "
-        "clients cannot make it by themselves, as RocketMQ has it, nor does Go's write a trace without it. What is "
-        "there stays when this becomes `false`",
+        "whether there is a topic for the [traces](guides/traces.md) of clients: `RMQ_SYS_TRACE_TOPIC`, with one "
+        "queue. As in RocketMQ, clients cannot create it, and Go's client writes no trace without it. An existing "
+        "topic stays when this becomes `false`",
         aliases=(Alias("traceTopicEnable"),),
     )
     auto_create_group: bool = key(
         True,
-        "a heartbeat or pull of an unknown consumer group creates it",
+        "whether a heartbeat or pull of an unknown consumer group creates the group",
         aliases=(Alias("autoCreateSubscriptionGroup"),),
         live=True,
     )
     property_filter: bool = key(
         True,
-        "consumers may filter by what properties hold, with expressions in SQL92",
+        "whether consumers may filter by the properties of messages, with expressions in SQL92",
         aliases=(Alias("enablePropertyFilter"),),
         live=True,
     )
     class_filters: Mapping[str, str] = key(
         {},
-        "a table `[class_filters]` of code that consumers may name as their filter: [class filters](#class-filters)",
+        "table `[class_filters]` of functions that consumers may name as their filter, see [class "
+        "filters](#class-filters)",
         takes='a table of `"module:function"`',
         read=_class_filters,
     )
-    class_filter_timeout_ms: int = key(
+    class_filter_timeout_ms: int = limit(
         1_000,
-        "how long such code may look at the messages of one answer, at most 800",
-        consequence="then its process is replaced",
+        "time limit of a class filter for the messages of one answer, at most 800 messages",
+        consequence="after it the process of the filter is replaced",
         bounds=(10, 20_000),
     )
-    class_filter_memory_bytes: int = key(
+    class_filter_memory_bytes: int = limit(
         256 * MIB,
-        "address space of such a process, Python itself included",
-        consequence="one that wants more is replaced",
+        "maximum address space of a class filter's process, Python itself included",
+        consequence="a process that needs more is replaced",
         bounds=(64 * MIB, 1 << 40),
     )
     write_aliases: bool = key(
         False,
-        "topics have [write aliases](wire.md#write-aliases) unless their attribute `write.aliases` is `false`; the "
-        "leader's counts, so set it alike on all nodes of a group. Topics whose attribute is `true` have them anyhow",
+        "whether topics have [write aliases](wire.md#write-aliases). A topic's attribute `write.aliases` (`true` or "
+        "`false`) overrides it. The leader's value counts, so set the same value on all nodes of a group",
     )
     follower_reads: str = key(
         "off",
-        "who is [told to pull from followers](wire.md#reading-from-followers): nobody (`off`), consumers whose next "
-        "message lies more than `follower_reads_behind_bytes` before the end of the log (`lagging`), or all, spread "
-        "over the leader and the followers (`spread`)",
-        consequence="with `spread` a node that dies holds up only the queues that are read from it, until clients ask "
-        "for the route again",
+        "consumers that are [told to pull from followers](wire.md#reading-from-followers). `off`: none. `lagging`: "
+        "those whose next message is more than `follower_reads_behind_bytes` before the end of the log. `spread`: "
+        "all, spread over the leader and the followers",
+        consequence="with `spread`, a dead node holds up only the queues that are read from it, until clients ask for "
+        "the route again",
         choices=("off", "lagging", "spread"),
-        expected="'off', 'lagging' or 'spread': who is told to pull from followers",
+        expected="'off', 'lagging' or 'spread': the consumers that are told to pull from followers",
         live=True,
     )
-    follower_reads_behind_bytes: int = key(
+    follower_reads_behind_bytes: int = limit(
         1 << 30,
-        "how far before the end of the log the next message of a consumer that lags lies",
+        "minimum distance in the log, from the next message of a consumer to the end, at which the consumer is lagging",
         bounds=(0, 1 << 40),
-        live=True,
     )
     pop_retry_topic_v2: bool = key(
         False,
-        "popped messages come again in `%RETRY%group+topic`, as they always do with access control, not in "
-        "`%RETRY%group_topic`, whose name two groups may share",
+        "whether popped messages are delivered again from `%RETRY%group+topic`, not from `%RETRY%group_topic`, whose "
+        "name two groups may share. With access control it is always so",
         aliases=(Alias("enableRetryTopicV2"),),
     )
     default_request_mode: str = key(
         "pull",
-        "how consumers whose queues [the broker assigns](wire.md#assignments) get messages, as far as nobody has set "
-        "that for their group and topic (401)",
+        "whether consumers whose queues [the broker assigns](wire.md#assignments) pull or pop messages, unless a mode "
+        "was set for their group and topic (401)",
         choices=("pull", "pop"),
-        expected="'pull' or 'pop': how consumers whose queues the broker assigns get messages",
+        expected="'pull' or 'pop': the mode of consumers whose queues the broker assigns",
         aliases=(Alias("defaultMessageRequestMode", words={"PULL": "pull", "POP": "pop"}),),
         live=True,
     )
     default_topic_queues: int = key(
         DEFAULT_TOPIC_QUEUES,
-        "most queues of a topic that a send creates; fewer if the client asks for fewer, as RocketMQ's clients do: 4. "
-        "Our client asks for 8, as many as `dledger topic create` makes. It is the number of `TBW102`, which is made "
-        "when a group is founded, and changed when this is set live; in the file of a founded group it changes nothing",
+        "maximum number of queues of a topic that a send creates. The topic has fewer queues if the client asks for "
+        "fewer: RocketMQ's clients ask for 4, our client for 8. `dledger topic create` makes 8, too. The maximum is "
+        "the number of queues of `TBW102`. That topic is made when a group is founded, and changed when this key is "
+        "set live. Changing the file of a founded group has no effect",
         bounds=(1, 1_024),
         aliases=(Alias("defaultTopicQueueNums"),),
         live=True,
     )
     max_message_bytes: int = key(
         4 * MIB,
-        "largest body",
+        "maximum size of a message body",
         bounds=(1, 4 * MIB),
         below=("max_frame_bytes", "the largest message would not fit into a frame"),
         aliases=(Alias("maxMessageSize"),),
@@ -153,52 +154,53 @@ class TopicsAndGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class IdempotentSends:
-    """How long, and how many, sends are remembered so that a repetition is not stored."""
+    """Time and number of sends that are remembered, so that a repeated send is not stored again."""
 
     idempotent_window_ms: int = key(
         120_000,
-        "how long an [opted-in send](wire.md#idempotent-sends) is remembered at least, so that a repetition is "
-        "answered and not stored; 0 = not at all",
+        "minimum time for which an [opted-in send](wire.md#idempotent-sends) is remembered. A repetition within it is "
+        "answered and not stored. 0 = sends are not remembered",
         bounds=(0, 3_600_000),
     )
-    max_idempotent_keys: int = key(
+    max_idempotent_keys: int = limit(
         5_000_000,
-        "how many rows remember them, each one send, or up to 16 that follow each other and whose unique keys do; 15 "
-        "bytes of memory each on followers and 27 on the leader: 2 minutes of 35,000 sends/s are at most 4.2 million. "
-        "Beyond, sends are stored only",
+        "maximum number of rows that remember sends. A row remembers one send, or up to 16 consecutive sends with "
+        "consecutive unique keys. It takes 15 bytes of memory on a follower and 27 on the leader. In 2 minutes, "
+        "35,000 sends/s make at most 4.2 million rows. Beyond the maximum, sends are stored but not remembered",
         bounds=(1, 1 << 30),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transactions:
-    """When halves are checked, and how many may be open."""
+    """Times at which half messages are checked, and the maximum number of open half messages."""
 
     transaction_timeout_ms: int = key(
         6_000,
-        "how long after its send a half is checked first, unless it says so itself (`CHECK_IMMUNITY_TIME_IN_SECONDS`, "
-        "at most an hour)",
+        "time from the send of a half message to its first check. The message may name another time "
+        "(`CHECK_IMMUNITY_TIME_IN_SECONDS`, at most an hour)",
         bounds=(0, _DAY_MS),
         live=True,
     )
     transaction_check_interval_ms: int = key(
         30_000,
-        "pause between two checks of a half; longer if more are due, for a leader checks at most 500 a second",
+        "interval between two checks of a half message. It is longer if more checks are due, because a leader makes "
+        "at most 500 a second",
         bounds=(100, _DAY_MS),
         live=True,
     )
     transaction_check_max: int = key(
         15,
-        "how often a half is checked, whether a producer of its group is connected or not, before it is given up",
+        "maximum number of checks of a half message, with or without a connected producer of its group; then the "
+        "message is given up",
         bounds=(1, 1_000),
         live=True,
     )
-    max_open_halves: int = key(
+    max_open_halves: int = limit(
         100_000,
-        "transactions that are neither committed nor rolled back",
-        consequence="one more is answered 2",
+        "maximum number of transactions that are neither committed nor rolled back",
+        consequence="a further one is answered 2",
         bounds=(1, 10_000_000),
-        live=True,
     )
 
 
@@ -208,33 +210,34 @@ def _delay_levels(_name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedMessages:
-    """How far off, and how many, messages may wait."""
+    """Limits on the delay and the number of delayed messages."""
 
     delay_levels: str = key(
         DEFAULT_LEVELS,
-        "the delays that [messages name by number](wire.md#delayed-messages), from 1 on; the same on every node",
+        "delays that [messages name by number](wire.md#delayed-messages), from 1 on; must be the same on every node",
         takes="1 to 64 numbers, each with s, m, h or d",
         aliases=(Alias("messageDelayLevel", as_text),),
         check=_delay_levels,
     )
     timer_max_delay_s: int = key(
         259_200,
-        "how far off the time may be that a message names",
+        "maximum time until delivery that a message may ask for",
         bounds=(1, 40 * 86_400),
         aliases=(Alias("timerMaxDelaySec"),),
         live=True,
     )
-    max_pending_timers: int = key(
+    max_pending_timers: int = limit(
         10_000_000,
-        "how many messages may wait",
-        consequence="one more is refused (1). What consumers send back may go beyond both limits by a quarter",
+        "maximum number of messages that wait for their delivery",
+        consequence="a further one is refused (1). Messages that consumers send back may exceed this limit and the "
+        "next by a quarter",
         bounds=(1, 1 << 40),
-        live=True,
     )
-    max_pending_timer_bytes: int = key(
+    max_pending_timer_bytes: int = limit(
         0,
-        "how many bytes of log they may take, if that is to be less than a quarter of what the smallest node may keep "
-        "of it (`retention_bytes`, and its disk up to `disk_max_used_ratio`, one segment in any case, nodes that have "
-        "been silent for 20 s left out): before the log is trimmed where they wait they are written again at its end",
+        "maximum size of the waiting messages in the log. 0 = a quarter of the log that the smallest node may keep, "
+        "and no key can raise it. A node may keep the smaller of `retention_bytes` and the log that fits on its disk "
+        "below `disk_max_used_ratio`. At least one segment always counts as fitting. Nodes that have been silent for "
+        "20 s do not count. Before the log is trimmed, waiting messages in that part are written again at its end",
         bounds=(0, 1 << 60),
     )

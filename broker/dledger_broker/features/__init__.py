@@ -1,7 +1,7 @@
-"""Features of the broker: each folder is one, with what it replicates and what it does on a node.
+"""Features of the broker: each folder has what one feature replicates and what it does on a node.
 
-`FEATURES` lists them explicitly; nothing registers itself. In this order their parts are made, so that a part comes
-behind those that it asks, and all are told of leadership, topics, groups and members.
+`FEATURES` lists the features explicitly; nothing registers itself. A node makes their parts in this order, so each part
+follows the parts that it uses. Changes of leadership, topics, groups and members are announced in this order too.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features import (
+    access,
     accounts,
     assignments,
     class_filters,
     client_membership,
     consumer_questions,
     delay,
+    group_identity,
     group_settings,
     groups,
     locks,
+    mending,
     offsets,
     pins,
     pop,
@@ -60,12 +63,15 @@ FEATURES: Final = (
     pins.FEATURE,
     ranges.FEATURE,
     retention.FEATURE,
+    mending.FEATURE,
     group_settings.FEATURE,
+    group_identity.FEATURE,
     statistics.FEATURE,
     consumer_questions.FEATURE,
     runtime.FEATURE,
     accounts.FEATURE,
+    access.FEATURE,
 )
 
 COMMANDS: Final = registry_of(FEATURES)
-"""Every command that this version understands."""
+"""Registry of all commands that this version understands."""

@@ -1,8 +1,8 @@
-"""`python -m dledger_broker.filter_process module:function MEMORY_BYTES SECONDS`: runs a class filter for a node.
+"""Command `python -m dledger_broker.filter_process module:function MEMORY_BYTES SECONDS`: runs a class filter.
 
-It reads questions from its standard input and writes answers to its standard output, until the node closes them. A look
-that takes longer than SECONDS ends the process, even when the node that would end it has died. What the filter prints
-goes to standard error.
+The process reads questions from its standard input and writes answers to its standard output, until the node closes
+them. A question that takes longer than SECONDS ends the process, even if the node has died meanwhile. Output that the
+filter prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dledger_remoting.record import iter_records
 EXIT_MEMORY: Final = 70
 """Exit status of a process whose filter wanted more memory than it may have."""
 LOAD_SECONDS: Final = 30.0
-"""How long importing a filter's module may take."""
+"""Time limit in seconds for importing a filter's module."""
 _MAX_REASON_CHARS: Final = 500
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Exactly so many bytes, fewer at the end."""
+    """Read exactly this many bytes, or fewer at the end of the input."""
     received = bytearray()
     while len(received) < size and (data := os.read(descriptor, size - len(received))):
         received += data
@@ -45,14 +45,14 @@ def _reason(error: BaseException) -> str:
 
 
 def judged(matches: Callable[[FilteredMessage], object], content: bytes) -> bytes:
-    """The answer to a question."""
+    """Return the answer to a question."""
     answers = bytearray()
     for record in iter_records(memoryview(content)[SIZE.size :]):
         try:
             answers.append(bool(matches(shown_message(record))))
         except MemoryError:
             raise
-        except Exception as error:  # whatever the filter raises is told to the consumer
+        except Exception as error:  # any exception of the filter is reported to the consumer
             return answer(FAILED, f"queue offset {record.queue_offset}: {_reason(error)}".encode())
     return answer(JUDGED, bytes(answers))
 
@@ -63,7 +63,7 @@ def _serve(target: str, seconds: float, questions: int, answers: int) -> int:
         matches = load_target(target)
     except MemoryError:
         raise
-    except BaseException as error:  # an import may raise anything, SystemExit too
+    except BaseException as error:  # an import may raise anything, also SystemExit
         _write(answers, answer(FAILED, f"{target} cannot be loaded: {_reason(error)}".encode()))
         return 1
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -78,7 +78,7 @@ def _serve(target: str, seconds: float, questions: int, answers: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the node closes the pipe; the exit status."""
+    """Answer questions until the node closes the pipe. Return the exit status."""
     target, memory_bytes, seconds = arguments
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, also inside a call that never returns to Python
     questions, answers = os.dup(0), os.dup(1)

@@ -1,4 +1,4 @@
-"""Frames between a node and a process of a class filter, through pipes; numbers are big-endian.
+"""Frames between a node and the process of a class filter, through pipes. Numbers are big-endian.
 
 | question | | answer | |
 |---|---|---|---|
@@ -6,7 +6,8 @@
 | u32 | number of records | u8 | 0 = judged, 1 = failed |
 | | the records, back to back | | judged: for each record 1 if it matches, else 0; failed: why, in UTF-8 |
 
-The first answer comes by itself once the filter is loaded, and is empty, or says why it could not be.
+The process sends the first answer unasked, once the filter is loaded. It is empty, or says why the filter could not be
+loaded.
 """
 
 from __future__ import annotations
@@ -21,19 +22,23 @@ _ANSWER: Final = Struct(">IB")
 JUDGED: Final = 0
 FAILED: Final = 1
 MAX_ANSWER_BYTES: Final = 64 << 10
-"""A process that announces more has lost its mind: the node would have to hold it."""
+"""Maximum size of an answer in bytes. The node has to hold an answer, so a process that announces a larger answer is
+broken.
+"""
 
 
 def question(count: int, pieces: Sequence[bytes]) -> bytes:
-    """The bytes of a question about `count` records."""
+    """Return the bytes of a question about `count` records."""
     return b"".join((_QUESTION.pack(SIZE.size + sum(map(len, pieces)), count), *pieces))
 
 
 def answer(outcome: int, content: bytes) -> bytes:
-    """The bytes of an answer."""
+    """Return the bytes of an answer."""
     return _ANSWER.pack(1 + len(content), outcome) + content
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """The size of the answer that begins so, with its size field; None as long as that is not complete."""
+    """Return the size of the answer that begins with `received`, including its size field. None while that field is
+    incomplete.
+    """
     return None if len(received) < SIZE.size else SIZE.size + int(SIZE.unpack_from(received)[0])

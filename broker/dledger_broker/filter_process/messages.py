@@ -1,4 +1,4 @@
-"""The message as a class filter is shown it."""
+"""The message in the form in which a class filter sees it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dledger_remoting.compression import decompress
+from dledger_remoting.errors import BodyError
 from dledger_remoting.properties import KEYS, TAGS, parse_properties
 from dledger_remoting.record import MessageRecord
 
 
 class FilteredMessage(NamedTuple):
-    """A stored message. `body` is decompressed, `properties` has those of the protocol, too; times in ms since 1970."""
+    """A stored message. Times are in ms since 1970.
+
+    `body` is decompressed, or the stored bytes if they cannot be decompressed. `properties` includes the properties of
+    the protocol.
+    """
 
     topic: str
     body: bytes
@@ -26,11 +31,19 @@ class FilteredMessage(NamedTuple):
 
 
 def shown_message(record: MessageRecord) -> FilteredMessage:
-    """The message in a record. Raises `BodyError` if its body cannot be decompressed."""
+    """Return the message in a record.
+
+    Everybody who may send to a topic can store a body that does not decompress. The filter then sees the stored bytes
+    and decides.
+    """
     properties = parse_properties(record.properties)
+    try:
+        body = decompress(record.body, record.sys_flag)
+    except BodyError:
+        body = record.body
     return FilteredMessage(
         record.topic,
-        decompress(record.body, record.sys_flag),
+        body,
         properties,
         properties.get(TAGS),
         properties.get(KEYS),

@@ -1,4 +1,4 @@
-"""Names of the code of class filters: `module:function`, as the node's configuration gives them."""
+"""Names of the code of class filters, `module:function`, as the node's configuration gives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger_broker.filter_process.messages import FilteredMessage
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Module and function of `module:function`. Raises ValueError."""
+    """Return module and function of `module:function`. Raises ValueError."""
     module, separator, function = target.partition(":")
     if not separator or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{target!r} names no code, expected 'module:function'")
@@ -17,7 +17,11 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def load_target(target: str) -> Callable[[FilteredMessage], object]:
-    """The function itself. Raises what importing its module raises, and TypeError if it cannot be called."""
+    """Return the function of a target.
+
+    Raises ValueError for a malformed target, and the errors of importing its module. Raises AttributeError if the
+    module lacks the name, and TypeError if the object cannot be called.
+    """
     module, function = split_target(target)
     found = getattr(import_module(module), function)
     if not callable(found):

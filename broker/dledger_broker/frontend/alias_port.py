@@ -1,11 +1,13 @@
-"""The alias port of a node: answers like its own port, with what is different there.
+"""The alias port of a node: answers like the node's own port, with some exceptions.
 
 The route of a topic with write aliases lists, beside the group, one broker for each node except the leader. A producer
-whose leader is gone finds there a live node, inside its own retries: that passes a send on, and waits for an election.
+whose leader is gone finds a live node there within its own retries. That node forwards a send, and waits for an
+election.
 
-Tools and consumers find these brokers in routes, too. What belongs to a queue's own broker is refused there, and what
-is added up over all brokers of a route is empty, or not there, so that nothing counts twice (`answer_of`). Everything
-else is the node's, counts of what this node alone has done among it: these are right when they are added up.
+Tools and consumers find these brokers in routes, too. Requests for a queue's own broker are refused here. Figures that
+are added up over all brokers of a route are empty or missing here, so that nothing counts twice (`answer_of`).
+Everything else is answered as by the node's own port. Counts of this node's own work are included, because they are
+right when added up.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def _answer(body: bytes, request: Request) -> None:
 
 _NO_QUEUES: Final = TopicNotExist("a write alias has no queues to read: pull from the broker group")
 _NO_MESSAGES: Final = QueryNotFound("a write alias holds no messages: ask the broker group")
-_NO_COUNTS: Final = ServerError("a write alias counts nothing of what a topic is sent: ask the broker group")
+_NO_COUNTS: Final = ServerError("a write alias does not count the messages of a topic: ask the broker group")
 
 ANSWERS: Final[Mapping[int, Callable[[Request], None]]] = {
     RequestCode.PULL_MESSAGE: partial(_refuse, _NO_QUEUES),
@@ -53,13 +55,13 @@ ANSWERS: Final[Mapping[int, Callable[[Request], None]]] = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: partial(_answer, encode_body(ConsumeTimeSpans([]))),
     RequestCode.GET_BROKER_CONSUME_STATS: partial(_answer, encode_groups_consume_stats({}, "")),
 }
-"""How an alias port answers these codes by itself."""
+"""The answers that an alias port gives to these codes by itself."""
 
 
 def answer_of(request: Request) -> Callable[[Request], None] | None:
-    """How an alias port answers a request by itself; None if as the node's own port does.
+    """Return the answer that an alias port gives by itself, None if it answers like the node's own port.
 
-    What a topic was sent is known to every node of a group: each would tell all of it.
+    Every node of a group counts all messages sent to a topic. So each of them would report the total.
     """
     if request.code == RequestCode.VIEW_BROKER_STATS_DATA and request.ext.get("statsName") == TOPIC_PUT_NUMS:
         return partial(_refuse, _NO_COUNTS)
@@ -67,7 +69,9 @@ def answer_of(request: Request) -> Callable[[Request], None] | None:
 
 
 def mark_send(request: Request, number: int) -> None:
-    """Have a send say which alias took it. The leader chooses the queue: only it knows for sure how many there are."""
+    """Add to a send which alias took it. The leader chooses the queue, because only it knows for sure how many there
+    are.
+    """
     command = request.decoded()
     command = msgspec.structs.replace(command, ext={**command.ext, WRITE_ALIAS_FIELD: str(number)})
     request.command = command

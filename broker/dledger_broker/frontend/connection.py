@@ -1,8 +1,8 @@
-"""One client's connection.
+"""Connection of one client.
 
-Whole frames are handed to the listener, which has those of all connections handled together at the end of a turn of
-the event loop; what is left of a frame waits in the connection. Answers are collected and written together. A
-connection that does not read, floods or sends garbage is slowed down first and closed then, each limit with a counter.
+Whole frames go to the listener, which has the frames of all connections handled together at the end of a turn of the
+event loop. The rest of a frame waits in the connection. Answers are collected and written together. A connection that
+does not read, floods or sends garbage is first slowed down and then closed. Each limit has a counter.
 """
 
 from __future__ import annotations
@@ -13,54 +13,82 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol, cast
 
+from dledger_base.first_requests import FIRST_REQUEST_S, FirstRequest
+from dledger_base.request_memory import RequestMemory
+from dledger_base.secured_writes import is_secured, write_secured
+from dledger_base.telling import Telling
+from dledger_base.unread_answers import UnreadAnswers
 from dledger_broker.clients.tables import NOTIFY_FIELD
 from dledger_broker.config import BrokerConfig
+from dledger_broker.frontend.body_limits import STRANGER_BYTES, stranger_frame_bytes
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Buffer, WaitsCounted, channel_key
-from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_remoting.errors import FrameError
-from dledger_remoting.frame import FrameBounds, Pieces, pending_frame_bytes, split_frames
+from dledger_remoting.frame import PREFIX_BYTES, FrameBounds, Pieces, pending_frame_bytes, split_frames
 from dledger_remoting.hosts import HostAddress, pack_host
+from dledger_remoting.request_limits import MAX_REQUEST_HEADER_BYTES, SMALL_HEADER_BYTES, header_fault, undecoded
 from dledger_remoting.speakers import TLS_ALERT, tls_refusal
-from dledger_serving.request_memory import RequestMemory
-from dledger_serving.secured_writes import is_secured, write_secured
 
 _logger = logging.getLogger(__name__)
 
 JOIN_BYTES: Final = 64 << 10
-"""Answers of one turn up to this size are joined; larger ones go to the kernel in pieces."""
+"""Maximum size in bytes of a turn's answers that are joined. Larger answers go to the operating system in parts."""
 _NOTIFY_BYTES: Final = NOTIFY_FIELD.encode()
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the listener that accepted it."""
+    """The listener that accepted a connection, as the connection sees it."""
 
     node_id: str
     limits: BrokerConfig
     counters: BrokerCounters
     request_memory: RequestMemory
+    telling: Telling
+    stranger_memory: RequestMemory
+    """Memory for requests of clients that have not signed anything, while access control is on."""
+    unread: UnreadAnswers
     loop: asyncio.AbstractEventLoop
     is_deaf: bool
-    """No connection is read any more."""
+    """True if no connection is read any more."""
+    is_full: bool
+    """True if no connection is read for now."""
+
+    @property
+    def judges(self) -> bool:
+        """True if access control is on."""
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new connection; False if there are too many already."""
+        """Take a new connection. Return False if there are too many already."""
 
-    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
-        """Have the whole frames in `data` handled at the end of this turn."""
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds], began: float) -> None:
+        """Have the whole frames in `data` handled at the end of this turn. Cutting them began at `began`."""
 
     def handle_reads(self) -> None:
-        """Handle now what was received."""
+        """Handle the received frames now."""
+
+    def greeted(self, connection: ClientConnection) -> None:
+        """Keep the place of a connection, because its first request has arrived."""
+
+    def proven(self, connection: ClientConnection) -> None:
+        """Keep the place of a connection, because it was found to have an account."""
 
     def lost(self, connection: ClientConnection) -> None:
         """Forget a connection."""
 
+    def collected(self, size: int) -> None:
+        """Note that an answer of a size was collected in this turn."""
+
+    def clogged(self, connection: ClientConnection, *, is_clogged: bool) -> None:
+        """Stop answering pulls of a connection whose client does not read, or answer them again."""
+
     def schedule_flush(self, connection: ClientConnection) -> None:
-        """Call `flush` of a connection behind what is being handled, or at the end of this turn."""
+        """Call `flush` of a connection after the requests that are being handled, or at the end of this turn."""
 
 
 class ClientConnection(WaitsCounted, asyncio.Protocol):
-    """Implements `Channel` for a client that is connected to this node."""
+    """Channel of a client that is connected to this node; implements `Channel`."""
 
     is_forwarded: Final = False
 
@@ -72,15 +100,22 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_secured = False
         self._is_over = False
-        """Nothing more is taken from it."""
+        """True if nothing more is read from it."""
         self._request_memory = listener.request_memory
         self._pieces = Pieces()
         self.arrived = self.missing = 0
-        self._takes_turns = False
+        self._frame_bytes = self._header_end = 0
+        """Size of the arriving frame, while it may be too large for a client that has signed nothing."""
+        self._takes_turns = self.waits_for_turn = False
+        """True if its request has to wait for memory, or if its received frames wait for a turn of the event loop."""
         self._out: list[Buffer] = []
+        self._out_bytes = 0
+        """Size of the answers in `_out`, except answers to sends."""
+        self._is_clogged = self._has_unread = False
         self._reading_paused = False
         self._write_paused = False
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._first_request: FirstRequest | None = None
         self._greeted = False
         self._next_opaque = 1_000_000_000
         self.address = HostAddress("0.0.0.0", 0)
@@ -97,10 +132,22 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         self.wants_leader_notices = False
         self.serialize_type = 0
         self.client_ids: set[str] = set()
+        self._is_trusted = False
+
+    @property
+    def is_trusted(self) -> bool:
+        """True if one of its requests was found to be of an account."""
+        return self._is_trusted
+
+    @is_trusted.setter
+    def is_trusted(self, is_trusted: bool) -> None:
+        self._is_trusted = is_trusted
+        if is_trusted:
+            self._listener.proven(self)
 
     @property
     def is_open(self) -> bool:
-        """See `Origin`."""
+        """True while the client can read answers."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -116,23 +163,30 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         if not self._listener.admit(self):
             self._is_over = True
             transport.abort()
+            return
+        self._first_request = FirstRequest(self, self._close_late)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
-        """Forget the connection; requests in progress finish without it."""
+        """Forget the connection. Requests in progress finish without it."""
         self._transport = None
+        self._out.clear()
+        self._listener.unread.forget(self)
         self._cancel_slow_timer()
+        if self._first_request is not None:
+            self._first_request.came()
         self._end_partial()
         self._listener.lost(self)
 
     def eof_received(self) -> bool:
-        """The client sends no more; it expects nothing more either."""
+        """Close the connection when the client sends no more, because it expects no more answers either."""
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: cut frames, and have the requests in them handled."""
+        """Cut the received bytes into frames, and have the requests in them handled."""
         if self._is_over:
             return
         self.active = True
+        began = self._listener.loop.time()
         if self.arrived:
             self._pieces.add(data)
             size = len(data)
@@ -140,6 +194,8 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
                 self.arrived += size
                 self.missing -= size
                 self._request_memory.grew(self, size)
+                if self._frame_bytes and self.arrived >= self._header_end:
+                    self._refuse_large_stranger()
                 return
             data = self._pieces.take()
             self._end_partial()
@@ -148,102 +204,181 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             if frames:
                 if not self._greeted:
                     self._greet(data, frames[0])
-                self._listener.received(self, data, frames)
+                if (
+                    len(data) > SMALL_HEADER_BYTES
+                    and max([body - header for header, body, _, _ in frames]) > SMALL_HEADER_BYTES
+                ):
+                    frames = self._within_limits(data, frames, began)
+                self._listener.received(self, data, frames, began)
             if consumed < len(data):
                 self._keep_rest(data, consumed)
         except FrameError as error:
-            self._listener.handle_reads()  # what came before is answered
+            self._listener.handle_reads()  # the frames before the error are answered
             refusal = None if self._greeted else tls_refusal(data)
             if refusal is not None:
                 self._send((TLS_ALERT,))
             self.break_off(refusal or error)
 
-    def too_much_in_flight(self) -> None:
-        """Read on only after answers."""
+    def on_in_flight_limit(self) -> None:
+        """Pause reading until requests have been answered."""
         if not self._reading_paused:
             self._counters.max_in_flight += 1
             self.update_reading()
 
+    def _within_limits(self, data: bytes, frames: list[FrameBounds], began: float) -> list[FrameBounds]:
+        """Return the frames whose headers may be decoded, and answer all other frames. Raises `FrameError` if that is
+        impossible. Cutting the frames began at `began`.
+        """
+        kept: list[FrameBounds] = []
+        for frame in frames:
+            header_start, body_start, _, serialize_type = frame
+            is_large = body_start - header_start > SMALL_HEADER_BYTES
+            header = data[header_start:body_start] if is_large else b""
+            fault = header_fault(serialize_type, header)
+            if not fault:
+                kept.append(frame)
+                continue
+            self._counters.headers_refused += 1
+            request = undecoded(serialize_type, header)
+            if request is None or request.is_response:
+                self._listener.received(self, data, kept, began)
+                raise FrameError(fault)
+            if not request.is_oneway:
+                self._send((encode_command(make_response(request, ResponseCode.MESSAGE_ILLEGAL, fault)),))
+        return kept
+
     def _keep_rest(self, data: bytes, position: int) -> None:
-        """Put what is left of a frame aside. Raises `FrameError` if the frame can only be one that breaks a limit."""
+        """Keep the beginning of an incomplete frame. Raises `FrameError` if the frame is certain to break a limit."""
         end = len(data)
         split_frames(data, end, position, self._limits.max_frame_bytes)
         self._pieces.add(data[position:])
         self.arrived = size = end - position
-        self.missing = max(1, pending_frame_bytes(data, position, end) - size)
+        frame_bytes = pending_frame_bytes(data, position, end)
+        self.missing = max(1, frame_bytes - size)
+        is_strange = not self._is_trusted and self._listener.judges
+        self._request_memory = self._listener.stranger_memory if is_strange else self._listener.request_memory
         self._request_memory.grew(self, size)
+        if is_strange and frame_bytes > STRANGER_BYTES:
+            self._frame_bytes, self._header_end = frame_bytes, PREFIX_BYTES
+            if size >= PREFIX_BYTES:
+                self._require_small()
+
+    @property
+    def is_strange(self) -> bool:
+        """True if the arriving request counts as that of a client that has signed nothing."""
+        return self._request_memory is self._listener.stranger_memory
+
+    def _refuse_large_stranger(self) -> None:
+        try:
+            self._require_small()
+        except FrameError as error:
+            self.break_off(error)
+
+    def _require_small(self) -> None:
+        """Check the code of a large frame once it has arrived. Raises `FrameError` unless the code has large bodies.
+
+        A client that has signed nothing gets more memory of this node only for requests that need it.
+        """
+        prefix = self._pieces.first(PREFIX_BYTES)
+        serialize_type, header_bytes = prefix[4], int.from_bytes(prefix[5:8], "big")
+        self._header_end = PREFIX_BYTES + min(header_bytes, MAX_REQUEST_HEADER_BYTES)
+        if self.arrived < self._header_end:
+            return
+        frame_bytes, self._frame_bytes = self._frame_bytes, 0
+        request = undecoded(serialize_type, self._pieces.first(self._header_end)[PREFIX_BYTES:])
+        limit = STRANGER_BYTES if request is None else stranger_frame_bytes(request.code)
+        if limit is not None and frame_bytes > limit:
+            raise FrameError(
+                f"a request of {frame_bytes} bytes before any signed rightly: the limit is {limit} for its code"
+            )
 
     def _end_partial(self) -> None:
-        """A frame is complete, or given up."""
+        """Release the memory of a frame that is complete, or given up."""
+        self._frame_bytes = 0
         if self.arrived:
             self._request_memory.ended(self)
             self._pieces.clear()
             self.arrived = self.missing = 0
 
     def hold(self) -> None:
-        """See `Sender`."""
+        """Stop reading until `let_go`."""
         self._takes_turns = True
         self.update_reading()
 
     def let_go(self) -> None:
-        """See `Sender`."""
+        """Read again."""
         self._takes_turns = False
         self.update_reading()
 
     def cut_off(self, why: str) -> None:
-        """See `Sender`."""
+        """Close the connection and give up the part of a request that has arrived."""
         self._end_partial()
         self.drop(why)
 
     def _greet(self, data: bytes, frame: FrameBounds) -> None:
-        """See once what a client of ours says in its first request."""
+        """Note the wishes of a client of ours in its first request."""
         self._greeted = True
+        if self._first_request is not None:
+            self._first_request.came()
+        self._listener.greeted(self)
         if data.find(_NOTIFY_BYTES, frame[0], frame[1]) >= 0:
             self.wants_leader_notices = True
 
     def break_off(self, error: FrameError) -> None:
-        """See `Channel`."""
+        """Close the connection, because the client sent bytes that cannot be decoded."""
         self._counters.frames_refused += 1
         if "larger than the limit" in error.remark:
             self._counters.max_frame_bytes += 1
         self._close(f"it broke the protocol: {error.remark}")
 
     def answer(self, parts: Sequence[Buffer]) -> None:
-        """See `Origin`; written with what else is answered now."""
+        """Collect an answer, to be written with the other answers of the turn. Nothing is collected for a lost
+        connection.
+        """
         self.in_flight -= 1
+        if self._transport is None:
+            return
+        size = sum(map(len, parts))
+        self._out_bytes += size
+        self._listener.collected(size)
         self._send(parts)
+        if self._out_bytes > self._limits.pause_outgoing_bytes:
+            self._set_clogged(is_clogged=True)
 
     def answer_frame(self, frame: bytes) -> None:
-        """See `Origin`."""
+        """Collect one response frame."""
         self.answer_frames((frame,))
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
-        """See `Origin`."""
+        """Collect several response frames."""
         self.in_flight -= len(frames)
         if not self._out:
             self._listener.schedule_flush(self)
         self._out.extend(frames)
 
     def settle(self) -> None:
-        """See `Origin`."""
+        """Settle a request without an answer."""
         self.in_flight -= 1
-        self._look_whether_to_read()
+        self._update_reading()
 
     def begin_wait(self) -> None:
-        """See `Origin`."""
+        """Count a request that waits for messages from now on. That may allow reading again."""
         super().begin_wait()
-        self._look_whether_to_read()
+        self._update_reading()
 
-    def _look_whether_to_read(self) -> None:
-        """Fewer requests are in flight, and nothing is written behind that, which would look."""
+    def _update_reading(self) -> None:
+        """Read again if fewer requests in flight allow it. No write follows that would check this."""
         if self._reading_paused:
             self.update_reading()
 
     def refuse(self, term: int) -> None:
-        """Never called: only a forwarded request is refused."""
+        """Do nothing. It is never called, because only a forwarded request is refused."""
 
     def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
-        """See `ClientChannel`. The request's number is never 0, which some clients replace by one of their own."""
+        """Send a request to the client. Return its number.
+
+        The number is never 0, because some clients replace 0 by a number of their own.
+        """
         self._next_opaque += 1
         command = RemotingCommand(
             code,
@@ -262,8 +397,9 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         self._out.extend(parts)
 
     def flush(self) -> None:
-        """Write what was collected, in one call."""
+        """Write the collected answers, in one call."""
         parts, self._out = self._out, []
+        self._out_bytes = 0
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -272,32 +408,62 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         if size <= JOIN_BYTES:
             transport.write(b"".join(parts))
         elif self._is_secured:
-            write_secured(transport, parts)
+            self._out = self._encrypt(transport, parts)
         else:
             transport.writelines(parts)
-            # asyncio's writelines of Python 3.12 and 3.13 does not look whether that is too much; this does.
+            # asyncio's writelines of Python 3.12 and 3.13 does not check the limit of the write buffer. This call does.
             transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
         self._counters.bytes_out += size
-        if self._write_paused and transport.get_write_buffer_size() > self._limits.max_outgoing_bytes:
+        unread = transport.get_write_buffer_size()
+        if self._out:
+            unread += sum(map(len, self._out))
+        if unread or self._has_unread:
+            self._has_unread = unread > 0
+            self._listener.unread.note(self, unread)
+        if self._write_paused and unread > self._limits.max_outgoing_bytes:
             self._counters.max_outgoing_bytes += 1
-            self.drop(
-                f"it left {transport.get_write_buffer_size()} bytes of answers unread, the limit is "
-                f"{self._limits.max_outgoing_bytes}"
-            )
-        elif self._reading_paused:
+            self.drop(f"it left {unread} bytes of answers unread, the limit is {self._limits.max_outgoing_bytes}")
+            return
+        if self._is_clogged:
+            self._set_clogged(is_clogged=self._write_paused)
+        if self._reading_paused:
             self.update_reading()
 
+    @property
+    def unread_bytes(self) -> int:
+        """Size of the answers that the kernel has not taken yet, in bytes."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + sum(map(len, self._out))
+
+    def _encrypt(self, transport: asyncio.Transport, parts: list[Buffer]) -> list[Buffer]:
+        """Write until the client has to read first. Return the unwritten answers, which are encrypted only after the
+        client has read.
+        """
+        written = 0
+        while written < len(parts) and (self._is_over or not self._write_paused):
+            write_secured(transport, parts[written : written + 1])
+            written += 1
+        return parts[written:]
+
+    def _set_clogged(self, *, is_clogged: bool) -> None:
+        if is_clogged != self._is_clogged:
+            self._is_clogged = is_clogged
+            self._listener.clogged(self, is_clogged=is_clogged)
+
     def pause_writing(self) -> None:
-        """The client reads too slowly: take no more requests from it until it has caught up."""
+        """Take no more requests from the client until it has caught up, because it reads too slowly."""
         self._write_paused = True
+        self._set_clogged(is_clogged=True)
         self._counters.pause_outgoing_bytes += 1
         self.update_reading()
         self._slow_timer = self._listener.loop.call_later(self._limits.slow_reader_timeout_ms / 1000, self._too_slow)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Take requests again, because the client has caught up."""
         self._write_paused = False
         self._cancel_slow_timer()
+        if self._out:
+            self._listener.schedule_flush(self)
+        self._set_clogged(is_clogged=False)
         self.update_reading()
 
     def _too_slow(self) -> None:
@@ -310,12 +476,13 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             self._slow_timer = None
 
     def update_reading(self) -> None:
-        """Read on, or pause, as it is due now."""
+        """Read or pause reading, as the present state requires."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         limit = self._limits.max_in_flight // 2 if self._reading_paused else self._limits.max_in_flight
-        pause = self._listener.is_deaf or self._takes_turns or self._write_paused or self.in_flight > limit
+        pause = self.waits_for_turn or self._takes_turns or self._write_paused or self.in_flight > limit
+        pause = pause or self._listener.is_deaf or self._listener.is_full
         if pause != self._reading_paused:
             self._reading_paused = pause
             if pause:
@@ -324,32 +491,49 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
                 transport.resume_reading()
 
     def close_idle(self) -> None:
-        """Close after too long a silence."""
+        """Close the connection after too long a silence."""
         self._counters.idle_timeout += 1
         self._close(f"nothing was sent or received for {self._limits.idle_timeout_ms} ms")
 
+    def _close_late(self) -> None:
+        self._counters.idle_timeout += 1
+        self._close(f"nothing arrived of its first request for {FIRST_REQUEST_S:g} s")
+
+    def make_room(self) -> None:
+        """Close a connection that has proven nothing, because another connection needs its place."""
+        self._counters.max_connections += 1
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def drop(self, why: str) -> None:
-        """Close without waiting for the client to read."""
-        _logger.warning("event=connection_dropped client=%s reason=%r", self.address, why)
+        """Close the connection without waiting for the client to read."""
+        self._log_end(logging.WARNING, "connection_dropped", why)
         if self._transport is not None:
             self._transport.abort()
 
     def _close(self, why: str) -> None:
-        _logger.info("event=connection_closed client=%s reason=%r", self.address, why)
+        self._log_end(logging.INFO, "connection_closed", why)
         self.close()
 
+    def _log_end(self, level: int, event: str, why: str) -> None:
+        untold = self._listener.telling.untold(self.address.ip, f"{event} {why}")
+        if untold is not None:
+            _logger.log(level, "event=%s client=%s reason=%r untold=%d", event, self.address, why, untold)
+
     def close(self) -> None:
-        """Write what is queued, then close."""
+        """Write the queued answers, then close the connection."""
+        self._is_over = True  # while closing, a transport with TLS still hands out data that it has already read
         if self._out:
             self.flush()
-        self._is_over = True  # closing, a transport with TLS hands out what it has read already
         if self._transport is not None:
             self._transport.close()
 
 
 def pack_born_host(address: HostAddress) -> bytes:
-    """A client's address as records hold it. Clients in C++ and JavaScript read 4-byte hosts only, so that an IPv6
-    client is recorded by its port alone.
+    """Return a client's address in the form of a record.
+
+    Clients in C++ and JavaScript read only 4-byte hosts, so an IPv6 client is recorded by its port alone.
     """
     try:
         ip = ip_address(address.ip.partition("%")[0])

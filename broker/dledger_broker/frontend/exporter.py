@@ -1,16 +1,16 @@
-"""A node's metrics in Prometheus' terms, read from the node's own numbers when they are asked for.
+"""Exporter of a node's metrics in Prometheus' terms, which it reads from the node's own numbers at each scrape.
 
-Between two scrapes nothing is counted, sampled or kept here, so that nobody's figures depend on who else asks: what
-grows is a counter, and rates are the reader's to make.  Names of RocketMQ's exporter
-(github.com/apache/rocketmq-exporter) are used where it has one for such a number, with its labels: `cluster`, `broker`
-(the group's name), `topic`, `group`.  They speak for the whole group, so only its leader shows them; `dledger_*` speak
-for the node.
+Between two scrapes nothing is counted, sampled or kept here, so that no scraper's figures depend on other scrapers.
+Growing numbers of the node are counters, and the reader computes rates. Where RocketMQ's exporter
+(github.com/apache/rocketmq-exporter) has a name for a counter, that name is used. Its labels are used, too: `cluster`,
+`broker` (the group's name), `topic`, `group`. These metrics are about the whole group, so only its leader shows them.
+The `dledger_*` metrics are about the node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -24,13 +24,17 @@ from prometheus_client.registry import Collector
 from dledger.replica.lateness import BOUNDS_S
 from dledger.replica.status import NodeStatus
 from dledger.types import Role
+from dledger_base.metrics_page import Step
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel.counters import HELP
 from dledger_broker.kernel.parts import Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 
 ROLES = tuple(role.name.lower() for role in Role)
-"""Values of the label `role` of `dledger_raft_role`; the one that the node has is 1, the others 0."""
+"""Values of the label `role` of `dledger_raft_role`. The sample of the node's role is 1, all other samples are 0."""
+
+PER_TURN: Final = 500
+"""Number of topics, or of pairs of a group and a topic, that are read in a turn of the event loop."""
 
 _TOPIC_LABELS = ("cluster", "broker", "topic")
 _GROUP_LABELS = ("cluster", "broker", "topic", "group")
@@ -39,67 +43,83 @@ _PART_LABELS = (*_NODE_LABELS, "part")
 
 
 class Figures(Protocol):
-    """What a node shows of itself; read on the event loop."""
+    """The figures of a node, read on the event loop."""
 
     def status(self) -> NodeStatus:
-        """Where the replicated log stands."""
+        """Return the status of the replicated log."""
 
     @property
     def state(self) -> BrokerState:
         """Topics, queues, consumer offsets."""
 
     def counters(self) -> Mapping[str, int]:
-        """Numbers that only grow, by name: requests, bytes, refusals, limits reached."""
+        """Return numbers that only grow, by name: requests, bytes, refusals, limits reached."""
 
     def job_failures(self) -> Mapping[str, int]:
-        """How often an exception has ended a run of a leader's job, by the name of the job."""
+        """Return the number of exceptions that ended a run, by the name of the leader job."""
+
+    def trimmed(self) -> Mapping[str, tuple[int, int]]:
+        """Return the messages and bytes that retention deleted while this node led, by reason."""
 
     def gauges(self) -> Iterable[Gauge]:
-        """Numbers of this moment: connections, requests in flight, held pulls."""
+        """Yield numbers of this moment: connections, requests in flight, held pulls."""
 
     def labelled_gauges(self) -> Iterable[LabelledGauge]:
-        """Those of them that have labels: sends that quotas held."""
+        """Yield numbers of this moment that have labels: sends that quotas held."""
 
 
 class NodeCollector(Collector):
-    """Turns `Figures` into metric families."""
+    """Collector that turns `Figures` into metric families."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family, in one pass over topics and offsets."""
+        return (step for step in self.steps() if step is not None)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield every family, and None where other callbacks may have a turn: there may be thousands of topics."""
         status = self._figures.status()
         counters = self._figures.counters()
         yield from _raft(status)
         yield from _own(status, counters, self._figures.gauges())
         yield from _labelled(status, self._figures.labelled_gauges())
         yield _jobs(status, self._figures.job_failures())
+        yield from _trimmed(status, self._figures.trimmed())
         if status.role == "leader" and status.ready:
             yield from _rocketmq(status, self._figures.state)
 
 
-def _rocketmq(status: NodeStatus, state: BrokerState) -> Iterator[Metric]:
+def _rocketmq(status: NodeStatus, state: BrokerState) -> Iterator[Step]:
     broker = (status.cluster, status.group)
-    topics = list(state.topics.items())
-    stored = {name: sum(queue.next_offset for queue in topic.queues.values()) for name, topic in topics}
-    # A gauge, because a counter's name would get the suffix _total, which the exporter's has not.
+    stored: dict[str, int] = {}
+    for number, (name, topic) in enumerate(list(state.topics.items()), 1):
+        stored[name] = sum(queue.next_offset for queue in topic.queues.values())
+        if not number % PER_TURN:
+            yield None
+    # A gauge: the name of a counter would get the suffix _total, which the name of RocketMQ's exporter lacks.
     produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages stored per topic", labels=_TOPIC_LABELS)
-    for topic_name, offset in stored.items():
+    for number, (topic_name, offset) in enumerate(stored.items(), 1):
         produced.add_metric((*broker, topic_name), offset)
+        if not number % PER_TURN:
+            yield None
     yield produced
     yield from _consumers(broker, state, stored)
 
 
-def _consumers(broker: tuple[str, str], state: BrokerState, stored: Mapping[str, int]) -> Iterable[Metric]:
+def _consumers(broker: tuple[str, str], state: BrokerState, stored: Mapping[str, int]) -> Iterator[Step]:
     committed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages consumed per group", labels=_GROUP_LABELS)
     behind = GaugeMetricFamily("rocketmq_message_accumulation", "Messages not yet consumed", labels=_GROUP_LABELS)
-    for group, topic_name in state.table(OFFSETS).pairs():
+    for number, (group, topic_name) in enumerate(state.table(OFFSETS).pairs(), 1):
+        if not number % PER_TURN:
+            yield None
         offset = sum(state.table(OFFSETS).of(group, topic_name).values())
         labels = (*broker, topic_name, group)
         committed.add_metric(labels, offset)
         behind.add_metric(labels, max(0, stored.get(topic_name, 0) - offset))
-    return committed, behind
+    yield committed
+    yield behind
 
 
 def _raft(status: NodeStatus) -> Iterator[Metric]:
@@ -129,13 +149,18 @@ def _raft(status: NodeStatus) -> Iterator[Metric]:
             status.durable_position,
         ),
         ("dledger_disk_used_ratio", "Share of the log's file system that is used", status.disk_used / 1000),
+        (
+            "dledger_disk_above_watermark",
+            "1 if the log's file system is fuller than disk_max_used_ratio",
+            int(status.disk_warning is not None),
+        ),
     ):
         family = GaugeMetricFamily(name, text, labels=_NODE_LABELS)
         family.add_metric(node, value)
         yield family
     role = GaugeMetricFamily("dledger_raft_role", "1 for the role that this node has", labels=(*_NODE_LABELS, "role"))
-    for known in ROLES:
-        role.add_metric((*node, known), int(status.role == known))
+    for role_name in ROLES:
+        role.add_metric((*node, role_name), int(status.role == role_name))
     yield role
     elections = CounterMetricFamily("dledger_raft_elections", "Elections this node started", labels=_NODE_LABELS)
     elections.add_metric(node, status.elections)
@@ -160,18 +185,18 @@ def _lateness(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric
     )
     longest = GaugeMetricFamily(
         "dledger_loop_held_longest_seconds",
-        "What a part held the event loop for at the longest, within the last one or two minutes",
+        "Longest time that a part held the event loop, within the last one or two minutes",
         labels=_PART_LABELS,
     )
-    for found in status.loop_held:
-        held.add_metric((*node, found.part), count_value=found.times, sum_value=found.seconds)
-        longest.add_metric((*node, found.part), found.longest_seconds)
+    for hold in status.loop_held:
+        held.add_metric((*node, hold.part), count_value=hold.times, sum_value=hold.seconds)
+        longest.add_metric((*node, hold.part), hold.longest_seconds)
     yield held
     yield longest
 
 
 def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
-    """What the leader knows of the other members; empty on a follower."""
+    """Yield the leader's figures about the other members. They are empty on a follower."""
     for name, text, values in (
         ("dledger_raft_peer_lag_entries", "Entries a member is behind", [peer.lag for peer in status.peers]),
         (
@@ -193,7 +218,7 @@ def _peers(status: NodeStatus, node: tuple[str, str, str]) -> Iterator[Metric]:
 
 
 def _own(status: NodeStatus, counters: Mapping[str, int], gauges: Iterable[Gauge]) -> Iterator[Metric]:
-    """The broker's own numbers, under their own names."""
+    """Yield the broker's own numbers, under their own names."""
     node = (status.cluster, status.group, status.node_id)
     for name, value in counters.items():
         counter = CounterMetricFamily(f"dledger_broker_{name}", HELP[name], labels=_NODE_LABELS)
@@ -216,9 +241,24 @@ def _labelled(status: NodeStatus, gauges: Iterable[LabelledGauge]) -> Iterator[M
 def _jobs(status: NodeStatus, failures: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
         "dledger_broker_job_failures",
-        "How often an exception has ended what a leader does by itself; it begins anew after a pause",
+        "Number of exceptions that ended a run of a leader job; the job starts again after a pause",
         labels=(*_NODE_LABELS, "job"),
     )
     for job, count in failures.items():
         family.add_metric((status.cluster, status.group, status.node_id, job), count)
     return family
+
+
+def _trimmed(status: NodeStatus, trimmed: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:
+    labels = (*_NODE_LABELS, "reason")
+    messages = CounterMetricFamily(
+        "dledger_trimmed_messages", "Messages that retention deleted while this node led, by reason", labels=labels
+    )
+    size = CounterMetricFamily(
+        "dledger_trimmed_bytes", "Bytes of the log that retention deleted while this node led, by reason", labels=labels
+    )
+    for reason, (count, taken_bytes) in trimmed.items():
+        messages.add_metric((status.cluster, status.group, status.node_id, reason), count)
+        size.add_metric((status.cluster, status.group, status.node_id, reason), taken_bytes)
+    yield messages
+    yield size

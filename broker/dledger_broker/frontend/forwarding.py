@@ -1,21 +1,24 @@
-"""Requests that need the leader, on a node that is not it.
+"""Forwarding of requests that need the leader, from a node that does not lead.
 
-They are passed on to the leader in an envelope, in order per client channel, one hop. While there is no leader, or the
-leader of a moment ago refuses before proposing, they wait here, at most `forward_hold_ms` after they were received;
-then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never sent again: what
-could have taken effect is answered 1 with `outcome=unknown`. One exception: what may be handled twice (`Effect.again`)
-waits for the next leader; if that does not take it, its outcome is unknown as well.
+Requests are forwarded to the leader in an envelope, in order per client channel, over one hop. They wait here while the
+group has no leader, or while the last leader refuses before proposing. They wait at most `forward_hold_ms` after they
+were received; then the answer is 14 with `leaderAddr` and `term`. A request that was sent and not answered is never
+sent again. If it could have taken effect, it is answered 1 with `outcome=unknown`. There is one exception: a request
+that may be handled twice (`Effect.again`) waits for the next leader. If that leader does not take it, its outcome is
+unknown as well.
 
-A leader that refuses one request refuses all: it does not lead any more, or not yet. Of what waits, therefore, one is
-tried at a time until the leader answers, and twice as many with every try while it says nothing.
+A leader that refuses one request refuses all, because it does not lead any more, or not yet. After a refusal,
+therefore, only one waiting request is tried. Until the leader answers, each further try has twice as many requests.
+The first answer lifts this limit.
 
-A refusal must not let later requests of its channel through: when the refusing node is ready a moment later, those
-behind would be handled before the one that comes again. Therefore a node that has refused a request refuses all of its
-channel up to the same epoch, and the channel's node begins another one once it knows of everything it sent behind.
+A refusal must not let later requests of its channel through. The refusing node may be ready a moment later. It would
+then handle the later requests before the refused request is sent again. A node that has refused a request therefore
+refuses all requests of its channel up to the same epoch. The channel's node begins the next epoch once it has the
+results of everything that it sent behind the refused request.
 
     envelope   MessagePack array: client channel, its address and port, its client ids, age in ms, serialize type,
-               header, body, epoch of the channel; and, of a client whom its address gives an account, and of a
-               node's own requests, whose it is
+               header, body, epoch of the channel; and the principal, if the client's address gives the account or
+               a node makes the request by itself
     answer     1 byte: 0 answered (a response frame follows), 1 refused before proposing (term as 8 bytes), 2 settled
                (a oneway request is done)
 """
@@ -36,13 +39,14 @@ from dledger.net.errors import PeerError
 from dledger.net.requests import MAX_DATA_BYTES, RequestChannel
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
+from dledger_broker.features.offsets.recent_commits import MAX_COMMIT_HOLD_S
 from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request, WaitsCounted
 from dledger_broker.kernel.routes import Route
-from dledger_remoting.codes import ResponseCode
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import decode_command
 from dledger_remoting.errors import (
     FrameError,
@@ -59,14 +63,18 @@ _logger = logging.getLogger(__name__)
 
 FORWARD_CHANNEL: Final = 1
 NO_FORWARD_FIELD: Final = "noForward"
-"""Ext field with which a client of ours asks to be told who leads instead."""
+"""Ext field of this project's client, which wants to learn the leader instead of having its request forwarded."""
 
 RETRY_S: Final = 0.02
-"""How often waiting requests are tried again while nothing changes."""
+"""Interval in seconds at which waiting requests are tried again while nothing changes."""
+COMMITTING: Final = frozenset(
+    (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+)
+"""Codes of requests that may commit an offset."""
 ALL_AT_ONCE: Final = 1 << 30
-"""More requests than can wait: no bound on how many of them are tried."""
+"""Number of requests that are tried at once without a bound: more than can wait."""
 REFUSALS_KEPT_S: Final = 60.0
-"""How long the last refusal of a channel is remembered: longer than a request that was sent behind it is under way."""
+"""Time in seconds for which the last refusal of a channel is remembered. A request sent behind it takes less time."""
 
 _ANSWERED, _REFUSED, _SETTLED = b"\x00", b"\x01", b"\x02"
 
@@ -91,7 +99,7 @@ _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class ForwardedOrigin(WaitsCounted):
-    """The `Origin` of a request that another node has passed on."""
+    """The `Origin` of a request that another node has forwarded."""
 
     __slots__ = (
         "_reply",
@@ -103,6 +111,7 @@ class ForwardedOrigin(WaitsCounted):
         "forward_target",
         "forwards",
         "forwards_sent",
+        "is_trusted",
         "key",
     )
 
@@ -114,41 +123,44 @@ class ForwardedOrigin(WaitsCounted):
         self.born_host = pack_born_host(self.address)
         self.key = envelope.channel
         self.client_ids = set(envelope.client_ids)
+        self.is_trusted = False
         self.held = self.in_flight = self.forwards = self.forward_epoch = self.forward_refused = 0
         self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self._reply = reply
 
     def answer(self, parts: Sequence[Buffer]) -> None:
-        """See `Origin`."""
+        """Send one response frame, given in parts, to the forwarding node."""
         self._reply(b"".join((_ANSWERED, *parts)))
 
     def answer_frame(self, frame: bytes) -> None:
-        """See `Origin`."""
+        """Send one response frame to the forwarding node."""
         self._reply(_ANSWERED + frame)
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
-        """See `Origin`; there is one request, and so one answer."""
+        """Send the only response frame, because there is only one request."""
         for frame in frames:
             self.answer_frame(frame)
 
     def settle(self) -> None:
-        """See `Origin`."""
+        """Report to the forwarding node that the request is settled without an answer."""
         self._reply(_SETTLED)
 
     def refuse(self, term: int) -> None:
-        """See `Origin`."""
+        """Report to the forwarding node that this node does not lead and has proposed nothing."""
         self._reply(_REFUSED + term.to_bytes(8, "big"))
 
 
 class Handling(Protocol):
-    """`frontend.dispatch.Dispatcher`; its methods raise nothing but what they say."""
+    """The dispatcher, `frontend.dispatch.Dispatcher`. Its methods raise only the errors that they name."""
 
     def route(self, code: int) -> Route:
-        """How a request code is handled."""
+        """Return how a request code is handled."""
 
     def receive_forwarded(self, origin: Origin, frame: Frame, received: float, principal: Principal | None) -> None:
-        """Handle a request that another node passed on, with what that knows of its client. Raises `FrameError`."""
+        """Handle a request that another node forwarded, with the principal that that node found. Raises
+        `FrameError`.
+        """
 
     def run(self, request: Request) -> None:
         """Handle a request that waited here until this node became the leader."""
@@ -184,24 +196,24 @@ class Forwarder:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a leader."""
+        """Number of requests that wait for a leader."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Answer everything that waits: it was not stored."""
+        """Answer all waiting requests: they were not stored."""
         self._closed = True
         self._expire(len(self._waiting), "this node is stopping")
         if self._timer is not None:
             self._timer.cancel()
 
     def refuse(self) -> None:
-        """Take no request from another node any more: it keeps them until another one leads."""
+        """Take no more requests from other nodes. Those nodes keep them until another node leads."""
         self._refuses = True
 
     # ---------------------------------------------------------------- the node that a client is connected to
 
     def pass_on(self, request: Request) -> None:
-        """Hand a request to the leader, now or as soon as there is one. Nothing of it has been proposed."""
+        """Forward a request to the leader, now or as soon as a leader is known. Nothing of it has been proposed."""
         origin = request.origin
         if origin.is_forwarded:
             self._counters.forward_refusals += 1
@@ -209,10 +221,10 @@ class Forwarder:
             return
         try:
             request.decoded()
-        except FrameError as error:  # it was read by the short way, which passes over what nobody can read
+        except FrameError as error:  # the short way of decoding skipped an unreadable field
             self._fail(request, error)
             return
-        if self._is_kept(request):
+        if self._is_not_forwarded(request):
             leader = self._group.leader_address
             self._fail(
                 request,
@@ -236,7 +248,8 @@ class Forwarder:
         ):
             self._hold(request)
 
-    def _is_kept(self, request: Request) -> bool:
+    def _is_not_forwarded(self, request: Request) -> bool:
+        """Return whether a request is answered with the leader's address instead, by its code or by `noForward`."""
         if not self._handling.route(request.code).forwarded:
             return True
         if NO_FORWARD_FIELD.encode() not in request.header:
@@ -244,7 +257,9 @@ class Forwarder:
         return request.ext.get(NO_FORWARD_FIELD) in ("true", "TRUE", "1")
 
     def _send(self, request: Request, leader: str) -> bool:
-        """Hand a request to the leader; False if it has to wait. One that no frame can carry is refused."""
+        """Send a request to the leader. Return False if it has to wait. A request that no frame can carry is
+        refused.
+        """
         origin = request.origin
         if self._channel is None or leader == self._group.node_id:
             return False
@@ -252,6 +267,10 @@ class Forwarder:
             self._handling.require_understood(request.code, leader)
         except SystemBusy as error:
             self._fail(request, error)
+            return True
+        effect = self._handling.route(request.code).effect
+        if effect.held_s is not None and not origin.is_open:
+            origin.settle()  # the client is gone, and messages that the leader takes for it would be lost
             return True
         envelope = Envelope(
             origin.key,
@@ -263,7 +282,7 @@ class Forwarder:
             request.header,
             request.body,
             origin.forward_epoch,
-            _vouched(request.principal),
+            _principal_to_send(request.principal),
         )
         data = _encode_envelope(envelope)
         if len(data) > MAX_DATA_BYTES:
@@ -275,7 +294,6 @@ class Forwarder:
                 ),
             )
             return True
-        effect = self._handling.route(request.code).effect
         if not self._channel.submit(leader, data, partial(self._answered, request), effect.timeout_s(request)):
             return False
         self._counters.forwarded += 1
@@ -352,34 +370,38 @@ class Forwarder:
         if self._waiting:
             self._timer = self._env.call_later(RETRY_S, self._on_timer)
 
+    def _hold_s(self, code: int) -> float:
+        hold_s = self._limits.forward_hold_ms / 1000
+        return min(hold_s, MAX_COMMIT_HOLD_S) if code in COMMITTING else hold_s
+
     def _try_waiting(self) -> None:
-        """Hand on what can be handed on, in order; answer what has waited too long."""
-        now, hold_s = self._env.now(), self._limits.forward_hold_ms / 1000
+        """Forward the waiting requests that can go, in order. Answer requests that have waited too long."""
+        now = self._env.now()
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
-        kept: list[Request] = []
+        still_waiting: list[Request] = []
         blocked: set[str] = set()
-        left = ALL_AT_ONCE if self._group.ready else self._most_at_once
+        remaining = ALL_AT_ONCE if self._group.ready else self._most_at_once
         for request in waiting:
             origin = request.origin
             origin.forwards -= 1
-            if now - request.received >= hold_s:
+            if now - request.received >= (hold_s := self._hold_s(request.code)):
                 self._counters.forward_expired += 1
-                self._fail(request, self._group.not_leader(f"no leader within {self._limits.forward_hold_ms} ms"))
-            elif left and origin.key not in blocked and self._hand_on(request):
-                left -= 1
+                self._fail(request, self._group.not_leader(f"no leader within {hold_s * 1000:.0f} ms"))
+            elif remaining and origin.key not in blocked and self._hand_on(request):
+                remaining -= 1
             else:
                 blocked.add(origin.key)
                 origin.forwards += 1
-                kept.append(request)
-        if left < self._most_at_once < ALL_AT_ONCE:
+                still_waiting.append(request)
+        if remaining < self._most_at_once < ALL_AT_ONCE:
             self._most_at_once *= 2
-        for request in kept:
+        for request in still_waiting:
             self._waiting_bytes += len(request.header) + len(request.body)
             insort(self._waiting, request, key=_sequence_of)
 
     def _hand_on(self, request: Request) -> bool:
-        """Handle a waiting request here or send it, unless it would pass an earlier one of its channel."""
+        """Handle a waiting request here or send it, unless it would pass an earlier request of its channel."""
         origin, leader = request.origin, self._group.leader_id
         if self._group.ready:
             if origin.forwards_sent:
@@ -397,7 +419,7 @@ class Forwarder:
             self._fail(request, self._group.not_leader(why))
 
     def _fail(self, request: Request, error: RemotingError) -> None:
-        """Answer with an error; nothing that this node knows of has been stored."""
+        """Answer with an error. As far as this node knows, nothing has been stored."""
         if request.unsure or isinstance(error, OutcomeUnknown):
             self._counters.outcomes_unknown += 1
             if request.code in SENDS:
@@ -407,12 +429,9 @@ class Forwarder:
     # ---------------------------------------------------------------- the leader
 
     def on_request(self, sender: ReplicaId, data: bytes, reply: Callable[[bytes], None]) -> None:
-        """Handle a request that `sender` passed on: the handler of the channel."""
-        try:
-            envelope = _decode(data)
-        except msgspec.MsgspecError as error:
-            _logger.error("event=envelope_unreadable peer=%s error=%r", sender, str(error))
-            raise
+        """Handle a request that `sender` forwarded. This is the handler of the channel."""
+        _ = sender
+        envelope = _decode(data)
         origin = ForwardedOrigin(envelope, partial(self._reply, envelope, reply))
         refused = self._refusals.get(envelope.channel)
         if self._refuses or not self._group.ready or (refused is not None and envelope.epoch <= refused[0]):
@@ -420,36 +439,34 @@ class Forwarder:
             origin.refuse(self._group.term)
             return
         received = self._env.now() - envelope.age_ms / 1000
-        try:
-            frame = Frame(envelope.serialize_type, envelope.header, envelope.body)
-            self._handling.receive_forwarded(origin, frame, received, envelope.principal)
-        except FrameError as error:
-            _logger.warning("event=header_unreadable peer=%s error=%r", sender, str(error))
-            raise
+        frame = Frame(envelope.serialize_type, envelope.header, envelope.body)
+        self._handling.receive_forwarded(origin, frame, received, envelope.principal)
 
     def _reply(self, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:
         if answer.startswith(_REFUSED):
             refusals, now = self._refusals, self._env.now()
-            known = refusals.pop(envelope.channel, (envelope.epoch, now))
-            refusals[envelope.channel] = (max(known[0], envelope.epoch), now)
+            last_refusal = refusals.pop(envelope.channel, (envelope.epoch, now))
+            refusals[envelope.channel] = (max(last_refusal[0], envelope.epoch), now)
             while now - next(iter(refusals.values()))[1] > REFUSALS_KEPT_S:
                 refusals.popitem(last=False)
         reply(answer)
 
 
-def _vouched(principal: Principal | None) -> Principal | None:
-    """Whose request it is, if the leader cannot tell by itself; it looks at signatures anew, by its own rules."""
+def _principal_to_send(principal: Principal | None) -> Principal | None:
+    """Return the principal of a request if the leader cannot find it by itself. The leader checks signatures by its own
+    rules.
+    """
     return principal if principal is not None and (principal.by_address or principal.is_node) else None
 
 
 def _encode_envelope(envelope: Envelope) -> bytes:
-    """The envelope, as older nodes write it if it says nothing more."""
+    """Encode an envelope. Without a principal it is encoded as older nodes do."""
     fields = msgspec.structs.astuple(envelope)
     return _encode(fields if envelope.principal is not None else fields[:-1])
 
 
 def _refusal_in(response: bytes) -> RemotingError | None:
-    """The error in a response frame; None if it says that the request was handled."""
+    """Return the error in a response frame, None if the request was handled."""
     decoder = FrameDecoder()
     decoder.receive_data(response)
     frame = decoder.next_frame()

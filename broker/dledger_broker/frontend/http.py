@@ -1,16 +1,18 @@
-"""A node's HTTP port: how it is, for probes, dashboards and people; and its group's leadership and members.
+"""HTTP port of a node: its health for probes, dashboards and people, and changes of its group's leadership and members.
 
     GET /healthz    200 `ok`; 503 with the reason once the node has failed and serves nothing any more
     GET /readyz     200 `ready` while clients can be served through this node; 503 with the reason otherwise, also while
                     it takes no messages because its disk is full, or too many disks of its group are
-    GET /metrics    Prometheus' text format, see `exporter.py`
+    GET /metrics    Prometheus' text format, see `exporter.py`, at most some seconds old; 401 if `metrics_token_file`
+                    is set and the request does not have its token
     GET /status     JSON of `dledger_broker.kernel.node_status.BrokerStatus`
     PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
     DELETE /members/NODE-ID   200 once the removal is proposed
 
-The last two need proof of the group's secret (`dledger.net.proof`): 401 asks for it, 403 says that this node has no
-secret to prove. They are for the leader; any other node answers 409 and says who leads. A node that was removed, still
-runs and is among the leader's configured peers joins again as a learner. Nothing runs between two requests.
+The last two need proof that the sender knows the group's secret (`dledger.net.proof`). Without proof the answer is 401,
+and 403 if this node has no secret. Both are for the leader. Any other node answers 409 and names the leader. A removed
+node joins again as a learner if it still runs and is among the leader's configured peers. The port does no work between
+requests.
 """
 
 from __future__ import annotations
@@ -18,20 +20,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from dledger.errors import LogError
-from dledger.loop_holds import SCRAPE, LoopHolds
 from dledger.net.proof import Gatekeeper, ProofError
-from dledger.net.tls import TlsContext
 from dledger.replica.status import NodeStatus
+from dledger_base.audit_log import AuditLog
+from dledger_base.http import serve_http
+from dledger_base.loop_holds import SCRAPE, LoopHolds
+from dledger_base.metrics_page import MetricsPage
+from dledger_base.secret import GroupSecrets
+from dledger_base.tls import TlsContext
 from dledger_broker.frontend.exporter import Figures, NodeCollector
 from dledger_broker.kernel.node_status import with_features
-from dledger_serving.http import serve_http
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +50,7 @@ _UNPROVABLE: Final = (
 
 
 class HttpConfig(Protocol):
-    """The part of the broker's configuration that matters here."""
+    """The part of the broker's configuration that the HTTP port needs."""
 
     @property
     def host(self) -> str:
@@ -52,25 +58,25 @@ class HttpConfig(Protocol):
 
     @property
     def http_port(self) -> int:
-        """Port to bind; 0 takes a free one."""
+        """Port to bind. 0 takes a free port."""
 
 
 class GroupMember(Protocol):
-    """What the HTTP port asks of the log."""
+    """The part of `dledger.node.Node` that the HTTP port uses."""
 
     async def transfer_leadership(self, to: str | None = None) -> bool:
-        """See `dledger.node.Node.transfer_leadership`."""
+        """Hand the leadership over, see `dledger.node.Node.transfer_leadership`."""
 
     def remove(self, node_id: str) -> None:
-        """See `dledger.node.Node.remove`."""
+        """Remove a member, see `dledger.node.Node.remove`."""
 
 
 class HttpBroker(Figures, Protocol):
-    """What the HTTP port needs of a broker: the metrics' figures, and whether it is leaving."""
+    """The part of the broker that the HTTP port uses: numbers for the metrics, secrets, readiness."""
 
     @property
     def config(self) -> HttpConfig:
-        """Where to listen."""
+        """Address and port to listen on."""
 
     @property
     def node(self) -> GroupMember:
@@ -78,38 +84,44 @@ class HttpBroker(Figures, Protocol):
 
     @property
     def holds(self) -> LoopHolds:
-        """What held the event loop of this node."""
+        """Measure of what has blocked this node's event loop, and for how long."""
 
     @property
-    def group_secret(self) -> bytes | None:
-        """What the group's nodes share; None if this node was given nothing."""
+    def group_secret(self) -> GroupSecrets | None:
+        """The secrets that the group's nodes share, None if this node has no secrets."""
+
+    @property
+    def metrics_token(self) -> str | None:
+        """The token that a scraper of the metrics must send, None if metrics are public."""
+
+    @property
+    def audit_log(self) -> AuditLog:
+        """The audit log of this node."""
 
     @property
     def http_tls(self) -> TlsContext | None:
-        """What the port speaks TLS with, None if it does not."""
+        """TLS context of the port, None if it is plain."""
 
     @property
     def is_introduced(self) -> bool:
-        """Whether name servers list this node as the leader, with the topics that a broker has from the start."""
+        """True if name servers list this node as the leader, with the topics that a broker has from the start."""
 
     @property
     def access_obstacle(self) -> str | None:
-        """Why this node refuses everything, if it can judge no request."""
+        """The reason why access control cannot decide here, so that all requests are refused. None if it can."""
 
     @property
     def is_draining(self) -> bool:
-        """True from the first signal to stop on: it forwards what clients still send, and wants no new ones."""
+        """True from the first stop signal on. The node still forwards requests, and clients should leave it."""
 
 
 async def start_http(broker: HttpBroker) -> web.AppRunner:
-    """Serve until `cleanup()` of the returned runner; raises `ConfigError` if the port cannot be listened on."""
+    """Serve until `cleanup()` of the returned runner. Raises `ConfigError` if the port cannot be listened on."""
     return await serve_http(broker.config.host, broker.config.http_port, _routes(broker), broker.http_tls)
 
 
 def _routes(broker: HttpBroker) -> list[web.RouteDef]:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(broker))
-    ProcessCollector(registry=registry)
+    page = MetricsPage(NodeCollector(broker).steps, partial(broker.holds.part, SCRAPE), broker.metrics_token)
 
     async def healthz(_: web.Request) -> web.Response:
         failure = broker.status().failure
@@ -120,11 +132,6 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
             broker.status(), is_draining=broker.is_draining, is_introduced=broker.is_introduced
         )
         return web.Response(text=obstacle or "ready", status=503 if obstacle else 200)
-
-    async def metrics(_: web.Request) -> web.Response:
-        with broker.holds.part(SCRAPE):
-            shown = generate_latest(registry)
-        return web.Response(body=shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(_: web.Request) -> web.Response:
         with broker.holds.part(SCRAPE):
@@ -152,7 +159,7 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
     return [
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
-        web.get("/metrics", metrics),
+        web.get("/metrics", page.handle),
         web.get("/status", status),
         web.put("/leader/{node_id}", _proven(broker, lead)),
         web.delete("/members/{node_id}", _proven(broker, remove)),
@@ -160,7 +167,10 @@ def _routes(broker: HttpBroker) -> list[web.RouteDef]:
 
 
 def _proven(broker: HttpBroker, handler: _Handler) -> _Handler:
-    """Have a request handled whose sender proves to know the group's secret, and no other."""
+    """Return a handler that refuses requests without proof that their sender knows the group's secret.
+
+    It writes all other requests to the audit log.
+    """
     secret = broker.group_secret
     gate = None if secret is None else Gatekeeper(secret, time.monotonic)
 
@@ -174,6 +184,8 @@ def _proven(broker: HttpBroker, handler: _Handler) -> _Handler:
             return web.Response(text=text, status=401, headers={"WWW-Authenticate": gate.challenge()})
         answer = await handler(request)
         what = f"{request.method} {request.raw_path}"
+        outcome = "done" if answer.status < HTTPStatus.BAD_REQUEST else str(answer.status)
+        broker.audit_log.write("the group's secret", request.remote or "", what, outcome)
         _logger.info("event=asked_over_http request=%r from=%s status=%d", what, request.remote, answer.status)
         return answer
 
@@ -181,7 +193,7 @@ def _proven(broker: HttpBroker, handler: _Handler) -> _Handler:
 
 
 def unready_because(status: NodeStatus, *, is_draining: bool, is_introduced: bool) -> str | None:
-    """Return why clients had better use another node, None when they can use this one."""
+    """Return why clients should use another node, None if they can use this node."""
     if status.failure:
         return status.failure
     if is_draining:

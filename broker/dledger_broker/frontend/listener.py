@@ -1,5 +1,5 @@
-"""The client port, and the alias port beside it: accepts connections, holds their limits, and writes what a turn of the
-event loop has collected.
+"""The client port and the alias port: accepts connections, enforces their limits, and writes the answers of each
+turn.
 """
 
 from __future__ import annotations
@@ -7,37 +7,85 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
-from dledger.loop_holds import ANSWERS, REQUESTS, LoopHolds
-from dledger.net.tls import TlsContext
+from dledger_base.accepting import Port
+from dledger_base.admission import Admission
+from dledger_base.doorman import SILENCE_S, Door, DoorCounters
+from dledger_base.eviction import Strangers
+from dledger_base.loop_holds import ANSWERS, REQUESTS, LoopHolds
+from dledger_base.request_memory import RequestMemory, RequestMemoryLimits, Senders
+from dledger_base.telling import LINES_OF_CLIENTS, Telling
+from dledger_base.tls import TlsContext
+from dledger_base.unread_answers import UnreadAnswers
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
 from dledger_remoting.frame import FrameBounds
-from dledger_serving.admission import Admission
-from dledger_serving.doorman import Door, DoorCounters
-from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 TURN_BYTES: Final = 256 << 10
-"""What a turn of the event loop has received is handled at its end, or as soon as it is this much."""
-LISTEN_BACKLOG: Final = 1024
+"""Size in bytes of received data that is handled before the end of the turn of the event loop. Less waits for
+that end.
+"""
+TURN_S: Final = 0.03
+"""Maximum time in seconds of a turn for received requests. The rest waits for the next turn, and so do its
+connections.
+"""
+STEP_FRAMES: Final = 1_024
+"""Maximum number of requests that are handled before the time is checked. A turn usually has fewer sends."""
+MAX_WAITING_BYTES: Final = 16 << 20
+"""Maximum size in bytes of the requests that wait for a turn. Beyond it no connection is read."""
+MAX_WAITING_FRAMES: Final = 128 << 10
+"""Maximum number of the requests that wait for a turn, as `MAX_WAITING_BYTES`. The bounds of a frame take 200 bytes."""
+TURN_ANSWER_BYTES: Final = 16 << 20
+"""Maximum size in bytes of the answers in a turn of the event loop. Beyond it no more pulls are answered in that
+turn.
+"""
 IDLE_SCANS: Final = 8
-"""How often per idle timeout connections are looked at: a silent one lives at most 1/8 longer than the timeout."""
+"""Number of scans of the connections per idle timeout. A silent connection lives at most 1/8 longer than the
+timeout.
+"""
 
 _KEYS: Final = ("port", "alias_port")
 """The configuration keys of the ports, in the order in which they are bound."""
 
 
-class Listener:
-    """All connections of clients to this node: those that are open are in `connections`.
+class Flow(Protocol):
+    """Receiver of the sign that a client reads or does not read its answers."""
 
-    `on_reads` gets what all connections have received in a turn, and says whether answers may be written at once.
-    `on_lost` is told of every connection that had been admitted, after everything that came over it. With `tls` both
-    ports speak TLS, as the configuration says. `holds` is told what holds the loop.
+    def clog(self, channel: str) -> None:
+        """Stop answering pulls of a channel, because its client does not read."""
+
+    def unclog(self, channel: str) -> None:
+        """Answer the pulls of a channel again."""
+
+    def end_turn_early(self) -> None:
+        """Answer no more pulls in this turn, because the collected answers have to be written first."""
+
+
+class Judging(Protocol):
+    """Access control, as far as the listener uses it."""
+
+    @property
+    def is_on(self) -> bool:
+        """True if requests are judged and refused."""
+
+
+class Listener:
+    """All connections of clients to this node. The open connections are in `connections`.
+
+    - `on_reads`: gets everything that all connections have received in a turn. It returns whether answers may be
+      written at once.
+    - `on_lost`: called for every connection that had been admitted, after everything that arrived over it.
+    - `tls`: if given, both ports speak TLS, as the configuration says.
+    - `holds`: counts what holds the loop.
+    - `flow`: is notified of clients that do not read.
+    - `judging`: while it is on, requests of clients that have signed nothing arrive in a small memory of their own.
     """
 
     def __init__(
@@ -50,6 +98,8 @@ class Listener:
         on_lost: Callable[[ClientConnection], None],
         tls: TlsContext | None = None,
         holds: LoopHolds | None = None,
+        flow: Flow | None = None,
+        judging: Judging | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         holds = holds or LoopHolds()
@@ -59,119 +109,237 @@ class Listener:
         self.limits = live.own
         self.counters = counters
         self._on_reads = on_reads
+        self._flow = flow
+        self._judging = judging
+        self._collected_bytes = 0
+        """Size in bytes of the answers that were collected and not yet written."""
         self._reads: list[tuple[ClientConnection, bytes, list[FrameBounds]]] = []
-        self._read_bytes = 0
+        self._read_bytes = self._read_frames = 0
+        self._is_turn_due = False
+        self._spent_s = 0.0
+        """Time in seconds that received requests took in this turn."""
+        self._cut_s = 0.0
+        """Time in seconds that cutting reads into frames took since the last turn began."""
+        self._waiting: set[ClientConnection] = set()
+        """Connections that are not read until their received requests have had their turn."""
+        self._lost: set[ClientConnection] = set()
+        """The lost connections among the waiting connections."""
+        self._unreported_losses: deque[ClientConnection] = deque()
+        """Lost connections for which `on_lost` is not called yet."""
         self._on_lost = on_lost
         self._connections = connections
         self._live = live
         limits = live.own
+        self._strangers: Strangers[ClientConnection] = Strangers()
+        """Open connections that have sent no request. They make room for other connections."""
+        self._unproven: Strangers[ClientConnection] = Strangers()
+        """Other open connections that make room: access control is on, and no request was signed for an account."""
         self._admission = Admission(
             connections,
             counters,
             max_connections=limits.max_connections,
             max_per_host=self._max_per_host,
+            make_room=self._make_room,
         )
-        self.request_memory = RequestMemory(
-            self._connections,
-            self.loop,
-            RequestMemoryLimits(limits.max_partial_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
-            on_shortage=counters.count_shortage,
-            on_timeout=counters.count_slow_sender,
-        )
-        self.door: Final = None if tls is None else self._make_door(tls)
+        self.request_memory = self._make_memory(limits.max_partial_bytes, are_strange=False)
+        self.stranger_memory = self._make_memory(2 * limits.max_frame_bytes, are_strange=True)
+        self.telling = Telling(of_host=LINES_OF_CLIENTS)
+        self.unread = UnreadAnswers(limits.max_unread_bytes, counters.count_unread)
+        self.door: Final = self._make_door(tls)
         self._unwritten: list[ClientConnection] = []
         self._is_handling = False
-        """What is answered meanwhile is written, or scheduled, right behind that."""
-        self._servers: list[asyncio.Server] = []
+        """True while requests are handled. Answers of that time are written, or scheduled, right after it."""
+        self._ports: list[Port] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self.is_deaf = False
-        """No connection is read any more, as the node stops."""
+        """True if no connection is read any more, because the node stops."""
+        self.is_full = False
+        """True if no connection is read until fewer requests wait for a turn."""
 
     @property
     def port(self) -> int:
         """The client port, 0 before `bind`."""
-        return int(self._servers[0].sockets[0].getsockname()[1]) if self._servers and self._servers[0].sockets else 0
+        return self._ports[0].address[1] if self._ports else 0
 
     @property
     def door_counters(self) -> DoorCounters:
-        """What happened to clients before they were connected over TLS."""
-        return DoorCounters() if self.door is None else self.door.counters
+        """Counters of events before clients were connected over TLS."""
+        return self.door.counters
 
     async def bind(self, host: str, port: int, alias: int | None = None) -> None:
         """Take a port: the client port first, then, with its number, the alias port.
 
         Raises `StartError` if it is in use or the address is not this machine's.
         """
-        door = self.door
+        door, make = self.door, partial(ClientConnection, self, alias)
 
-        def accept() -> asyncio.Protocol:
-            connection = ClientConnection(self, alias)
-            return connection if door is None else door.doorman(connection)
+        def enter(_host: str) -> asyncio.Protocol:
+            return door.doorman(make)
 
         try:
-            server = await self.loop.create_server(accept, host, port, backlog=LISTEN_BACKLOG, start_serving=False)
+            self._ports.append(await Port.bind(host, port, enter, door.make_room))
         except OSError as error:
-            raise _not_bindable(_KEYS[len(self._servers)], host, port, error) from error
-        self._servers.append(server)
+            raise _bind_error(_KEYS[len(self._ports)], host, port, error) from error
 
     async def serve(self) -> None:
-        """Accept connections. Raises `StartError` if somebody took the same port at the same time."""
-        for key, server in zip(_KEYS, self._servers, strict=False):
-            host, port = server.sockets[0].getsockname()[:2]
+        """Accept connections. Raises `StartError` if another process took the same port at the same time."""
+        for key, bound in zip(_KEYS, self._ports, strict=False):
+            host, port = bound.address
             try:
-                await server.start_serving()
+                bound.start_serving()
             except OSError as error:
-                raise _not_bindable(key, host, port, error) from error
+                raise _bind_error(key, host, port, error) from error
         self._arm_idle_timer()
 
     def stop_reading(self) -> None:
-        """Close the port and read nothing more; what has been read is handled, and answers are still written."""
+        """Close the port and read nothing more. Requests that have been read are handled, and answers are still
+        written.
+        """
         self.is_deaf = True
         self._stop_accepting()
         self.request_memory.close()
+        self.stranger_memory.close()
         for connection in self._connections:
             connection.update_reading()
-        self.handle_reads()
+        while self._reads:
+            self._handle_step()
+        self._note_waiting()
+        self._report_losses()
 
     async def close(self) -> None:
-        """Close the port and every connection, after what is queued was handed to the kernel."""
+        """Close the port and every connection, after the queued answers were passed to the operating system."""
         self.is_deaf = True
         self._stop_accepting()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self.request_memory.close()
+        self.stranger_memory.close()
         for connection in list(self._connections):
             connection.close()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new connection; False if there are too many already, in all or from its host."""
+        """Take a new connection. Return False if there are too many already, in all or from its host."""
         if self.is_deaf or not self._admission.admit(connection):
             return False
         self.counters.connections_accepted += 1
+        self._strangers.add(connection, connection.address.ip)
         return True
 
-    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
-        """Have the whole frames in `data` handled at the end of this turn."""
-        if not self._reads:
-            self.loop.call_soon(self.handle_reads)
+    def greeted(self, connection: ClientConnection) -> None:
+        """Keep the place of a connection, because its first request has arrived.
+
+        While access control is on, it may have to make room until `proven`. Otherwise a stranger could take all places.
+        """
+        if self._strangers.discard(connection) and self.judges:
+            self._unproven.add(connection, connection.address.ip)
+
+    def proven(self, connection: ClientConnection) -> None:
+        """Keep the place of a connection that was found to have an account. The limit of its host no longer counts."""
+        self._unproven.discard(connection)
+        self._admission.exempt(connection)
+
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds], began: float) -> None:
+        """Have the whole frames in `data` handled at the end of this turn. Cutting them began at `began`."""
+        self._cut_s += self.loop.time() - began
         self._reads.append((connection, data, frames))
         self._read_bytes += len(data)
+        self._read_frames += len(frames)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self.loop.call_soon(self._turn)
         if self._read_bytes >= TURN_BYTES:
             self.handle_reads()
+        if self._cut_s >= TURN_S and not self.is_full:
+            self._note_waiting()
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        self._spent_s = self._cut_s = 0.0
+        if self._unreported_losses:
+            self._report_losses()  # first, because requests of other clients may fill every turn
+        self.handle_reads()
 
     def handle_reads(self) -> None:
-        """Handle what has been received, in the order in which it came."""
-        reads, self._reads = self._reads, []
-        self._read_bytes = 0
-        if not reads:
-            return
+        """Handle the received requests, in the order of their arrival, as far as this turn has time for them."""
+        try:
+            while self._reads and self._spent_s < TURN_S:
+                began = self.loop.time()
+                self._handle_step()
+                self._spent_s += self.loop.time() - began
+        finally:
+            if self._reads or self._waiting or self.is_full:
+                self._note_waiting()
+        if self._unreported_losses:
+            self._report_losses()
+
+    def _note_waiting(self) -> None:
+        """Stop reading connections whose requests wait for a turn, and all others while there is too much to do."""
+        if self._reads:
+            self._schedule_turn()
+        before, self._waiting = self._waiting, {connection for connection, _, _ in self._reads}
+        is_full = (
+            self._read_bytes > MAX_WAITING_BYTES or self._read_frames > MAX_WAITING_FRAMES or self._cut_s >= TURN_S
+        )
+        changed = self._connections if is_full != self.is_full else before ^ self._waiting
+        self.is_full = is_full
+        for connection in list(changed):
+            connection.waits_for_turn = connection in self._waiting
+            connection.update_reading()
+        lost = (before - self._waiting) & self._lost
+        self._lost -= lost
+        self._unreported_losses.extend(lost)
+
+    def _report_losses(self) -> None:
+        """Report lost connections, as far as this turn has time for it. Many requests may wait of a single
+        connection.
+        """
+        while self._unreported_losses and (self._spent_s < TURN_S or self.is_deaf):
+            began = self.loop.time()
+            self._on_lost(self._unreported_losses.popleft())
+            self._spent_s += self.loop.time() - began
+        if self._unreported_losses:
+            self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self.loop.call_soon(self._turn)
+
+    def _next_step(self) -> list[tuple[ClientConnection, bytes, list[FrameBounds]]]:
+        """Take as many of the reads as are handled at once."""
+        if self._read_frames > STEP_FRAMES or self._read_bytes >= TURN_BYTES:
+            return self._split_reads()
+        step, self._reads = self._reads, []
+        self._read_bytes = self._read_frames = 0
+        return step
+
+    def _split_reads(self) -> list[tuple[ClientConnection, bytes, list[FrameBounds]]]:
+        """Take the first reads, up to the limit of a step. At least one limit is reached."""
+        number = count = size = over = 0
+        while over <= 0 and size < TURN_BYTES:
+            connection, data, frames = self._reads[number]
+            number, count, size = number + 1, count + len(frames), size + len(data)
+            over = count - STEP_FRAMES
+        step, self._reads = self._reads[:number], self._reads[number:]
+        if over > 0:
+            step[-1] = connection, data, frames[:-over]
+            self._reads.insert(0, (connection, data, frames[-over:]))
+            size -= len(data)
+            count = STEP_FRAMES
+        self._read_bytes -= size
+        self._read_frames -= count
+        return step
+
+    def _handle_step(self) -> None:
+        reads = self._next_step()
         self._is_handling, writes_now = True, False
         try:
             with self._handling:
                 writes_now = self._on_reads(reads)
         except BaseException:
             for connection, _, _ in reads:
-                connection.drop("a request of its turn broke this node")  # no client waits for an answer in vain
+                # otherwise their clients would wait for answers in vain
+                connection.drop("a request of its turn broke this node")
             raise
         finally:
             self._is_handling = False
@@ -182,55 +350,113 @@ class Listener:
         most = self.limits.max_in_flight
         for connection, _, _ in reads:
             if connection.in_flight > most:
-                connection.too_much_in_flight()
+                connection.on_in_flight_limit()
 
     def lost(self, connection: ClientConnection) -> None:
-        """A connection is gone."""
+        """Handle the loss of a connection."""
         try:
             self.handle_reads()
         finally:
+            self._strangers.discard(connection)
+            self._unproven.discard(connection)
             if self._admission.lost(connection):
-                self._on_lost(connection)
+                if connection in self._waiting:
+                    self._lost.add(connection)
+                else:
+                    self._unreported_losses.append(connection)
+                    self._report_losses()
+
+    def collected(self, size: int) -> None:
+        """Count an answer of this turn, and end the turn of pulls early if the answers are too large."""
+        self._collected_bytes += size
+        if self._collected_bytes > TURN_ANSWER_BYTES and self._flow is not None:
+            self._flow.end_turn_early()
+
+    def clogged(self, connection: ClientConnection, *, is_clogged: bool) -> None:
+        """Notify `flow` that the client of a connection does not read, or reads again."""
+        if self._flow is None:
+            return
+        if is_clogged:
+            self._flow.clog(connection.key)
+        else:
+            self._flow.unclog(connection.key)
 
     def schedule_flush(self, connection: ClientConnection) -> None:
-        """Write what `connection` has collected: behind what is being handled, or at the end of this turn."""
+        """Write the collected answers of `connection`, after the requests being handled or at the end of this turn."""
         if not self._unwritten and not self._is_handling:
             self.loop.call_soon(self.flush)
         self._unwritten.append(connection)
 
     def flush(self) -> None:
-        """Write what all connections have collected, one call for each."""
-        connections, self._unwritten = self._unwritten, []
-        with self._answering:
-            for connection in connections:
-                connection.flush()
+        """Write the collected answers of all connections, with one call for each."""
+        connections, self._unwritten = iter(self._unwritten), []
+        self._collected_bytes = 0
+        connection: ClientConnection | None = None
+        try:
+            with self._answering:
+                for connection in connections:
+                    connection.flush()
+        except BaseException:
+            if connection is not None:
+                connection.drop("its answers could not be written")
+            # otherwise the other clients would wait for their answers in vain
+            self._unwritten = [*connections, *self._unwritten]
+            if self._unwritten:
+                self.loop.call_soon(self.flush)
+            raise
 
     def _max_per_host(self) -> int:
         return self._live.config.max_connections_per_host
 
-    def _make_door(self, tls: TlsContext) -> Door:
+    def _make_room(self) -> None:
+        crowd = self._strangers if len(self._strangers) else self._unproven
+        if len(crowd):
+            stranger = crowd.oldest_of_busiest_host()
+            self.lost(stranger)
+            stranger.make_room()
+
+    @property
+    def partial_bytes(self) -> int:
+        """Size in bytes of all requests that have not fully arrived."""
+        return self.request_memory.held_bytes + self.stranger_memory.held_bytes
+
+    @property
+    def judges(self) -> bool:
+        """True if access control is on."""
+        return self._judging is not None and self._judging.is_on
+
+    def _make_memory(self, max_bytes: int, *, are_strange: bool) -> RequestMemory:
+        limits = self.limits
+        return RequestMemory(
+            Senders(self._connections, are_strange=are_strange),
+            self.loop,
+            RequestMemoryLimits(max_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
+            on_shortage=self.counters.count_shortage,
+            on_timeout=self.counters.count_slow_sender,
+        )
+
+    def _make_door(self, tls: TlsContext | None) -> Door:
         limits = self.limits
         return Door(
             tls,
-            takes_plain=limits.tls == "permissive",
+            takes_plain=limits.tls != "enforcing",
             max_connections=limits.max_connections,
             open_connections=self._connections.__len__,
-            idle_timeout_s=limits.idle_timeout_ms / 1000,
+            silence_s=min(SILENCE_S, limits.idle_timeout_ms / 1000),
         )
 
     def _stop_accepting(self) -> None:
-        """Close the ports; open connections stay."""
-        if self.door is not None:
-            self.door.close()
-        for server in self._servers:
-            server.close()
-        self._servers = []
+        """Close the ports. Open connections stay."""
+        self.door.close()
+        for port in self._ports:
+            port.close()
+        self._ports = []
 
     def _arm_idle_timer(self) -> None:
         self._idle_timer = self.loop.call_later(self.limits.idle_timeout_ms / 1000 / IDLE_SCANS, self._scan_idle)
 
     def _scan_idle(self) -> None:
-        self._arm_idle_timer()  # first: what raises below must not be the last scan
+        self._arm_idle_timer()  # first, so that an exception below does not end the scans
         now = self.loop.time()
         for connection in list(self._connections):
             if connection.active:
@@ -248,10 +474,10 @@ def require_bindable(key: str, host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise _not_bindable(key, host, port, error) from error
+            raise _bind_error(key, host, port, error) from error
 
 
-def _not_bindable(key: str, host: str, port: int, error: OSError) -> StartError:
+def _bind_error(key: str, host: str, port: int, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
         return StartError(
             f"{key} {port} on {host} is in use by another process: stop that one, or set another {key} (nothing was "

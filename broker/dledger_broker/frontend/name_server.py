@@ -1,4 +1,4 @@
-"""Connection of a node to a name server: requests one at a time, and what is said there that no name server says."""
+"""Connection of a node to a name server, with one request at a time. It detects servers that are not name servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from dledger.net.tls import TlsContext, handshake_failure
+from dledger_base.addresses import connect
+from dledger_base.tls import TlsContext, handshake_failure
 from dledger_broker.addresses import Address
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import ProtocolError
@@ -18,8 +19,9 @@ READ_BYTES: Final = 64 << 10
 
 
 class NameServerConnection:
-    """One request at a time over a stream; each waits `timeout_s` for its answer. `on_lost` is called when the name
-    server closes it.
+    """Connection to a name server over a stream. A request waits at most `timeout_s` for its answer.
+
+    `on_lost` is called when the connection fails: the name server closes it, or sends bytes that cannot be read.
     """
 
     def __init__(
@@ -28,16 +30,14 @@ class NameServerConnection:
         writer: asyncio.StreamWriter,
         timeout_s: float,
         on_lost: Callable[[], None],
-        credentials: Credentials | None = None,
     ) -> None:
-        self._credentials = credentials
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
         self._on_lost = on_lost
         self._opaque = 0
         self._answer: asyncio.Future[RemotingCommand] | None = None
-        self._lost: Exception | None = None
+        self._error: Exception | None = None
         self._receiving = asyncio.get_running_loop().create_task(self._receive())
 
     @classmethod
@@ -46,34 +46,38 @@ class NameServerConnection:
         address: Address,
         timeout_s: float,
         on_lost: Callable[[], None],
-        credentials: Credentials | None = None,
         tls: TlsContext | None = None,
     ) -> NameServerConnection:
-        """Connect, over TLS with `tls`; requests are signed for the account of `credentials`.
-
-        Raises OSError, TimeoutError.
-        """
+        """Connect, over TLS if `tls` is given. Raises OSError, TimeoutError."""
         context = None if tls is None else tls.context
         try:
             async with asyncio.timeout(timeout_s):
-                streams = await asyncio.open_connection(address.host, address.port, ssl=context)
-                return cls(*streams, timeout_s, on_lost, credentials)
+                loop = asyncio.get_running_loop()
+                reader = asyncio.StreamReader(loop=loop)
+                streams = asyncio.StreamReaderProtocol(reader, loop=loop)
+                transport, _ = await connect(lambda: streams, address.host, address.port, context)
+                writer = asyncio.StreamWriter(transport, streams, reader, loop)
+                return cls(reader, writer, timeout_s, on_lost)
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {timeout_s:g} s") from error
         except OSError as error:
-            said = None if tls is None else handshake_failure(error)
-            if said is None:
+            failure = None if tls is None else handshake_failure(error)
+            if failure is None:
                 raise
-            raise ConnectionError(said) from error
+            raise ConnectionError(failure) from error
 
-    async def call(self, request: RemotingCommand) -> RemotingCommand:
-        """Send a request and wait for its answer. Raises OSError, TimeoutError, `ProtocolError`."""
-        if self._lost is not None:
-            raise self._lost
+    async def call(self, request: RemotingCommand, credentials: Credentials | None = None) -> RemotingCommand:
+        """Send a request, signed with `credentials`, and wait for its answer.
+
+        Each call gets the credentials, because the key file may change while the connection is open. Raises OSError,
+        TimeoutError, `ProtocolError`.
+        """
+        if self._error is not None:
+            raise self._error
         self._opaque += 1
         request.opaque = self._opaque
-        if self._credentials is not None:
-            request.ext = signed(request.ext, request.body, self._credentials)
+        if credentials is not None:
+            request.ext = signed(request.ext, request.body, credentials)
         self._answer = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -86,10 +90,10 @@ class NameServerConnection:
     async def _receive(self) -> None:
         decoder = FrameDecoder()
         first: bytes | None = b""
-        heard = False
+        has_received = False
         try:
             while data := await self._reader.read(READ_BYTES):
-                heard = True
+                has_received = True
                 if first is not None and (speaker := speaker_of(first := first + data)) is not None:
                     if speaker is not Speaker.REMOTING:
                         hint = "; if it is one, tls_namesrv_ca_file is missing" if speaker is Speaker.TLS else ""
@@ -97,24 +101,26 @@ class NameServerConnection:
                     first = None
                 decoder.receive_data(data)
                 while (frame := decoder.next_frame()) is not None:
-                    self._take(decode_command(frame))
-            self._lost = ConnectionResetError("the name server closed the connection" if heard else CLOSES_UNHEARD)
+                    self._deliver(decode_command(frame))
+            self._error = ConnectionResetError(
+                "the name server closed the connection" if has_received else CLOSES_UNHEARD
+            )
         except ConnectionResetError as error:
-            self._lost = error if heard else ConnectionResetError(CLOSES_UNHEARD)
+            self._error = error if has_received else ConnectionResetError(CLOSES_UNHEARD)
         except (OSError, ProtocolError) as error:
-            self._lost = error
-        except Exception as error:  # whoever waits for an answer learns of it, and logs it
-            self._lost = error
+            self._error = error
+        except Exception as error:  # a caller that waits for an answer gets the error, and logs it
+            self._error = error
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(self._lost)
+            self._answer.set_exception(self._error)
         self._on_lost()
 
-    def _take(self, response: RemotingCommand) -> None:
+    def _deliver(self, response: RemotingCommand) -> None:
         expected = response.is_response and response.opaque == self._opaque
         if expected and self._answer is not None and not self._answer.done():
             self._answer.set_result(response)
 
     def close(self) -> None:
-        """End it; nobody is told."""
+        """Close the connection without calling `on_lost`."""
         self._receiving.cancel()
         self._writer.close()

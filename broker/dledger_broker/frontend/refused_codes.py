@@ -1,4 +1,4 @@
-"""Request codes of RocketMQ that no feature handles: what whoever sends one may do instead."""
+"""Request codes of RocketMQ that no feature handles, each with advice on what to do instead."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ INSTEAD: Final[Mapping[int, str]] = {
 
 
 def refusal_of(code: int, name: str) -> str:
-    """The text of an answer 3."""
+    """Return the text of an answer 3."""
     return with_instead(f" request type {code} not supported ({name})", code, INSTEAD)

@@ -1,7 +1,8 @@
-"""Lookups of routes: what name servers say of the queues that a topic has in all broker groups (105).
+"""Lookups of routes: ask name servers for a topic's queues in all broker groups (105).
 
-One topic at a time is asked for, of one name server after another until one answers, the one that answered last first.
-Nobody waits longer than `FIND_S`, whatever name servers do: then they get what was said last, however old.
+Topics are looked up one at a time. Name servers are asked one after another until one answers. The name server that
+answered last is asked first. A lookup ends after `FIND_S` at the latest. If no name server has answered, its callers
+get the last known route, however old, or None.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.environment import Cancellable, Environment
-from dledger.net.tls import TlsContext
+from dledger_base.tls import TlsContext
 from dledger_broker.addresses import Address
 from dledger_broker.clients.topic_routes import Found
 from dledger_broker.frontend.name_server import NameServerConnection
@@ -26,13 +27,16 @@ from dledger_remoting.headers_namesrv import RouteHeader
 from dledger_remoting.route import TopicRouteData, decode_route, without_aliases
 
 FIND_S: Final = 0.7
-"""Java's client waits a second for its first assignment, and never asks for another one if it has none by then."""
+"""Time limit in seconds of a lookup.
+
+Java's client waits one second for its first assignment of queues. If it gets no queues, it never asks again.
+"""
 ANSWER_S: Final = 0.3
-"""A name server that takes longer is passed over for the next one."""
+"""Time limit in seconds for a name server's answer. Then the next name server is asked."""
 REUSE_S: Final = 5.0
-"""A route that is younger is not asked for again: brokers of RocketMQ do that every 30 s."""
+"""Maximum age in seconds of a route that is used again. RocketMQ's brokers fetch routes every 30 s."""
 MAX_KEPT: Final = 10_000
-"""Routes that are kept; the one that was asked for longest ago goes first."""
+"""Maximum number of routes that are kept. Beyond it the route that a name server gave longest ago is dropped."""
 
 
 class _Kept(NamedTuple):
@@ -46,7 +50,7 @@ class _Waiting(NamedTuple):
 
 
 class RouteLookups:
-    """Asks these name servers; without any there are no other groups. `stop` answers those who wait."""
+    """Lookups at some name servers. Without any name server every route is empty."""
 
     def __init__(self, env: Environment, name_servers: Iterable[Address], tls: TlsContext | None = None) -> None:
         self._env = env
@@ -58,7 +62,7 @@ class RouteLookups:
         self._task: asyncio.Task[None] | None = None
 
     def find(self, topic: str, found: Found) -> None:
-        """See `TopicRoutes.find`."""
+        """Call `found` once with the route of a topic, at once or later on the event loop. None if it is unknown."""
         if not self._name_servers:
             found(TopicRouteData())
             return
@@ -74,7 +78,7 @@ class RouteLookups:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking, and give all waiting lookups the last known routes."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -104,17 +108,17 @@ class RouteLookups:
             self._kept.popitem(last=False)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
-        """What the first name server says that answers; None if none does."""
+        """Return the answer of the first name server that answers, None without any answer."""
         for _ in range(len(self._name_servers)):
             address = self._name_servers[0]
             try:
-                return await self._ask_at(address, topic)
-            except (OSError, TimeoutError, RemotingError):  # registration says so of a name server that is away
+                return await self._query(address, topic)
+            except (OSError, TimeoutError, RemotingError):  # registration logs an unreachable name server
                 self._drop(address)
                 self._name_servers.rotate(-1)
         return None
 
-    async def _ask_at(self, address: Address, topic: str) -> TopicRouteData:
+    async def _query(self, address: Address, topic: str) -> TopicRouteData:
         connection = self._connections.get(address)
         if connection is None:
             lost = partial(self._drop, address)
@@ -139,7 +143,7 @@ class RouteLookups:
             self._settle(topic)
 
     def _settle(self, topic: str) -> None:
-        """Tell those who wait what is known of a topic."""
+        """Give all waiting lookups of a topic its last known route."""
         waiting = self._waiting.pop(topic, None)
         if waiting is None:
             return

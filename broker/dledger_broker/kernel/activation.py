@@ -1,9 +1,9 @@
-"""Table of activated features: what the group has begun to use, and from which position of the log on.
+"""Table of activated features: the features that the group uses, each with the log position from which it is used.
 
-A feature that is declared as `activated` may write commands that an older version stops at. So it is used only once
-every voter understands them, and the leader has recorded that: `ActivateFeatures`, which is never taken back. A member
-that lacks a feature stops at that record, and at every snapshot that has it. Kinds that such a feature gets later are
-those of another feature: an activation says nothing of them.
+A feature that is declared as `activated` may write commands at which an older version stops. It is used only once every
+voter understands them and the leader has recorded that with `ActivateFeatures`. This command is never taken back. A
+member that lacks a feature stops at that command, and at every snapshot that contains it. Kinds that the feature gets
+later belong to another feature, because an activation says nothing about them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from dledger.errors import CorruptionError
-from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.feature import Replicated
@@ -25,7 +25,7 @@ ACTIVATE_FEATURES: Final = 29
 
 
 class ActivateFeatures(msgspec.Struct, frozen=True):
-    """From here on the group uses these features; one that is active already stays as it is."""
+    """Command after which the group uses these features. A feature that is already active does not change."""
 
     names: tuple[str, ...]
 
@@ -40,8 +40,10 @@ class ActivationFrame(msgspec.Struct, frozen=True, tag="activated"):
 
 
 class ActivationTable(Table):
-    """`since` is the end of the entry that activated a feature, by its name: records from there on may be the
-    feature's. `kinds` are the command kinds of the features of this version that are to be activated.
+    """The activated features by name, each with the end of the entry that activated it (`since`).
+
+    Records from that position on may be the feature's. `kinds` are the command kinds of this version's features that
+    need activation.
     """
 
     __slots__ = ("_owners", "digest", "kinds", "since")
@@ -60,11 +62,13 @@ class ActivationTable(Table):
         self.digest = 0
 
     def owner_of(self, kind: int) -> str | None:
-        """The activated feature that a command kind belongs to; None if it is no such feature's."""
+        """Return the activated feature that a command kind belongs to, None if it does not belong to an activated
+        feature.
+        """
         return self._owners.get(kind)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`; raises `CorruptionError` for a feature that this version lacks."""
+        """Apply one of its commands. Raises `CorruptionError` for a feature that this version lacks."""
         match command:
             case ActivateFeatures(names=names):
                 for name in names:
@@ -82,12 +86,11 @@ class ActivationTable(Table):
             self.digest = (self.digest + item_hash("activated", name, position)) & MASK
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         return {"activated": (ActivationFrame(dict(self.since)),)} if self.since else {}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`; raises `CorruptionError` for a feature that this version lacks."""
+        """Restore the rows of a frame. Raises `CorruptionError` for a feature that this version lacks."""
         _ = now
         match frame:
             case ActivationFrame(rows=rows):

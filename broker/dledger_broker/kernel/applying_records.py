@@ -1,11 +1,11 @@
-"""Applying of committed records to queues: the only way in which a view learns of a message."""
+"""Application of committed records to queues. Views learn of messages only here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.topics import TopicTable
@@ -15,7 +15,7 @@ from dledger_broker.views.units import UNIT_BYTES
 
 
 def scan_entry(topics: TopicTable, entry: CommittedEntry) -> list[QueueRun]:
-    """The records of an entry whose topic exists, as the leader would list them."""
+    """Return the runs of an entry's records whose topic exists, in the form in which the leader lists them."""
     by_bytes = topics.by_bytes
     runs: list[QueueRun] = []
     name: bytes | None = None
@@ -45,10 +45,11 @@ def dispatch(runs: Iterable[QueueRun], touched: list[QueueState]) -> None:
 def redispatch(
     runs: Iterable[QueueRun], topics: TopicTable, start_over: Callable[[QueueView, int], None]
 ) -> list[QueueView]:
-    """Append to the views what they lack of runs that the state already covers; returns the view of each such run.
+    """Append to the views the units that they lack of runs that the state already covers. Return the view of each of
+    these runs.
 
-    Where the log no longer holds what would join a run to the units before it, `start_over(view, offset)` must
-    empty the view.
+    If the log no longer holds the records between a view's last unit and a run, `start_over(view, offset)` must empty
+    the view.
     """
     touched: list[QueueView] = []
     for queue, end_offset, units in runs:

@@ -1,14 +1,14 @@
 """Group time: the highest time that the clocks of a majority of all voters have reached, as a leader believes it.
 
-It is what *due* means. One node's clock cannot move it, whatever it shows; two that jump at once are not believed at
-once:
+It decides what is *due*. In a group of three or more voters, one clock alone cannot move it. Two clocks that jump
+together are not believed at once:
 
-1. The clocks of two nodes of three jump a day ahead. Either leads, and knows both.
-2. What is due tomorrow stays, for the leader's monotonic clock says that no day has passed.
+1. The clocks of two nodes of three jump a day ahead. One of the two leads, and knows both clocks.
+2. Messages that are due tomorrow stay: the leader's monotonic clock says that no day has passed.
 3. The clocks are set right. The group has fired nothing.
 
-Clocks that keep to what they show are right after all (all nodes slept, somebody corrected them): they are believed
-after a minute. `docs/decisions/group-time.md` says what else was weighed.
+Clocks that stay at their new time are right after all: for example all nodes slept, or an operator corrected them. They
+are believed after a minute. `docs/decisions/group-time.md` says which alternatives were weighed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MAX_STEP_MS: Final = 60_000
-"""What differs by more from the time so far, carried on by a monotonic clock, has jumped."""
-STANDS_S: Final = 60.0
-"""A jump that has stood for so long is believed."""
+"""Maximum difference in ms that does not count as a jump, measured from the last time as a monotonic clock extrapolates
+it.
+"""
+JUMP_BELIEVED_S: Final = 60.0
+"""Time in seconds after which a lasting jump is believed."""
 MAX_GAP_S: Final = 5.0
-"""A jump that nobody has looked at for longer has not stood."""
+"""Maximum gap in seconds between two readings. After a longer gap a jump does not count as lasting."""
 
 
-class Carried(NamedTuple):
-    """A time in ms since 1970, and the moment of a monotonic clock, in seconds, at which it was that time."""
+class ClockReading(NamedTuple):
+    """A time in ms since 1970, with the moment of a monotonic clock, in seconds, at which it was read."""
 
     ms: int
     at: float
 
-    def on_to(self, now: float) -> int:
-        """The time at a later moment of the same clock."""
+    def extrapolate(self, now: float) -> int:
+        """Return the time at a later moment of the same monotonic clock."""
         return self.ms + int((now - self.at) * 1000)
 
 
 def reached_by_majority(clocks: Sequence[int | None]) -> int | None:
-    """The highest time that a majority of these clocks have reached; None if too few are known.
+    """Return the highest time that a majority of these clocks have reached, None if too few are known.
 
-    `clocks` has one of every voter: who is not known has reached nothing.
+    `clocks` has an item for every voter. An unknown clock counts as having reached nothing.
     """
     quorum = len(clocks) // 2 + 1
     known = sorted((clock for clock in clocks if clock is not None), reverse=True)
@@ -46,45 +48,48 @@ def reached_by_majority(clocks: Sequence[int | None]) -> int | None:
 
 
 class BelievedTime:
-    """What one leader believes, from one look to the next; moments are seconds of its monotonic clock.
+    """Belief of one leader about group time, updated with each reading. Moments are seconds of its monotonic clock.
 
-    `carried` is the group time that its predecessors left, None if there was none or nobody depends on it: then the
-    first look is believed. Otherwise a leader that begins is as careful as one that has led all along:
+    `carried` is the group time that earlier leaders left. If it is None, because the log has no group time or nothing
+    depends on it, the first reading is believed. Otherwise a new leader is as careful as its predecessor:
 
-    1. Two clocks jump a day ahead; their leader does not believe them. 2. It dies, and the other one of the two leads.
+    1. Two clocks jump a day ahead, and the leader does not believe them.
+    2. The leader dies, and the other of the two nodes leads.
+    3. The new leader compares its readings with `carried`, and does not believe them at once either.
     """
 
-    def __init__(self, carried: Carried | None) -> None:
+    def __init__(self, carried: ClockReading | None) -> None:
         self._base = carried
         self._ms = 0 if carried is None else carried.ms
-        """What was told last."""
-        self._jump: Carried | None = None
-        """What a jump that is not believed yet has shown first."""
-        self._looked_at = 0.0
+        """Group time as it was returned last."""
+        self._jump: ClockReading | None = None
+        """First reading of a jump that is not believed yet."""
+        self._read_at_s = 0.0
 
     def look(self, reached_ms: int, now: float) -> int:
-        """Group time, ms since 1970, when the clocks of a majority have reached `reached_ms`.
+        """Return group time, ms since 1970, when the clocks of a majority have reached `reached_ms`.
 
-        It goes back only when a jump back is believed, and stands still while clocks go back by less.
+        Group time goes back only when a jump back is believed. While clocks go back by less than a jump, it does not
+        change.
         """
         base = self._base
-        if base is None or self._has_stood(base, reached_ms, now):
+        if base is None or self._has_jump_lasted(base, reached_ms, now):
             self._ms = reached_ms
-            self._base, self._jump = Carried(reached_ms, now), None
+            self._base, self._jump = ClockReading(reached_ms, now), None
         elif self._jump is None:
             self._ms = max(self._ms, reached_ms)
-            self._base = Carried(reached_ms, now)
+            self._base = ClockReading(reached_ms, now)
         else:
-            self._ms = max(self._ms, base.on_to(now))
-        self._looked_at = now
+            self._ms = max(self._ms, base.extrapolate(now))
+        self._read_at_s = now
         return self._ms
 
-    def _has_stood(self, base: Carried, reached_ms: int, now: float) -> bool:
-        """Note whether the clocks have jumped; whether that is to be believed."""
-        if abs(reached_ms - base.on_to(now)) <= MAX_STEP_MS:
+    def _has_jump_lasted(self, base: ClockReading, reached_ms: int, now: float) -> bool:
+        """Note whether the clocks have jumped. Return whether the jump has lasted long enough to be believed."""
+        if abs(reached_ms - base.extrapolate(now)) <= MAX_STEP_MS:
             self._jump = None
             return False
         jump = self._jump
-        if jump is None or now - self._looked_at > MAX_GAP_S or abs(reached_ms - jump.on_to(now)) > MAX_STEP_MS:
-            jump = self._jump = Carried(reached_ms, now)
-        return now - jump.at >= STANDS_S
+        if jump is None or now - self._read_at_s > MAX_GAP_S or abs(reached_ms - jump.extrapolate(now)) > MAX_STEP_MS:
+            jump = self._jump = ClockReading(reached_ms, now)
+        return now - jump.at >= JUMP_BELIEVED_S

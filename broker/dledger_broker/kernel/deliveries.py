@@ -1,5 +1,6 @@
-"""Counts of what a node has stored, by topic, and of what consumer groups have got from it, by group and topic: one
-step for each unit, and for each answer.
+"""Counts of the messages that a node has stored, by topic, and that consumer groups have got, by group and topic.
+
+Each stored unit and each answer to a consumer is counted in one step.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from collections.abc import Mapping
 from typing import Final
 
 MAX_PAIRS: Final = 10_000
-"""So many pairs of a group and a topic are counted; a pair that comes later, while there are so many, is not."""
+"""Maximum number of (group, topic) pairs counted. Further pairs are ignored."""
 
 
 MAX_TOPICS: Final = 10_000
-"""So many topics are counted; one that comes later, while there are so many, is not."""
+"""Maximum number of topics counted. Further topics are ignored."""
 
 
 class Delivered:
-    """What one group has got of one topic; these numbers only grow. An answer is one of `times`."""
+    """Messages of one topic that one group has got, in `times` answers. These numbers only grow."""
 
     __slots__ = ("messages", "size", "times")
 
@@ -36,11 +37,11 @@ class Deliveries:
 
     @property
     def pairs(self) -> Mapping[tuple[str, str], Delivered]:
-        """By group and topic."""
+        """Counts by group and topic."""
         return self._pairs
 
     def count(self, group: str, topic: str, messages: int, size: int) -> None:
-        """A group has got messages of a topic, `size` bytes in all."""
+        """Count messages of a topic, `size` bytes in all, that a group has got."""
         delivered = self._pairs.get((group, topic))
         if delivered is None:
             if len(self._pairs) >= MAX_PAIRS:
@@ -51,12 +52,12 @@ class Deliveries:
         delivered.times += 1
 
     def forget(self, group: str, topic: str) -> None:
-        """Count from 0 again; what is not counted is no error."""
+        """Forget the count of a pair, so that it begins at 0 again. Does nothing for a pair without a count."""
         self._pairs.pop((group, topic), None)
 
 
 class TopicSizes:
-    """Bytes by topic, and in how many steps they came."""
+    """Bytes and number of messages, by topic."""
 
     __slots__ = ("_by_topic",)
 
@@ -65,11 +66,11 @@ class TopicSizes:
 
     @property
     def by_topic(self) -> Mapping[str, tuple[int, int]]:
-        """Bytes and messages."""
+        """Bytes and number of messages, by topic."""
         return self._by_topic
 
     def count(self, topic: str, size: int, messages: int) -> None:
-        """Messages of a topic, `size` bytes in all."""
+        """Count messages of a topic, `size` bytes in all."""
         found = self._by_topic.get(topic)
         if found is not None:
             self._by_topic[topic] = (found[0] + size, found[1] + messages)
@@ -77,5 +78,5 @@ class TopicSizes:
             self._by_topic[topic] = (size, messages)
 
     def forget(self, topic: str) -> None:
-        """Count from 0 again; what is not counted is no error."""
+        """Forget the count of a topic, so that it begins at 0 again. Does nothing for a topic without a count."""
         self._by_topic.pop(topic, None)

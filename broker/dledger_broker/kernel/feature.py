@@ -1,4 +1,4 @@
-"""Declaration of the replicated half of a feature: what it adds to the state that all nodes have."""
+"""Declaration of the replicated half of a feature: its addition to the state that all nodes have."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dledger_broker.kernel.tables import Table, TableKey
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated:
-    """A feature's commands, and its table, which applies them; many features have neither.
+    """A feature's commands, and the table that applies them. Many features have neither.
 
-    `activated`: its commands are proposed, and its requests are taken, once the group has activated it, by its name
-    (`kernel.activation`); no such feature is ever renamed.
+    If `activated`, its commands are proposed and its requests taken only once the group has activated it, by its name
+    (`kernel.activation`). Such a feature is never renamed.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""View of a feature: something that it derives from the log on each node, and that can be thrown away."""
+"""View of a feature: files that it derives from the log on each node, and that can be thrown away."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class FeatureView(Protocol):
-    """What the machine tells it, on the event loop. What it is to know of applied commands its table tells it."""
+    """Receiver of the machine's notices, on the event loop. Applied commands reach it through the feature's table."""
 
     def restored(self, position: int) -> None:
-        """The state is another one, as of a log position: at a start, before `start`, or because a snapshot came."""
+        """Note that the state was replaced, as of a log position: at a start, before `start`, or by a snapshot."""
 
     def start(self, incarnation: str) -> None:
-        """The node is started; `incarnation` is that of its data directory."""
+        """Begin to work, because the node has started. `incarnation` is that of its data directory."""
 
     def abandon(self) -> None:
-        """Do nothing more: the log has failed."""
+        """Do nothing more, because the log has failed."""
 
     async def close(self) -> None:
-        """Make durable what is there; the node is still running."""
+        """Make the present content durable. The node is still running."""

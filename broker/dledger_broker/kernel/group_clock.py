@@ -1,4 +1,4 @@
-"""Clock of a leader: group time for whoever fires what is due, and for requests that say "in so many seconds"."""
+"""Clock of a leader: group time for jobs that fire what is due, and for requests with a delay "in so many seconds"."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.errors import ServiceNotAvailable
 
 LOOK_PERIOD_S: Final = 1.0
-TELL_PERIOD_S: Final = 20.0
-"""How old the group time in the log may become while something depends on it: a leader that begins tells from it
+PROPOSE_PERIOD_S: Final = 20.0
+"""Maximum age in seconds of the group time in the log while something depends on it. A new leader detects with it
 whether clocks have jumped.
 """
 HOLD_PERIOD_S: Final = 0.05
 MAX_HELD: Final = 10_000
-"""Requests that wait until group time is known."""
+"""Maximum number of requests that wait for group time."""
 
-Known: TypeAlias = Callable[[int | None], None]
-"""Told the time to reckon from, or None: it did not become known in time, or this node does not lead any more."""
+TimeCallback: TypeAlias = Callable[[int | None], None]
+"""Receives the time that delays are counted from, or None: it did not become known in time, or this node no longer
+leads.
+"""
 
 
 class GroupClock:
-    """Group time while this node leads; implements `dledger_broker.kernel.jobs.Job`.
+    """Group time while this node leads. Implements `dledger_broker.kernel.jobs.Job`.
 
-    It is not known to a leader that does not hear the clocks of a majority. `hold_s` is how long a request waits for
-    it.
+    A leader without recent clocks of a majority does not know group time. A request waits `hold_s` for it.
     """
 
     name: Final = "group_time"
@@ -45,71 +46,78 @@ class GroupClock:
         self._hold_s = hold_s
         self._believed = BelievedTime(None)
         self._term = 0
-        self._needs: list[Callable[[], bool]] = []
-        self._telling = False
+        self._dependents: list[Callable[[], bool]] = []
+        self._is_proposing = False
         self._handle: JobHandle | None = None
-        self._held: list[tuple[float, Known]] = []
-        self._next_look: Cancellable | None = None
-        machine.on_unready.append(self._unready)
+        self._waiters: list[tuple[float, TimeCallback]] = []
+        self._check_timer: Cancellable | None = None
+        machine.on_unready.append(self._on_unready)
 
-    def needed_by(self, need: Callable[[], bool]) -> None:
-        """Have group time told in the log while `need()`: while anything is due some day, open or in flight."""
-        self._needs.append(need)
+    def add_dependent(self, need: Callable[[], bool]) -> None:
+        """Have group time written to the log while `need()` is true: while something is due at some time, open or in
+        flight.
+        """
+        self._dependents.append(need)
 
     def now_ms(self) -> int | None:
-        """Group time, ms since 1970: what is due by then may happen. None if it is not known, or not to this node."""
-        times = self._look()
+        """Return group time, ms since 1970: everything due by then may happen. None if this node does not know it."""
+        times = self._read_times()
         return None if times is None else times[0]
 
-    def reckoned_from_ms(self) -> int | None:
-        """The time that "in so many seconds" is reckoned from: what a majority's clocks show at most, or group time if
-        that is later.
+    def delay_base_ms(self) -> int | None:
+        """Return the time that "in so many seconds" is counted from: the highest that a majority's clocks may show, or
+        a later group time.
 
-        What is reckoned from a time that is behind happens too early:
+        A delay ends too early if it is counted from a time that is behind:
 
-        1. A follower's answer was under way for half a second: group time is behind by that, until the next answer.
-        2. A message is sent that is due in a second. 3. The next answer comes: half of the second is over.
+        1. A follower's answer was under way for half a second. Group time is behind by that, until the next answer.
+        2. A client sends a message that is due in a second.
+        3. The next answer arrives, and half of the second has passed.
 
-        So it is with clocks that have jumped ahead and are to be believed in a minute:
+        The same happens with clocks that have jumped ahead and will be believed in a minute:
 
-        1. All nodes were down for ten hours; group time is that of ten hours ago, for a minute.
-        2. A message is sent that is due in five hours. 3. The clocks are believed: it was due five hours ago.
+        1. All nodes were down for ten hours. For a minute, group time is that of ten hours ago.
+        2. A client sends a message that is due in five hours.
+        3. The clocks are believed. The message was due five hours ago.
 
-        Who asks is about to propose what depends on group time, so that is told in the log now, before it:
+        The caller is about to propose something that depends on group time. This method therefore writes group time to
+        the log first:
 
-        1. Nothing has depended on it for minutes, and every node has been started anew meanwhile: what was told last
-        seems to be of just now. 2. A message is sent that is due in a second, and the leader dies before it looks.
-        3. What clocks show is a jump for the next leader: nothing fires for a minute. If that one dies sooner, nothing
-        fires for another minute.
+        1. Nothing has depended on group time for minutes, and every node has been restarted meanwhile. The last group
+           time in the log seems to be of just now.
+        2. A client sends a message that is due in a second, and the leader dies before it reads the clocks.
+        3. For the next leader the clocks show a jump, so nothing fires for a minute. If this leader dies sooner,
+           nothing fires for another minute.
         """
-        times = self._look()
+        times = self._read_times()
         if times is None:
             return None
         if self._handle is not None and not self._handle.is_stopped:
-            self._tell(self._handle, times[0])
+            self._propose(self._handle, times[0])
         return max(times)
 
-    def when_known(self, told: Known) -> None:
-        """Have `told` called with `reckoned_from_ms`: at once if it is known, else when it is; see `Known`."""
-        known_ms = self.reckoned_from_ms()
+    def call_when_known(self, callback: TimeCallback) -> None:
+        """Call `callback` with `delay_base_ms`, at once or when it becomes known; see `TimeCallback`."""
+        known_ms = self.delay_base_ms()
         if known_ms is not None or not self._machine.leadership.ready:
-            told(known_ms)
+            callback(known_ms)
             return
-        if len(self._held) >= MAX_HELD:
+        if len(self._waiters) >= MAX_HELD:
             self._counters.group_time_waits_refused += 1
-            told(None)
+            callback(None)
             return
-        self._held.append((self._env.now() + self._hold_s, told))
-        self._look_later()
+        self._waiters.append((self._env.now() + self._hold_s, callback))
+        self._schedule_check()
 
     def hold(self, request: Request, requests: Requests) -> None:
-        """Have a request, for which nothing was proposed, handled again once the time to reckon from is known.
+        """Have a request handled again once the time is known from which its delay is counted. Nothing of the request
+        was proposed.
 
-        It is refused if that takes longer than `hold_s`, and passed on if this node leads no more.
+        The request is refused if that takes longer than `hold_s`, and forwarded if this node no longer leads.
         """
-        self.when_known(partial(self._time_known, request, requests))
+        self.call_when_known(partial(self._on_time_known, request, requests))
 
-    def _time_known(self, request: Request, requests: Requests, known_ms: int | None) -> None:
+    def _on_time_known(self, request: Request, requests: Requests, known_ms: int | None) -> None:
         if known_ms is not None:
             requests.run(request)
         elif self._machine.leadership.ready:
@@ -119,57 +127,60 @@ class GroupClock:
             requests.pass_on(request)
 
     def release(self) -> None:
-        """Tell all that are held that group time is not known."""
-        self._tell_held(None)
+        """End all waits without a time: held requests are refused or forwarded."""
+        self._release_waiters(None)
 
     # ---------------------------------------------------------------- the job
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
+        """Write group time to the log while something needs it. Check once a second."""
         self._handle = handle
         handle.call_later(LOOK_PERIOD_S, partial(self.run, handle))
         now_ms = self.now_ms()
         if now_ms is not None and self._is_needed:
-            self._tell(handle, now_ms)
+            self._propose(handle, now_ms)
 
-    def _tell(self, handle: JobHandle, now_ms: int) -> None:
-        """Propose group time, unless that is under way or was done of late."""
-        if self._telling or self._was_told_of_late(now_ms) or not self._machine.understood_by_all(GroupTime):
+    def _propose(self, handle: JobHandle, now_ms: int) -> None:
+        """Propose group time, unless that is under way or was done recently."""
+        if self._is_proposing or self._is_logged_recently(now_ms) or not self._machine.understood_by_all(GroupTime):
             return
-        self._telling = True
-        handle.stage_command(GroupTime(now_ms), self._told)
+        self._is_proposing = True
+        handle.stage_command(GroupTime(now_ms), self._on_proposed)
 
-    def _was_told_of_late(self, now_ms: int) -> bool:
-        """Whether the log has group time as it was a moment ago, by this replica's clock and by group time itself.
+    def _is_logged_recently(self, now_ms: int) -> bool:
+        """Return whether the log has a recent group time, by this replica's clock and by group time itself.
 
-        A replica that has just started has applied what was told long ago just now:
+        A replica that has just started has applied old commands just now, so its own clock alone is not enough:
 
-        1. Leaders die one after the other, none of them older than the period. 2. Each node has been started anew since
-        group time was told last. 3. What their clocks show is a jump for the next leader: nothing fires for a minute.
+        1. Leaders die one after another, each before `PROPOSE_PERIOD_S` has passed. Each node has been restarted since
+           group time was last written.
+        2. No leader writes group time again, because each has applied the last command within this period.
+        3. For the next leader the clocks show a jump, so nothing fires for a minute.
         """
         carried = self._machine.state.group_time.carried
-        if carried is None or self._env.now() - carried.at >= TELL_PERIOD_S:
+        if carried is None or self._env.now() - carried.at >= PROPOSE_PERIOD_S:
             return False
-        return abs(now_ms - carried.ms) < TELL_PERIOD_S * 1000
+        return abs(now_ms - carried.ms) < PROPOSE_PERIOD_S * 1000
 
-    def _told(self, _error: LogError | None) -> None:
-        """A later look tells again what was lost."""
-        self._telling = False
+    def _on_proposed(self, _error: LogError | None) -> None:
+        """Note that the proposal has ended. If it was lost, a later check writes group time again."""
+        self._is_proposing = False
 
     # ---------------------------------------------------------------- inside
 
     @property
     def _is_needed(self) -> bool:
-        return any(need() for need in self._needs)
+        return any(need() for need in self._dependents)
 
-    def _look(self) -> tuple[int, int] | None:
-        """Group time, and what a majority's clocks have reached at most."""
+    def _read_times(self) -> tuple[int, int] | None:
+        """Return group time, and the highest time that a majority's clocks may have reached; None if it is unknown."""
         leadership = self._machine.leadership
         if not leadership.ready:
             return None
         if leadership.term != self._term:
             self._term = leadership.term
-            # While nothing depends on it nothing can happen too early; and then nobody has told it of late.
+            # While nothing depends on group time, nothing can happen too early. Then no leader has written it recently,
+            # either.
             self._believed = BelievedTime(self._machine.state.group_time.carried if self._is_needed else None)
         clocks = self._machine.log.voter_clocks()
         least_ms = reached_by_majority([None if clock is None else clock.least_ms for clock in clocks])
@@ -178,30 +189,30 @@ class GroupClock:
             return None
         return self._believed.look(least_ms, self._env.now()), most_ms
 
-    def _look_later(self) -> None:
-        if self._held and self._next_look is None:
-            self._next_look = self._env.call_later(HOLD_PERIOD_S, self._look_for_held)
+    def _schedule_check(self) -> None:
+        if self._waiters and self._check_timer is None:
+            self._check_timer = self._env.call_later(HOLD_PERIOD_S, self._check_waiters)
 
-    def _look_for_held(self) -> None:
-        self._next_look = None
-        known_ms = self.reckoned_from_ms()
+    def _check_waiters(self) -> None:
+        self._check_timer = None
+        known_ms = self.delay_base_ms()
         if known_ms is not None:
-            self._tell_held(known_ms)
+            self._release_waiters(known_ms)
             return
         now = self._env.now()
-        late = [told for until, told in self._held if until <= now]
-        self._held = [waits for waits in self._held if waits[0] > now]
-        self._look_later()
-        for told in late:
-            told(None)
+        expired = [callback for deadline, callback in self._waiters if deadline <= now]
+        self._waiters = [waiter for waiter in self._waiters if waiter[0] > now]
+        self._schedule_check()
+        for callback in expired:
+            callback(None)
 
-    def _unready(self, _error: NotLeaderError) -> None:
-        self._tell_held(None)
+    def _on_unready(self, _error: NotLeaderError) -> None:
+        self._release_waiters(None)
 
-    def _tell_held(self, known_ms: int | None) -> None:
-        held, self._held = self._held, []
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
-        for _, told in held:
-            told(known_ms)
+    def _release_waiters(self, known_ms: int | None) -> None:
+        waiters, self._waiters = self._waiters, []
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
+        for _, callback in waiters:
+            callback(known_ms)

@@ -1,13 +1,14 @@
-"""Leader jobs: what a leader does by itself, once for each time that it is ready, and only as long as it is.
+"""Leader jobs: work that a leader does by itself. A job has a run for each time that the leader is ready.
 
-A job works through the handle of its run. The handle ends with the readiness, before anything else is told of that:
-from then on each call on it raises `NotLeaderError`, and what was to be called through it is not called any more. So a
-job has nothing to clean up, and what a run leaves behind means nothing to the next one:
+A job works through the handle of its run. When the readiness ends, the handle ends first, and then other code is
+notified. From then on each call of the handle raises `NotLeaderError`, and callbacks that were requested through it are
+not called any more. A job therefore has nothing to clean up, and no result of a run can reach the next run. Example:
 
-1. A leader searches for what it may trim.
-2. It begins to hand over, and takes no proposals. The heir is not reached; it goes on leading, in the same term.
-3. The search ends. Its run has ended, so nobody is told; the run that has begun meanwhile has decided anew, by what is
-   applied and what is in flight.
+1. A leader searches for the part of the log that it may trim.
+2. It begins to hand over, and takes no proposals. The target of the transfer is not reached, so it keeps leading, in
+   the same term.
+3. The search ends. Its run has ended, so its result is dropped. The next run has begun meanwhile and has decided anew,
+   by the applied state and the changes in flight.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 from dledger.environment import Cancellable, Environment
 from dledger.errors import NotLeaderError
-from dledger.invariants import InvariantError, invariant
 from dledger.log import Log
+from dledger_base.invariants import InvariantError, invariant
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.overlay import Overlay
@@ -29,7 +30,7 @@ from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitWriter
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 60.0
 SETTLED_S: Final = 60.0
-"""After so long without an exception the pause is the first one again."""
+"""Time in seconds without an exception after which the next pause is `FIRST_PAUSE_S` again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -38,22 +39,22 @@ T = TypeVar("T")
 
 
 class Job(Protocol):
-    """Something that a leader does by itself.
+    """Work that a leader does by itself.
 
-    What it decides follows from what is applied and from overlays, never from what an earlier run has noted. It begins
-    no timer, no work and no proposal but through its handle.
+    Its decisions follow from the applied state and from overlays, never from notes of an earlier run. It begins timers,
+    work and proposals only through its handle.
     """
 
     @property
     def name(self) -> str:
-        """Label of its metric; in the log, too."""
+        """Label of its metric, also used in the log."""
 
     def run(self, handle: JobHandle) -> None:
-        """Begin: this node is ready as the leader, or an exception has ended the run before."""
+        """Begin a run, because this node is ready as the leader, or because an exception has ended the last run."""
 
 
 class JobHandle:
-    """One run of a job: everything that the job does goes through it, and ends with it."""
+    """One run of a job. Everything that the job does goes through the handle and ends with it."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class JobHandle:
         failed: Callable[[JobHandle, Exception], None],
     ) -> None:
         self.is_stopped = False
-        """The run has ended."""
+        """True once the run has ended."""
         self._env = env
         self._overlay = overlay
         self._log = log
@@ -74,14 +75,14 @@ class JobHandle:
         self._failed = failed
 
     def stop(self) -> None:
-        """End the run: from now on every call raises `NotLeaderError`."""
+        """End the run. From now on every call raises `NotLeaderError`."""
         self.is_stopped = True
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
         """Propose a command, see `Overlay.stage_command`.
 
-        `done` is told even if the run has ended by then, for an entry of an overlay ends with it: wrap what belongs to
-        the run into `guarded`.
+        `done` is called even if the run has ended by then, so that it can remove what was put into an overlay. Wrap
+        other code in `guarded`.
         """
         self.require_running()
         self._overlay.stage_command(command, done, privileged=privileged)
@@ -94,32 +95,32 @@ class JobHandle:
         done: Told,
         privileged: bool = False,
     ) -> None:
-        """Store a unit, see `LogWriter.write`. `done` is told even if the run has ended by then."""
+        """Store a unit, see `LogWriter.write`. `done` is called even if the run has ended by then."""
         self.require_running()
         self._writer.write(records, commands, done=done, privileged=privileged)
 
     def trim(self, before_position: int) -> bool:
-        """See `Log.trim`."""
+        """Trim the log below a position, see `Log.trim`."""
         self.require_running()
         return self._log.trim(before_position)
 
     def hand_over(self, node_id: str) -> bool:
-        """See `Log.hand_over`: if it begins, this run ends."""
+        """Hand the leadership over, see `Log.hand_over`. If that begins, this run ends."""
         self.require_running()
         return self._log.hand_over(node_id)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back after a while, unless the run has ended by then."""
+        """Call back after a delay, unless the run has ended by then."""
         self.require_running()
         self._env.call_later(delay_s, self.guarded(callback))
 
     def run_blocking(self, lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """See `Environment.run_blocking`; `done` is not called if the run has ended by then."""
+        """Run blocking work, see `Environment.run_blocking`. `done` is not called if the run has ended by then."""
         self.require_running()
         self._env.run_blocking(lane, work, self.guarded(done))
 
     def guarded(self, callback: Callable[P, None]) -> Callable[P, None]:
-        """A callback that does nothing once the run has ended, and whose exceptions end the run."""
+        """Return a callback that does nothing once the run has ended. Its exceptions end the run."""
 
         def guard(*arguments: P.args, **named: P.kwargs) -> None:
             if self.is_stopped:
@@ -134,7 +135,7 @@ class JobHandle:
         return guard
 
     def require_running(self) -> None:
-        """Raise `NotLeaderError` once the run has ended: first of all, where a job does what its handle cannot."""
+        """Raise `NotLeaderError` once the run has ended. A job calls this before it acts without its handle."""
         if self.is_stopped:
             raise NotLeaderError(None, self._term, "this run of a job has ended")
 
@@ -142,13 +143,13 @@ class JobHandle:
 class LeaderJobs:
     """All jobs of a node.
 
-    An ordinary exception out of a job is logged and counted in `failures`, by the name of the job, and the job is begun
-    anew after a pause, which grows from `FIRST_PAUSE_S` to `MAX_PAUSE_S`. `on_failure` is called then. An
-    `InvariantError` goes on to whoever called, the event loop or the replica, and ends the node.
+    An ordinary exception of a job is logged and counted in `failures`, by the name of the job, and `on_failure` is
+    called. The job begins again after a pause, which grows from `FIRST_PAUSE_S` to `MAX_PAUSE_S`. An `InvariantError`
+    is raised to the caller, which is the event loop or the replica, and ends the node.
     """
 
     def __init__(self, env: Environment, overlay: Overlay) -> None:
-        self.on_failure: Callable[[], None] = _nobody_is_told
+        self.on_failure: Callable[[], None] = _ignore_failure
         self._env = env
         self._overlay = overlay
         self._jobs: list[_Supervised] = []
@@ -156,7 +157,7 @@ class LeaderJobs:
         self._is_closed = False
 
     def open(self, jobs: Sequence[Job], log: Log, writer: UnitWriter) -> None:
-        """The node has started: from now on these jobs run whenever it is ready as the leader."""
+        """Run these jobs from now on, whenever this node is ready as the leader. Called when the node has started."""
         names = [job.name for job in jobs]
         invariant(len(set(names)) == len(names), "jobs have different names", names=names)
         self._jobs = [_Supervised(job, self, self._env, self._overlay, log, writer) for job in jobs]
@@ -164,35 +165,37 @@ class LeaderJobs:
             self.start(self._term)
 
     def start(self, term: int) -> None:
-        """This node has become ready as the leader, and everything else knows."""
+        """Start the jobs, because this node is ready as the leader. All other code has been notified before."""
         self._term = term
         if not self._is_closed:
             for job in self._jobs:
                 job.start(term)
 
     def stop(self) -> None:
-        """This node is not ready any more, or in another term; nothing else knows yet, and no overlay is reset."""
+        """End the runs, because this node is not ready any more, or is ready in another term. Called before any other
+        code is notified, and before any overlay is reset.
+        """
         self._term = None
         for job in self._jobs:
             job.stop()
 
     def close(self) -> None:
-        """The node stops: end all runs, and begin no more."""
+        """End all runs, and begin no more, because the node stops."""
         self._is_closed = True
         self.stop()
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """How often an exception has ended a run, by the name of the job."""
+        """Number of exceptions that have ended a run, by the name of the job."""
         return {job.name: job.failures for job in self._jobs}
 
     def handle_of(self, name: str) -> JobHandle | None:
-        """The handle of a job's present run; None if it does not run."""
+        """Return the handle of a job's present run, None if it does not run."""
         return next((job.handle for job in self._jobs if job.name == name), None)
 
 
 class _Supervised:
-    """One job, its present run, and how it goes on after an exception."""
+    """One job with its present run. Begins the next run after an exception."""
 
     def __init__(
         self, job: Job, jobs: LeaderJobs, env: Environment, overlay: Overlay, log: Log, writer: UnitWriter
@@ -208,7 +211,7 @@ class _Supervised:
         self._writer = writer
         self._pause_s = FIRST_PAUSE_S
         self._began = 0.0
-        self._again: Cancellable | None = None
+        self._restart_timer: Cancellable | None = None
 
     def start(self, term: int) -> None:
         self._pause_s = FIRST_PAUSE_S
@@ -218,12 +221,12 @@ class _Supervised:
         if self.handle is not None:
             self.handle.stop()
             self.handle = None
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._restart_timer is not None:
+            self._restart_timer.cancel()
+            self._restart_timer = None
 
     def _begin(self, term: int) -> None:
-        self._again = None
+        self._restart_timer = None
         self._began = self._env.now()
         failed = partial(self._failed, term)
         self.handle = handle = JobHandle(self._env, self._overlay, self._log, self._writer, term, failed)
@@ -231,18 +234,18 @@ class _Supervised:
 
     def _failed(self, term: int, handle: JobHandle, error: Exception) -> None:
         if handle is not self.handle:
-            return  # the run had ended when this came out of it
+            return  # the run had ended before this exception
         self.stop()
         if self._env.now() - self._began >= SETTLED_S:
             self._pause_s = FIRST_PAUSE_S
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, MAX_PAUSE_S)
-        self._again = self._env.call_later(pause_s, partial(self._begin, term))
+        self._restart_timer = self._env.call_later(pause_s, partial(self._begin, term))
         if isinstance(error, NotLeaderError):
-            return  # the log knows already, this node is about to be told
+            return  # the log has noticed this already, and is about to notify this node
         self.failures += 1
         _logger.error("event=job_failed job=%s error=%r again_s=%g", self.name, str(error), pause_s, exc_info=error)
         self._jobs.on_failure()
 
 
-def _nobody_is_told() -> None:
-    """What `LeaderJobs.on_failure` is unless somebody sets it."""
+def _ignore_failure() -> None:
+    """Do nothing: the default of `LeaderJobs.on_failure`."""

@@ -1,4 +1,4 @@
-"""View of a group's leadership: the leader, its term, and where clients reach it."""
+"""View of a group's leadership: the leader, its term, and the nodes' client addresses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dledger_remoting.errors import NotLeader
 
 
 class Group:
-    """The present leadership, and each node's client address as far as the nodes have told each other.
+    """The present leadership, and each node's client address, as far as the nodes have exchanged them.
 
-    `ready` is true while this node leads and takes proposals. `listeners` are called after every change, `ready` or
-    leader or the leader's address, in the order in which they were added; behind all of them those in `resumers`, which
-    handle requests that waited for it, when everybody else knows.
+    `ready` is true while this node leads and takes proposals. `listeners` are called after every change of `ready`, of
+    the leader or of the leader's address, in the order in which they were added. The `resumers` are called after all of
+    them, when all other code knows. They handle requests that waited for the change.
     """
 
     def __init__(self, node_id: str, address: str) -> None:
@@ -22,36 +22,36 @@ class Group:
         self.leader_id: str | None = None
         self.ready = False
         self.is_leaving = False
-        """This node hands over and leaves its group's route; set by whoever drains it."""
+        """True if this node hands over and leaves its group's route. The drain sets it."""
         self.listeners: list[Callable[[], None]] = []
         self.resumers: list[Callable[[], None]] = []
         self._addresses = {node_id: address}
 
     @property
     def leader_address(self) -> str | None:
-        """Where clients reach the leader; None if no leader or no address of it is known."""
+        """The address at which clients reach the leader. None if the leader or its address is unknown."""
         return None if self.leader_id is None else self._addresses.get(self.leader_id)
 
     def address_of(self, node_id: str) -> str | None:
-        """A node's client address."""
+        """Return a node's client address, None if it is unknown."""
         return self._addresses.get(node_id)
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """Take note of a change."""
+        """Note a change of the leadership."""
         self.term = leadership.term
         self.leader_id = leadership.leader_id
         self.ready = leadership.is_leader and leadership.ready
         self._changed()
 
     def learn_address(self, node_id: str, address: str) -> None:
-        """A node has told its client address."""
+        """Note the client address that a node has sent."""
         if self._addresses.get(node_id) != address:
             self._addresses[node_id] = address
             if node_id == self.leader_id:
                 self._changed()
 
     def not_leader(self, why: str) -> NotLeader:
-        """The answer to a request that only the leader may take."""
+        """Return the answer to a request that only the leader may take."""
         return NotLeader(why, leader_address=self.leader_address, term=self.term)
 
     def _changed(self) -> None:

@@ -1,4 +1,6 @@
-"""The configuration in effect: a node's own, with what operators have set for its whole group while it runs."""
+"""The configuration in effect: a node's own, with the values that operators have set for the whole group while it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -14,62 +16,63 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Settings(Protocol):
-    """What operators have set: texts by key, and how often that has changed."""
+    """Values that operators have set, as texts by key, with the number of their changes."""
 
     @property
     def changes(self) -> int:
-        """Another number after each change."""
+        """A number that differs after each change."""
 
     @property
     def values(self) -> Mapping[str, str]:
-        """By the key of the configuration."""
+        """The values by the key of the configuration."""
 
 
 class NoSettings:
-    """Nothing is set."""
+    """Settings without any value."""
 
     changes: Final = 0
     values: Final[Mapping[str, str]] = {}
 
 
 class LiveConfig:
-    """`own` is what the node has started with. A value that is set for the group may not fit it: the nodes of a group
-    may differ in what else they are configured to.
+    """The configuration in effect. `own` is the configuration that the node has started with.
+
+    A value that is set for the group may not fit `own`, because the other keys of the group's nodes may differ.
     """
 
     def __init__(self, own: BrokerConfig) -> None:
         self.own = own
         self._refused: Mapping[str, str] = {}
         self._settings: Settings = NoSettings()
-        self._looked_at = 0
+        self._seen_changes = 0
         self._in_effect = own
 
     def follow(self, settings: Settings) -> None:
-        """From now on these count."""
+        """Use these settings from now on."""
         self._settings = settings
-        self._look()
+        self._apply_settings()
 
     @property
     def config(self) -> BrokerConfig:
-        """What counts now; whoever keeps it misses later changes."""
-        if self._settings.changes != self._looked_at:
-            self._look()
+        """The configuration in effect now. A caller that keeps it misses later changes."""
+        if self._settings.changes != self._seen_changes:
+            self._apply_settings()
         return self._in_effect
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why what is set for the group is not in effect here, by key."""
-        if self._settings.changes != self._looked_at:
-            self._look()
+        """The reasons why values that are set for the group are not in effect here, by key."""
+        if self._settings.changes != self._seen_changes:
+            self._apply_settings()
         return self._refused
 
     @property
     def is_set(self) -> Mapping[str, str]:
-        """What is set for the group, by key."""
+        """The values that are set for the group, by key."""
         return self._settings.values
 
-    def _look(self) -> None:
-        """Bring what is set into effect, each key by itself: one that does not fit holds up no other one."""
+    def _apply_settings(self) -> None:
+        """Bring the set values into effect, each key by itself, so that a value that does not fit holds up no other."""
         config, refused = self.own, dict[str, str]()
         for key, text in self._settings.values.items():
             if key not in KEYS.live:
@@ -81,4 +84,4 @@ class LiveConfig:
                 refused[key] = str(error)
         for key in refused.keys() - self._refused.keys():
             _logger.error("node=%s event=setting_refused reason=%r", self.own.node_id, refused[key])
-        self._in_effect, self._refused, self._looked_at = config, refused, self._settings.changes
+        self._in_effect, self._refused, self._seen_changes = config, refused, self._settings.changes

@@ -1,4 +1,5 @@
-"""State machine of the broker: what entries of the log do to its tables and views, and who is told of it.
+"""State machine of the broker: applies entries of the log to its tables and views, and calls back the code that needs
+to know.
 
     machine = BrokerMachine(data_dir, env=env, features=FEATURES)
     node = Node(config, machine)
@@ -9,10 +10,10 @@
     await machine.close()
     await node.stop()
 
-It knows no feature: their tables are in `state`, and what else concerns them is told to their callbacks.  Features read
-`state`, take queues from `queue`, stage records (`kernel.writer`) and commands (`overlay`, `proposals`).  `state` is
-another object after a snapshot was installed: keep neither it nor its queues across turns of the event loop, except in
-staged contexts; a table is kept by whoever asks it for every message (`on_state`).
+It knows no feature. Features' tables are in `state`, and their callbacks receive all other notices. Features read
+`state`, take queues from `queue`, and stage records (`kernel.writer`) and commands (`overlay`, `proposals`). A snapshot
+that is installed replaces the object `state`. Keep neither it nor its queues across turns of the event loop, except in
+staged contexts. Code that asks a table for every message keeps that table through `on_state`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ import msgspec
 
 from dledger.environment import Environment, called_back
 from dledger.errors import LogFullError, NotLeaderError
-from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.identity import read_identity
 from dledger.types import SnapshotMeta
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command
@@ -46,33 +47,44 @@ from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState, registry_of
 from dledger_broker.kernel.tables import Changes
-from dledger_broker.kernel.told_kinds import ToldKinds
+from dledger_broker.kernel.told_kinds import ReportedKinds
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.kernel.trims_under_way import TrimsUnderWay
 from dledger_broker.kernel.view_recovery import recover_queues
+from dledger_broker.views.checkpoint import DIRECTORY as CHECKPOINTS
 from dledger_broker.views.checkpoint import TopicExtent
 from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.databases import DatabaseFiles, Databases
 from dledger_broker.views.keyfile import IndexLayout
+from dledger_broker.views.keyindex import DIRECTORY as KEY_INDEX
 from dledger_broker.views.keysearch import KeySearch
 from dledger_broker.views.logreader import LogReader
+from dledger_broker.views.mending import QueueMender
 from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.units import UNIT, UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
 
 DATABASES: Final = "timeindex"
-"""Folder of what features have in databases."""
+"""Folder of the features' databases."""
+DERIVED: Final = (CHECKPOINTS, KEY_INDEX, DATABASES)
+"""Directories without which all views are made anew from the beginning of the log. Consume queues are checked against
+the checkpoint in one of them.
+"""
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and delays of the state machine.  `units_per_file`, `index_slots` and `index_entries` are RocketMQ's unless
-    a test wants small files; `key_index_share` is the part of a core that indexing keys may take while messages arrive.
+    """Sizes and delays of the state machine.
+
+    `units_per_file`, `index_slots` and `index_entries` are RocketMQ's, unless a test wants small files.
+    `key_index_share` is the part of a core that indexing keys may take while messages arrive. `withheld_kinds` are
+    command kinds that this node applies and does not advertise, so that the group writes none.
     """
 
     node_id: str = ""
+    withheld_kinds: tuple[int, ...] = ()
     view_flush_ms: int = 200
     checkpoint_bytes: int = 1 << 30
     units_per_file: int = UNITS_PER_FILE
@@ -82,16 +94,21 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerMachine:
-    """See the module's description.  Everything is for the event loop.
+    """The state machine. All methods run on the event loop.
 
-    `on_arrival(queues)` is called after each batch of entries with the queues that got messages, some more than once;
-    the messages can be read by then. The callbacks in `on_topics_changed` and `on_groups_changed` come before the
-    contexts of the change, and when a snapshot replaced everything; those in `on_members_changed` when a member
-    understands other command kinds, or a feature has become active; those in `on_leadership_changed` at every change of
-    role, term or leader. Before these, those in `on_unready` if this replica takes no proposals now, with the error for
-    whoever waits to propose; those in `before_handover` are called while it still does. Those in `on_refused` are told
-    from which position on nothing that was staged is written, for want of space, before its contexts are.
-    `jobs` are what a leader does by itself, `trims_under_way` its overlay of trims.
+    - `on_arrival(queues)`: after each batch of entries, with the queues that got messages, some more than once. The
+      messages can be read by then.
+    - `on_topics_changed`, `on_groups_changed`: before the contexts of the change, and when a snapshot replaced
+      everything.
+    - `on_members_changed`: when a member understands other command kinds, or a feature has become active.
+    - `on_leadership_changed`: at every change of role, term or leader.
+    - `on_unready`: before `on_leadership_changed`, if this replica takes no proposals now, with the error for callers
+      that wait to propose.
+    - `before_handover`: while this replica still takes proposals.
+    - `on_refused`: before the contexts, with the position from which on nothing that was staged is written, for want of
+      space.
+
+    `jobs` are the leader jobs, `trims_under_way` is the overlay of trims.
     """
 
     def __init__(
@@ -104,19 +121,20 @@ class BrokerMachine:
         disk: Disk | None = None,
         databases: Databases | None = None,
     ) -> None:
-        """`features` are those of this version, in the order of their tables; `disk` and `databases` stand in for the
-        real ones.
+        """Make an empty machine. `features` are the features of this version, in the order of their tables.
+
+        `disk` and `databases` replace the real disk and databases.
         """
         self.features = features
         self.commands = registry_of(features)
         self.config = config or MachineConfig()
         self.env = env
         self.state = BrokerState(features)
-        self._told_of_state: list[Callable[[BrokerState], None]] = []
+        self._state_listeners: list[Callable[[BrokerState], None]] = []
         self.applied_position = 0
         self.trims_under_way = TrimsUnderWay()
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
-        self.on_arrival: Callable[[list[QueueState]], None] = _nobody_waits
+        self.on_arrival: Callable[[list[QueueState]], None] = _ignore_arrival
         self.on_topics_changed: list[Callable[[], None]] = []
         self.on_groups_changed: list[Callable[[], None]] = []
         self.on_members_changed: list[Callable[[], None]] = []
@@ -144,7 +162,7 @@ class BrokerMachine:
             every_bytes=self.config.checkpoint_bytes,
         )
         self._files_kept: list[tuple[QueueView, int]] = []
-        """Queues' files below an offset that the checkpoint on the disk still lists."""
+        """Views with files below an offset that the checkpoint on the disk still lists."""
         self.log_reader = reader = LogReader(self)
         self.keys = KeySearch(
             self._disk,
@@ -155,9 +173,13 @@ class BrokerMachine:
             self.config.key_index_share,
         )
         self.lookup = Lookup(self, self.queues, reader)
+        self.mender = QueueMender(env, self.queues, reader, self, self._views)
         self.overlay = Overlay(self.commands, self)
         self.jobs = LeaderJobs(env, self.overlay)
-        self._kinds = ToldKinds(self.config.node_id, self.commands.kinds, self.overlay, self, env)
+        withheld = self.config.withheld_kinds
+        self.advertised_kinds = tuple(kind for kind in self.commands.kinds if kind not in withheld)
+        """The command kinds that this node advertises."""
+        self._kinds = ReportedKinds(self.config.node_id, self.advertised_kinds, self.overlay, self, env)
         self.activation = Activation(self.overlay, self, env)
         self.on_members_changed.append(self.activation.check)
         self.proposals = TopicProposals(self.overlay, self, env)
@@ -165,7 +187,7 @@ class BrokerMachine:
     # ---------------------------------------------------------------- life
 
     def attach(self, log: Log) -> None:
-        """Name the node that applies to this machine, before it is started."""
+        """Set the node that applies to this machine, before it is started."""
         self._log = log
 
     @property
@@ -175,24 +197,27 @@ class BrokerMachine:
         return cast(Log, self._log)
 
     def start(self) -> None:
-        """Begin to index keys, to follow trims and to look after the checkpoint; the node is started."""
+        """Begin to index keys, to follow trims and to write checkpoints. Called when the node has started."""
         self.log.on_trimmed(self._trimmed)
         self.checkpointer.scrub_later()
         self.keys.start()
+        self.mender.start()
         for view in self._feature_views:
             view.start(self.checkpointer.incarnation)
 
     def abandon(self) -> None:
-        """Start no more work on the views; all that is left to do if the log has failed."""
+        """Start no more work on the views. Nothing else is left to do if the log has failed."""
         self.queues.halt()
         self.keys.abandon()
+        self.mender.abandon()
         for view in self._feature_views:
             view.abandon()
         self._writer.abandon()
 
     async def close(self) -> None:
-        """Write and sync the views; the node is still running."""
+        """Write and sync the views. The node is still running."""
         await self.keys.close()
+        await self.mender.close()
         for view in self._feature_views:
             await view.close()
         if self._restored and not self._recovering:
@@ -205,7 +230,7 @@ class BrokerMachine:
     # ---------------------------------------------------------------- dledger.statemachine.StateMachine
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.apply`."""
+        """Apply committed entries in order to the state and the views, then call back."""
         self._finish_recovery()
         touched: list[QueueState] = []
         topic_version, changes = self.state.topic_table.version, Changes(self.state.tables)
@@ -236,41 +261,43 @@ class BrokerMachine:
         self.checkpointer.maybe_start(self.applied_position)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.rebuild`."""
+        """Append to the views the records of entries that the restored state already covers."""
         for entry in entries:
             if len(entry.records):
                 records = scan_entry(self.state.topic_table, entry)
                 self.queues.appended(redispatch(records, self.state.topic_table, self.queues.start_over))
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
-        """See `StateMachine.dropped`: a leader may go on, and no queue may have a gap.
+        """Take back the staged offsets of lost proposals, because a leader may keep leading, and no queue may have a
+        gap.
 
-        1. An entry waits for space on the disk, and others behind it. 2. There is none: they are dropped. 3. There is
-        space again, and the same leader hands out the next offsets.
+        1. An entry waits for space on the disk, with other entries behind it.
+        2. The disk has no space, so all of them are dropped.
+        3. There is space again, and the same leader hands out the next offsets.
         """
         for context in cast(Sequence[StagedContext], contexts):
             for queue, end_offset, units in context.runs:
                 queue.staged_offset = min(queue.staged_offset, end_offset - len(units) // UNIT.size)
         if full is not None:
-            self._tell_refused(cast(Sequence[StagedContext], contexts))
+            self._notify_refused(cast(Sequence[StagedContext], contexts))
         for context in cast(Sequence[StagedContext], contexts):
             context.dropped(full)
 
-    def _tell_refused(self, contexts: Sequence[StagedContext]) -> None:
-        """Say from where on nothing of what was staged is written."""
+    def _notify_refused(self, contexts: Sequence[StagedContext]) -> None:
+        """Call back with the position from which on nothing that was staged is written."""
         begins = [begin for begin, end in (context.extent for context in contexts) if begin != end]
         if begins:
-            for told in self.on_refused:
-                told(min(begins))
+            for listener in self.on_refused:
+                listener(min(begins))
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """See `StateMachine.on_leadership`."""
+        """Note a change of role, term or leader."""
         before, self.leadership = self.leadership, leadership
         readiness_changes = (before.term, before.ready) != (leadership.term, leadership.ready)
         if readiness_changes:
             self.jobs.stop()
         if not leadership.is_leader or (leadership.ready and leadership.term != self._overlay_term):
-            # Not when a handover fails: what is in flight then is still this leader's, and keeps its offsets.
+            # Not when a handover fails: changes in flight are still this leader's then, and keep their offsets.
             self._overlay_term = leadership.term if leadership.is_leader else 0
             self.state.topic_table.reset_staged()
         if before.is_leader and not leadership.is_leader:
@@ -290,21 +317,23 @@ class BrokerMachine:
             self.jobs.start(leadership.term)
 
     def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine.snapshot`; also moves the views' checkpoint, so that a start rebuilds little below it."""
+        """Capture the state for a snapshot. Also move the views' checkpoint, so that a start rebuilds little
+        below it.
+        """
         self._finish_recovery()
         self.checkpointer.offer()
         return encode_state(self.state, self.env.now())
 
     def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
-        """See `StateMachine.decode`."""
+        """Decode a snapshot, and return the function that puts the new state in place."""
         state = BrokerState(self.features) if meta is None else decode_state(chunks, self.env.now(), self.features)
         return partial(self._restore, state, 0 if meta is None else meta.position)
 
     def _restore(self, state: BrokerState, position: int) -> int:
-        """The first call is a start, a later one installs a snapshot of the leader's."""
+        """Put a state in place. The first call is a start, a later call installs a snapshot of the leader."""
         for topic in self.state.topics.values():
             topic.drop()
-        self._put_in_place(state)
+        self._replace_state(state)
         self.applied_position = position
         for view in self._feature_views:
             view.restored(position)
@@ -326,32 +355,36 @@ class BrokerMachine:
             self._finish_recovery()
         return rebuild_from
 
-    def _put_in_place(self, state: BrokerState) -> None:
+    def _replace_state(self, state: BrokerState) -> None:
         self.state = state
-        for told in self._told_of_state:
-            told(state)
+        for listener in self._state_listeners:
+            listener(state)
 
-    def on_state(self, told: Callable[[BrokerState], None]) -> None:
-        """Have `told` called with the state now, and with each that takes its place, before anything asks it."""
-        self._told_of_state.append(told)
-        told(self.state)
+    def on_state(self, listener: Callable[[BrokerState], None]) -> None:
+        """Call `listener` with the present state, and with each later state before a request is answered from it."""
+        self._state_listeners.append(listener)
+        listener(self.state)
 
     def add_view(self, view: FeatureView) -> None:
-        """A feature has a view of its own; before the node is started."""
+        """Add the view of a feature, before the node is started."""
         self._feature_views.append(view)
 
     def digest(self) -> int:
-        """See `StateMachine.digest`."""
+        """Return the digest of the replicated state."""
         return self.state.digest()
 
     # ---------------------------------------------------------------- for features
 
     def topic(self, name: str) -> TopicState | None:
-        """A topic that anything may be staged for: None if there is none, or if its deletion is in flight."""
+        """Return a topic that records or commands may be staged for. None if it does not exist or its deletion is in
+        flight.
+        """
         return None if self.proposals.topic_deleting(name) else self.state.topics.get(name)
 
     def queue(self, topic: str, queue_id: int) -> QueueState | None:
-        """A queue of such a topic, or None if its number is out of range and nothing was ever stored in it."""
+        """Return a queue of a topic, as `topic` finds it. None if its number is out of range and nothing was ever
+        stored in it.
+        """
         found = self.topic(topic)
         if found is None:
             return None
@@ -360,41 +393,44 @@ class BrokerMachine:
         return found.queues.get(queue_id)
 
     def stage_command(self, command: Command, done: Done, *, privileged: bool = False) -> None:
-        """Propose a command; what has names goes through proposals that know what is in flight (`ChangesInFlight`).
+        """Propose a command. Changes of named things go through proposals that know what is in flight
+        (`ChangesInFlight`).
 
-        `privileged` is for what makes room, or is small and rare: it may use the disk space that is kept back.
+        `privileged` commands make room, or are small and rare. They may use the disk space that is kept back.
         """
         self.overlay.stage_command(command, done, privileged=privileged)
 
     def understood_by_all(self, command: type[Command]) -> bool:
-        """True if every member of the group understands a command, so that it may be proposed."""
+        """Return whether every member of the group understands a command, so that it may be proposed."""
         members = [member.node_id for member in self.log.membership.members]
         return self.state.members.understood_by_all(self.commands.kind_of(command), members)
 
     def is_active(self, feature: str) -> bool:
-        """True once the group uses a feature that is declared as activated, as far as this node has applied."""
+        """Return whether the group uses a feature that is declared as activated, as far as this node has applied."""
         return self.activation.is_active(feature)
 
     def learn_kinds(self, node_id: str, kinds: tuple[int, ...]) -> None:
-        """A member has told which command kinds it understands: the leader records it, this one or a later one."""
+        """Note the command kinds that a member understands. The leader records them, now or in a later term."""
         self._kinds.learn(node_id, kinds)
         if self.leadership.ready:
             self._kinds.record(node_id)
 
     @property
     def kept_from(self) -> int:
-        """Leader: the position below which the log is trimmed, here or elsewhere, or about to be."""
+        """Position below which the log is trimmed, on this node or another, or about to be. For the leader."""
         return max(self.log.first_position, self.trims_under_way.position, self.state.trims.before)
 
     def hand_over(self) -> None:
-        """Another node is about to lead."""
+        """Prepare for another node to lead."""
         for prepare in self.before_handover:
             prepare()
 
     # ---------------------------------------------------------------- inside
 
     def _runs_of(self, entry: CommittedEntry) -> Iterable[QueueRun]:
-        """The entry's records, as this replica listed them when it staged them, or else by parsing them."""
+        """Return the runs of an entry's records: as this replica listed them when it staged them, or else by
+        parsing.
+        """
         contexts = cast(Sequence[StagedContext], entry.contexts)
         runs: list[QueueRun] = []
         begin = end = entry.records_position
@@ -408,7 +444,10 @@ class BrokerMachine:
         return scan_entry(self.state.topic_table, entry)
 
     def _finish_recovery(self) -> None:
-        """All entries below the restored state were passed to `rebuild`: what views still lack, the log lacks too."""
+        """Finish the recovery of the views. All entries below the restored state were passed to `rebuild`.
+
+        The log does not have the units that a view lacks now, so the view starts over.
+        """
         if not self._recovering:
             return
         self._recovering = False
@@ -417,11 +456,15 @@ class BrokerMachine:
             if queue.view.end < queue.next_offset:
                 self.queues.start_over(queue.view, queue.next_offset)
 
+    def _views(self) -> Iterator[QueueView]:
+        """Return the views of all queues, as they are now."""
+        return iter([queue.view for queue in self.state.topic_table.queues()])
+
     def _capture_extents(self) -> tuple[int, list[TopicExtent]]:
         return self.applied_position, _extents_of(self.state.topic_table)
 
     def _trimmed(self, position: int) -> None:
-        """The log now starts at `position`; the state has the first kept offsets since before."""
+        """Note that the log now starts at `position`. The state has had the first kept offsets before."""
         self._finish_recovery()
         shortened, self._files_kept = self._files_kept, []
         for queue in self.state.topic_table.queues():
@@ -434,7 +477,9 @@ class BrokerMachine:
         self.checkpointer.request(partial(self._remove_files_below, shortened))
 
     def _remove_files_below(self, shortened: list[tuple[QueueView, int]], *, saved: bool) -> None:
-        """Remove what no checkpoint lists any more; if the one on the disk does, the next trim asks again."""
+        """Remove files that no checkpoint lists any more. If the checkpoint on the disk still lists them, the next trim
+        tries again.
+        """
         if saved:
             self.queues.remove_below(shortened)
         else:
@@ -442,7 +487,7 @@ class BrokerMachine:
 
 
 def _extents_of(topics: TopicTable) -> list[TopicExtent]:
-    """What the views of all queues hold now."""
+    """Return the extents that the views of all queues hold now."""
     return [
         TopicExtent(
             name,
@@ -457,8 +502,8 @@ def _extents_of(topics: TopicTable) -> list[TopicExtent]:
     ]
 
 
-def _nobody_waits(_queues: list[QueueState]) -> None:
-    """What `on_arrival` is until somebody sets it."""
+def _ignore_arrival(_queues: list[QueueState]) -> None:
+    """Do nothing: the default of `on_arrival`."""
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:

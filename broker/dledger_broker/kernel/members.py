@@ -1,4 +1,4 @@
-"""Table of what the group knows of itself: the command kinds that each member understands, and its number."""
+"""Table of the group's members: the command kinds that each understands, and the group's ordinal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dledger_broker.kernel.tables import Changes, Frame, Table
 
 
 class Features(msgspec.Struct, frozen=True):
-    """The command kinds that the member `node_id` understands."""
+    """Command that records the command kinds that the member `node_id` understands."""
 
     node_id: str
     kinds: tuple[int, ...]
 
 
 class SetOrdinal(msgspec.Struct, frozen=True):
-    """The group's number among the groups of its cluster; a second one changes nothing."""
+    """Command that numbers the group among the groups of its cluster; a second number is ignored."""
 
     ordinal: int
 
@@ -42,9 +42,9 @@ class OrdinalFrame(msgspec.Struct, frozen=True, tag="ordinal"):
 
 
 class MemberTable(Table):
-    """`kinds` are the command kinds by node id; `ordinal` is the group's number among those of its cluster, once set.
+    """The command kinds of members by node id (`kinds`), and the group's number in its cluster (`ordinal`), once set.
 
-    A member that has never told its kinds is not in the table.
+    A member that has never reported its kinds is not in the table.
     """
 
     __slots__ = ("digest", "kinds", "ordinal")
@@ -59,7 +59,6 @@ class MemberTable(Table):
         self.digest = 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry
         match command:
             case Features(node_id=node_id, kinds=kinds):
@@ -69,30 +68,28 @@ class MemberTable(Table):
                 self.set_ordinal(ordinal)
 
     def put(self, node_id: str, kinds: tuple[int, ...]) -> None:
-        """Remember which command kinds a member understands."""
+        """Remember the command kinds that a member understands."""
         before = self.kinds.get(node_id)
         removed = 0 if before is None else item_hash("features", node_id, before)
         self.digest = (self.digest - removed + item_hash("features", node_id, kinds)) & MASK
         self.kinds[node_id] = kinds
 
     def understood_by_all(self, kind: int, members: Iterable[str]) -> bool:
-        """True if every member advertises the command kind."""
+        """Return whether every member advertises the command kind."""
         return all(kind in self.kinds.get(member, ()) for member in members)
 
     def set_ordinal(self, ordinal: int) -> None:
-        """Number the group, once: what is set stays."""
+        """Number the group, if it has no number yet."""
         if self.ordinal is None:
             self.ordinal = ordinal
             self.digest = (self.digest + item_hash("ordinal", ordinal)) & MASK
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         ordinal = () if self.ordinal is None else (OrdinalFrame(self.ordinal),)
         return {"features": (FeatureFrame(dict(self.kinds)),), "ordinal": ordinal}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case FeatureFrame(rows=rows):

@@ -1,4 +1,4 @@
-"""Overlay of the leader: changes that are proposed and not applied yet, and whoever waits for them."""
+"""Overlay of the leader: changes that are proposed and not applied yet, and the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import partial
 from typing import Final
 
 from dledger.errors import LogError
-from dledger.invariants import invariant
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
 from dledger_broker.kernel.replica import Replica
 
 RESERVE_FOR_TRIMS: Final = 0.5
-"""Share of the disk space kept back that is left to trims, which make room."""
+"""Minimum share of the reserved disk space that is left to trims, which make room."""
 
 
 class Overlay:
-    """Proposes commands.
+    """Proposer of commands.
 
-    Every `done` is called exactly once, with None after the change was applied or with the error; errors of `stage`
-    (`NotLeaderError`, `BusyError`, `LogFullError`) arrive there too, and then nothing was proposed.
-    `before_deletion` is called before a topic or a group is deleted: what was collected for it until then must stand in
-    the log ahead of its deletion.
+    Every `done` is called exactly once, with None after the change was applied, otherwise with the error. Errors of
+    `stage` (`NotLeaderError`, `BusyError`, `LogFullError`) go to `done` too, and then nothing was proposed.
+    `before_deletion` is called before a topic or a group is deleted. Changes collected for it until then must be in the
+    log ahead of its deletion.
     """
 
     def __init__(self, commands: CommandRegistry, replica: Replica) -> None:
@@ -42,20 +42,23 @@ class Overlay:
             done(error)
 
     def kind_of(self, command: type[Command]) -> int:
-        """The kind under which commands of a type are written."""
+        """Return the kind under which commands of a type are written."""
         return self._commands.kind_of(command)
 
     @property
     def may_use_reserve(self) -> bool:
-        """True if what lets consumers go on, on a full disk, may use some of the space kept back.
+        """True if, on a full disk, commands that let consumers continue may use some of the reserved space.
 
         Raises `NotLeaderError` if the log has failed, and its node is about to end.
         """
         return self._replica.log.reserve_left > RESERVE_FOR_TRIMS
 
     def require_understood(self, kind: int) -> None:
-        """Check that a command kind may be proposed now: one of an activated feature once that is active, others once
-        every member understands them. A learner that does not know activations stops at the first.
+        """Check that a command kind may be proposed now.
+
+        A kind of an activated feature may be once that feature is active. Other kinds may be once every member
+        understands them. For the activation itself only the voters count: a learner that does not know activations
+        stops at the first.
         """
         state, membership = self._replica.state, self._replica.log.membership
         feature = state.activation.owner_of(kind)
@@ -73,9 +76,10 @@ class Overlay:
 
 
 class ChangesInFlight:
-    """Changes of what has names, one at a time for each name: whoever needs the same name waits for the outcome.
+    """Changes in flight of named things, one at a time for each name. Other changes of the same name wait for the
+    outcome.
 
-    `deleting` are the names whose deletion is in flight, to be read.
+    `deleting` are the names whose deletion is in flight. Other code only reads it.
     """
 
     def __init__(self, overlay: Overlay) -> None:
@@ -84,7 +88,7 @@ class ChangesInFlight:
         self._waiting: dict[str, deque[Done]] = {}
 
     def wait(self, name: str, waiter: Done) -> bool:
-        """Have `waiter` told the outcome of the change in flight; False if there is none."""
+        """Call `waiter` with the outcome of the change in flight. Return False if no change is in flight."""
         waiters = self._waiting.get(name)
         if waiters is None:
             return False
@@ -92,16 +96,16 @@ class ChangesInFlight:
         return True
 
     def propose(self, name: str, command: Command, done: Done) -> None:
-        """Propose a change of a name that nothing is in flight for."""
+        """Propose a change of a name that has no change in flight."""
         self._waiting[name] = deque()
         try:
             self._overlay.stage_command(command, partial(self._finish, name, done))
         except BaseException:
-            del self._waiting[name]  # or whoever needs this name would wait for a change that nobody proposed
+            del self._waiting[name]  # otherwise later changes of this name would wait for a change that nobody proposed
             raise
 
     def propose_deletion(self, name: str, command: Command, done: Done) -> None:
-        """As `propose`, of a command that deletes what has the name."""
+        """Propose the deletion of a name, as `propose` does."""
         for prepare in self._overlay.before_deletion:
             prepare()
         self.deleting.add(name)
@@ -117,7 +121,8 @@ class ChangesInFlight:
         done(error)
         while waiters:
             if error is None and name in self._waiting:
-                # They would queue up again, one by one; thousands of changes at once would look at each other.
+                # A waiter has begun another change. The other waiters would queue up behind it again, one by one. With
+                # thousands of changes at once, each outcome would call all of them.
                 waiters.extend(self._waiting[name])
                 self._waiting[name] = waiters
                 return

@@ -1,7 +1,7 @@
-"""Parts of a node: what each feature does on it, and what it is made of.
+"""Parts of a node: each feature's share of the node, and the arguments that parts are made from.
 
-A feature is declared as a `Feature`. A node makes the parts of all features in their order, so that a part finds those
-that were made before it (`context.parts[PinRequests]`), joins their routes, and starts and stops them.
+A feature is declared as a `Feature`. A node makes the parts of all features in their order, so that a part can use the
+parts made before it (`context.parts[PinRequests]`). It joins their routes, and starts and stops them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from dledger.environment import Environment
-from dledger.invariants import invariant
 from dledger.log import Log
+from dledger_base.invariants import invariant
 from dledger_broker.config import BrokerConfig
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.group_clock import GroupClock
@@ -41,11 +42,11 @@ class Gauge(NamedTuple):
 
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
-"""A number, and the values of its labels."""
+"""The values of labels, and the number for them."""
 
 
 class LabelledGauge(NamedTuple):
-    """As `Gauge`, with a number for each of the values of `labels`, of which there must not be many."""
+    """Like `Gauge`, with a number for each combination of values of `labels`. There must not be many."""
 
     name: str
     help: str
@@ -54,60 +55,74 @@ class LabelledGauge(NamedTuple):
 
 
 class Part:
-    """A feature's part of one node; a part inherits from this and says only what concerns it.
+    """A feature's part of one node. A part inherits from this class and overrides only what it needs.
 
-    A node stops in this order: its `jobs` end; `stop` of all parts, the last one first; `release`; then no request is
-    under way any more, and `close`; `save`, before and after the clients are heard no more.
+    A node stops in this order: its `jobs` end, `stop` of all parts (the last part first), then `release`. When no
+    request is under way any more, `close` follows, and `save` before and after the node stops reading from clients.
     """
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """How its request codes are handled."""
+        """The routes of its request codes."""
+        return {}
+
+    @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        """Its request codes that the audit log records, each with a function that returns the state of the request's
+        subject.
+        """
         return {}
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """What it does by itself while this node leads."""
+        """Its leader jobs."""
         return ()
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """What it shows of itself."""
+        """Its gauges."""
         return ()
 
     @property
     def labelled_gauges(self) -> Sequence[LabelledGauge]:
-        """What it shows of several by their names."""
+        """Its gauges with several values under labels."""
         return ()
 
     @property
     def needs_from(self) -> int | None:
-        """The position from which on it needs the log; None if it needs nothing of it. A full disk overrides it."""
+        """The position from which on it needs the log, None if it needs nothing of it.
+
+        Only `when_full = "delete-oldest"` overrides it.
+        """
         return None
 
-    def overridden(self, position: int) -> None:
-        """Leader: the log below a position above `needs_from` is about to be trimmed for a full disk."""
+    def trims_below(self, position: int) -> None:
+        """Note, on the leader, that the log is about to be trimmed below a position.
+
+        It may be above `needs_from`, for a full disk.
+        """
 
     def start(self) -> None:
-        """The node has started."""
+        """Begin to work, because the node has started."""
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way goes on."""
+        """Begin no further work. Work under way continues."""
 
     def release(self) -> None:
-        """Answer the requests that are held until something happens, and hold no more: the node leaves its group's
-        route, or stops. May be called twice.
+        """Answer the requests that are held until something happens, and hold no more.
+
+        Called when the node leaves its group's route, or stops. May be called twice.
         """
 
     def close(self) -> None:
-        """End what is left; nothing is asked any more."""
+        """End the remaining work. No more requests arrive."""
 
     async def save(self) -> None:
-        """Leader: have the log take what is held back, unless that takes too long."""
+        """Write changes that a leader holds back to the log, unless that takes too long."""
 
 
 class Parts:
-    """What a node is made of, by class: the parts of features, and what was made before them."""
+    """Contents of a node by class: the parts of features, and the objects made before them."""
 
     def __init__(self, *before: object) -> None:
         self._by_class: dict[type, object] = {}
@@ -115,10 +130,10 @@ class Parts:
         for made in before:
             self.add(made)
 
-    def add(self, made: object) -> None:
-        """One more."""
-        invariant(type(made) not in self._by_class, "a node has one part of a class", part=type(made))
-        self._by_class[type(made)] = made
+    def add(self, item: object) -> None:
+        """Add an object."""
+        invariant(type(item) not in self._by_class, "a node has one part of a class", part=type(item))
+        self._by_class[type(item)] = item
 
     def build(self, feature: Feature, context: Context) -> None:
         """Make the part of a feature."""
@@ -128,19 +143,19 @@ class Parts:
             self._activated[part] = feature.name
 
     def __getitem__(self, kind: type[P]) -> P:
-        """The one of a class; what is made later is no part yet."""
+        """Return the object of a class. Raises `KeyError` for a class that is made later."""
         return cast(P, self._by_class[kind])
 
     def __iter__(self) -> Iterator[Part]:
-        """The parts of features, in their order."""
-        return (made for made in self._by_class.values() if isinstance(made, Part))
+        """Iterate over the parts of features, in their order."""
+        return (item for item in self._by_class.values() if isinstance(item, Part))
 
     def __reversed__(self) -> Iterator[Part]:
-        """The parts of features, the last one first."""
+        """Iterate over the parts of features, the last one first."""
         return reversed(list(self))
 
     def routes(self) -> Mapping[int, Route]:
-        """The routes of all parts; every other code is answered 3."""
+        """Return the routes of all parts. Every other code is answered 3."""
         routes: dict[int, Route] = {}
         for part in self:
             invariant(routes.keys().isdisjoint(part.routes), "a request code has one handler", part=type(part))
@@ -151,8 +166,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class Context:
-    """What a feature's part is made from. `config` is what the node has started with, `live` what counts now of keys
-    that are live; `store_host` is the numeric address that records and message ids carry.
+    """Arguments for making a feature's part.
+
+    `config` is the configuration that the node has started with, `live` the configuration in effect now. `store_host`
+    is the numeric address in records and message ids.
     """
 
     config: BrokerConfig
@@ -174,6 +191,6 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature(Replicated):
-    """One feature: what it replicates, and `build`, which makes its part of a node."""
+    """One feature: what it replicates, and the function `build`, which makes its part of a node."""
 
     build: Callable[[Context], Part]

@@ -1,7 +1,8 @@
-"""Encoder of message records: what senders said, completed with queue offset, position, store time and store host.
+"""Encoder of message records: completes a sender's fields with queue offset, position, store time and store host.
 
-A record is complete only when its unit has a position, in the turn that stages it. What is known before that is
-prepared as `MessageParts`; what all messages of a sender have in common is packed once (`RECORD_HEAD_SHARED`).
+A record is complete only when its unit has a position, in the turn that stages it. All fields that are known before are
+prepared as `MessageParts`. The fields that all messages of a sender have in common are packed once
+(`RECORD_HEAD_SHARED`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dledger_remoting.record import (
 )
 
 MessageParts: TypeAlias = tuple[bytes, bytes, int, int]
-"""A message ready to be stored: its body; the record's part behind it; the user's flag; its tag code."""
+"""A message ready to be stored: its body, the record's part behind the body, the user's flag and the tag code."""
 
 _pack_around: Final = RECORD_HEAD_AROUND.pack
 _pack_unit: Final = UNIT.pack
@@ -32,17 +33,17 @@ _pack_length: Final = Struct(">H").pack
 
 
 def magic_of(topic: bytes) -> int:
-    """The version of the records of a topic."""
+    """Return the version of a topic's records."""
     return MAGIC_V2 if len(topic) > MAX_V1_TOPIC_BYTES else MAGIC_V1
 
 
 def tail_of(topic: bytes, properties: bytes) -> bytes:
-    """A record's part behind the body; at most 32,767 bytes of properties."""
+    """Return a record's part behind the body. It has at most 32,767 bytes of properties."""
     return b"".join((topic_field(topic), _pack_length(len(properties)), properties))
 
 
 def message_sizes(messages: Sequence[MessageParts]) -> list[int]:
-    """The sizes of the records of these messages."""
+    """Return the sizes of the records of these messages."""
     return [RECORD_HEAD_BYTES + len(body) + len(tail) for body, tail, _, _ in messages]
 
 
@@ -58,8 +59,8 @@ def encode_run(
 ) -> tuple[list[int], int]:
     """Add the records of messages that follow one another in a queue to `parts`, and their units to `units`.
 
-    The first record will stand at `position`; the queue hands out the offsets. `shared` is what the records' heads have
-    in common. Returns the position of each record, and the one behind the last.
+    The first record will be at `position`. The queue hands out the offsets. `shared` are the common fields of the
+    records' heads. Return the position of each record, and the position behind the last.
     """
     positions = list(accumulate(sizes, initial=position))
     behind = positions.pop()

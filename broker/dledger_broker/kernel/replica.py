@@ -1,4 +1,4 @@
-"""View of a replica as its parts see it: the state that is applied, and the log that it comes from."""
+"""View of a replica as its parts see it: the applied state, and the log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dledger_broker.kernel.state import BrokerState
 
 
 class Replica(Protocol):
-    """What proposals are decided on, and lookups answer from."""
+    """The state and log that proposals are decided on, and that lookups answer from."""
 
     @property
     def state(self) -> BrokerState:
-        """The state as it is applied now; another object after a snapshot was installed."""
+        """The present applied state. It is another object after a snapshot was installed."""
 
     @property
     def applied_position(self) -> int:
-        """Behind the last entry that is applied."""
+        """The position behind the last applied entry."""
 
     @property
     def log(self) -> Log:
-        """The log; it takes what is proposed."""
+        """The log, which takes proposals."""

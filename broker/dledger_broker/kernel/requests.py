@@ -1,4 +1,4 @@
-"""Requests on their way through the broker: where one came from, what it asks, how it is settled."""
+"""Requests on their way through the broker: their origin, their content, and their answers."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ from dledger_remoting.command import (
 from dledger_remoting.errors import FrameError, OutcomeUnknown, RemotingError
 from dledger_remoting.frame import Frame, FrameBounds, FrameDecoder
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.signatures import ACCESS_KEY_FIELD
 
 Ts = TypeVarTuple("Ts")
 Buffer: TypeAlias = bytes | memoryview
 
 _FROM_GO: Final = b'"language":"GO"'
 MAX_REMARK_CHARS: Final = 1_024
-"""As much of an error's text is told: it may repeat what a client sent, and an answer has to fit into a frame."""
+"""Maximum number of characters of an error's text in an answer. The text may repeat a client's input, and an answer has
+to fit into a frame.
+"""
 
 _channels: Final = count(secrets.randbits(48))
-"""Starting anywhere keeps a channel from having the key of one that an earlier process of this node had, and with it
-what other nodes remember of that.
+"""Numbers of channels. They start at random, so that no channel gets the key of a channel of an earlier process of this
+node. Other nodes would mistake it for that channel.
 """
 
 
 def channel_key(node_id: str) -> str:
-    """The key of another channel of this node, which no other one in the group has or had."""
+    """Return the key of a new channel of this node, unique in the group for ever."""
     return f"{node_id}/{next(_channels)}"
 
 
 class Origin(Protocol):
-    """Where a request came from and where its answer goes: a client's connection, or a node that forwards for one.
+    """Source of a request and target of its answer: a client's connection, or a node that forwards for a client.
 
-    Each request is settled by exactly one call of `answer`, `settle` or, on the node that it was forwarded to, of
+    Each request is settled by exactly one call of `answer`, `settle` or, on the node that it was forwarded to,
     `refuse`.
     """
 
@@ -54,36 +57,42 @@ class Origin(Protocol):
 
     @property
     def born_host(self) -> bytes:
-        """The 8 bytes that a record holds of the client's address: IPv4, zeros for a client that has none."""
+        """The 8 bytes of a record for the client's address: IPv4, zeros for a client without an IPv4 address."""
 
     @property
     def key(self) -> str:
-        """The client's channel (`channel_key`)."""
+        """The key of the client's channel (`channel_key`)."""
 
     @property
     def is_forwarded(self) -> bool:
-        """True if another node stands between."""
+        """True if another node forwards the client's requests."""
 
     @property
     def is_open(self) -> bool:
         """False once nobody reads answers any more."""
 
     held: int
-    """Long polls that wait here; they are no longer `in_flight`."""
+    """Number of long polls that wait here. They are no longer `in_flight`."""
     in_flight: int
-    """Requests that are not settled yet, oneway ones as well: they take as much memory."""
+    """Number of requests that are not settled yet. Oneway requests count as well, because they take as much memory."""
     forwards: int
-    """Requests that wait for a leader or for another node's answer; later ones of this channel must not pass them."""
+    """Number of requests that wait for a leader or for another node's answer. Later requests of this channel must not
+    pass them.
+    """
     forwards_sent: set[int]
-    """Those of `forwards` that another node has and that may take effect, by their sequence numbers."""
+    """Sequence numbers of the `forwards` that another node has and that may take effect."""
     forward_target: str | None
-    """That node."""
+    """The node that has `forwards_sent`."""
     forward_refused: int
-    """The first of those that it refused, while it has later ones; 0 if there is none."""
+    """Sequence number of the first request that `forward_target` refused, 0 once it has no later request of this
+    channel.
+    """
     forward_epoch: int
-    """How often everything that was sent behind a refused request has come back."""
+    """Number of times that all requests behind a refused request have been returned."""
     client_ids: set[str]
-    """Who heartbeats through this channel."""
+    """Ids of the clients that heartbeat through this channel."""
+    is_trusted: bool
+    """True if a request through this channel was signed rightly, or if its address gives it an account."""
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """Send one response frame, given in pieces."""
@@ -95,32 +104,34 @@ class Origin(Protocol):
         """Send several response frames."""
 
     def settle(self) -> None:
-        """A oneway request is done, or one that nobody is there any more to be answered."""
+        """Settle a request without an answer: a oneway request is done, or nobody waits for the answer any more."""
 
     def begin_wait(self) -> None:
-        """A request waits for messages from now on: it is `held`, and not `in_flight`."""
+        """Count a request that waits for messages from now on: it is `held`, and not `in_flight`."""
 
     def end_wait(self) -> None:
-        """It waits no longer."""
+        """Count a request that no longer waits."""
 
     def refuse(self, term: int) -> None:
-        """This node does not lead and nothing was proposed: the node in between may hand the request on."""
+        """Refuse a request: this node does not lead and nothing was proposed. The forwarding node may hand the request
+        on.
+        """
 
 
 class WaitsCounted:
-    """Counts of an origin's requests: those that wait, and the others."""
+    """Counts of an origin's requests: waiting requests, and all other requests."""
 
     __slots__ = ("held", "in_flight")
     held: int
     in_flight: int
 
     def begin_wait(self) -> None:
-        """See `Origin`."""
+        """Count a request that waits from now on."""
         self.in_flight -= 1
         self.held += 1
 
     def end_wait(self) -> None:
-        """See `Origin`."""
+        """Count a request that no longer waits."""
         self.held -= 1
         self.in_flight += 1
 
@@ -129,18 +140,18 @@ class Channel(Origin, Protocol):
     """An origin whose frames this node reads itself."""
 
     alias: int | None
-    """The number of the write alias that it came to; None: it came to the node's own port."""
+    """The number of the write alias whose port it connected to. None if it connected to the node's own port."""
 
     def break_off(self, error: FrameError) -> None:
-        """It sent what cannot be read: hear nothing more from it."""
+        """Stop reading, because the client sent bytes that cannot be decoded."""
 
 
 Read: TypeAlias = tuple[Channel, bytes, list[FrameBounds]]
-"""What came over one connection at once, and where the whole frames in it lie."""
+"""Bytes that arrived over one connection at once, with the bounds of the whole frames in them."""
 
 
 class Principal(NamedTuple):
-    """Whose request it is: the account `name`, as it was at `version`.
+    """The account of a request: `name`, as it was at `version`.
 
     `by_address`: the client's address gives it the account, without a signature and without an administrator's rights.
     `is_node`: the request is a node's own, for that account.
@@ -153,14 +164,22 @@ class Principal(NamedTuple):
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request as it came, with what dispatching adds.
+    """A received request, with fields that dispatching adds.
 
-    `header` and `body` are the frame's; `received` is a time of the event loop's clock. `confirmed` says that this node
-    has asked a majority whether it still leads since the request came, so that any answer may be given. `command` is
-    the general form of the header, decoded when it is needed; `sequence` keeps the order of requests that are
-    passed on. `principal` is told by `kernel.access`, None as long as nobody has asked. `unsure`: a leader was handed
-    it and did not answer, so that no error can say that nothing has happened. `within_quotas`: quotas let it go on.
-    `has_polled`: it has waited for messages. `committed`: the offset that a pull brings was taken.
+    - `header`, `body`: header and body of the frame.
+    - `received`: a time of the event loop's clock.
+    - `confirmed`: since the request arrived, a majority has confirmed that this node still leads, so any answer may be
+      given.
+    - `command`: the general form of the header, decoded when it is needed.
+    - `sequence`: keeps the order of requests that are forwarded.
+    - `principal`: the account that `kernel.access` found, None before the first check.
+    - `unsure`: a leader got it and did not answer, so no error can say that nothing has happened.
+    - `within_quotas`: quotas have admitted it.
+    - `has_polled`: it has waited for messages.
+    - `committed`: the offset that a pull carries has been handed over to be committed.
+    - `verdict`: the state of the accounts by which its signature was checked, and the result. A signature covers the
+      whole body, so it is checked again only when the accounts change.
+    - `on_answer`: called with code and remark of the answer.
     """
 
     origin: Origin
@@ -179,6 +198,8 @@ class Request(msgspec.Struct, eq=False):
     within_quotas: bool = False
     has_polled: bool = False
     committed: bool = False
+    verdict: tuple[int, bool] | None = None
+    on_answer: Callable[[int, str | None], None] | None = None
 
     @property
     def is_oneway(self) -> bool:
@@ -187,27 +208,38 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def is_from_go(self) -> bool:
-        """True if RocketMQ's Go client sent it: that traces a send only if the answer has TRACE_ON, which other clients
-        need not be told.
+        """True if RocketMQ's Go client sent it. That client traces a send only if the answer has TRACE_ON, which other
+        clients need not get.
         """
         if self.command is not None:
             return self.command.language == LanguageCode.GO
         return _FROM_GO in self.header
 
     @property
+    def is_proven(self) -> bool:
+        """True if its signature was found to be right, or its client's address gives it an account."""
+        return self.principal is not None or (self.verdict is not None and self.verdict[1])
+
+    @property
     def account(self) -> str:
-        """The name of the account that it is of; empty where access control is off."""
+        """The name of its account, empty if access control is off."""
         return "" if self.principal is None else self.principal.name
 
     @property
-    def took_a_detour(self) -> bool:
-        """True if another node passed it on, or it waited here for a leader: newer ones may be ahead of it."""
+    def claimed_account(self) -> str:
+        """The name of the account that it claims to be of."""
+        return self.account or self.ext.get(ACCESS_KEY_FIELD, "")
+
+    @property
+    def is_rerouted(self) -> bool:
+        """True if another node forwarded it, or it waited here for a leader. Newer requests may be ahead of it."""
         return self.origin.is_forwarded or self.sequence > 0
 
     def decoded(self) -> RemotingCommand:
-        """The header with its ext fields as text.
+        """Return the header with its ext fields as text.
 
-        Raises `FrameError`: also of a request that was read by the short way, which passes over what it does not need.
+        Raises `FrameError`, also for a request that was read by the short way, which skips the fields that it does not
+        need.
         """
         if self.command is None:
             self.command = decode_command(Frame(self.serialize_type, self.header, self.body))
@@ -221,7 +253,9 @@ class Request(msgspec.Struct, eq=False):
     def respond(
         self, code: int = 0, remark: str | None = None, ext: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
-        """Answer, unless the request is oneway; an answer that fits no frame is an error instead."""
+        """Answer, unless the request is oneway. An answer that fits no frame becomes an error."""
+        if self.on_answer is not None:
+            self.on_answer(code, remark)
         if self.flag & FLAG_ONEWAY:
             self.origin.settle()
         else:
@@ -240,12 +274,28 @@ class Request(msgspec.Struct, eq=False):
         self.respond(error.code, remark, error.ext)
 
 
+class Waits(Protocol):
+    """The requests that wait for messages, and the memory that they take."""
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether another request may wait."""
+
+    def begin_wait(self, request: Request) -> None:
+        """Count a request that waits from now on."""
+
+    def end_wait(self, request: Request) -> None:
+        """Count a request that no longer waits."""
+
+
 class Requests(Protocol):
-    """What a handler asks of the machinery that handed it a request."""
+    """Services of the dispatcher for the handlers of requests."""
+
+    held: Waits
+    """The requests that wait on this node."""
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body of an answer: what a frame holds beside its header."""
+        """Maximum size in bytes of an answer's body: what a frame holds beside its header."""
 
     def respond(self, request: Request, body: bytes, ext: Mapping[str, str] | None = None) -> None:
         """Answer with a body that may be larger than a frame allows. Raises `MessageIllegal` if it is."""
@@ -257,29 +307,31 @@ class Requests(Protocol):
         """
 
     def pass_on(self, request: Request) -> None:
-        """Hand a request to the leader, now or as soon as there is one. Nothing of it has been proposed."""
+        """Forward a request to the leader, now or as soon as a leader is known. Nothing of it has been proposed."""
 
     def guard(self, request: Request, handle: Callable[[*Ts], None], *what: *Ts) -> None:
-        """Call what handles a request; an error that it raises is the answer, but for `InvariantError`."""
+        """Call the handler of a request. An error that it raises is the answer, except an `InvariantError`."""
 
     def spawn(self, request: Request, work: Coroutine[None, None, None]) -> None:
-        """Go on with a request in a task, because its answer may need the disk."""
+        """Continue a request in a task, because its answer may need the disk."""
 
     def run(self, request: Request) -> None:
         """Handle a request that has waited for something."""
 
     def resume(self, request: Request, error: Exception | None) -> None:
-        """Handle a request that has waited for a change of the state, unless that failed."""
+        """Handle a request that has waited for a change of the state, or fail it with the error of that change."""
 
     def confirm(self, request: Request) -> None:
-        """Handle the request again once a majority has confirmed the leader: here, or there."""
+        """Handle the request again once a majority has confirmed the leader, on this node or on the leader."""
 
     def when_confirmed(self, request: Request, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once a majority has confirmed that this node leads; if it does not, the request is passed on."""
+        """Call `go_on` once a majority has confirmed that this node leads. If it does not lead, the request is
+        forwarded.
+        """
 
 
 def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes, received: float) -> Request | None:
-    """The request in a frame by the general path, None if the frame is a response. Raises `FrameError`."""
+    """Return the request in a frame by the general path, None if the frame is a response. Raises `FrameError`."""
     command = decode_command(Frame(serialize_type, header, body))
     if command.flag & FLAG_RESPONSE:
         return None
@@ -287,7 +339,7 @@ def read_request(origin: Origin, serialize_type: int, header: bytes, body: bytes
 
 
 def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: bytes, received: float) -> Request:
-    """The request whose header was decoded as `command`."""
+    """Return the request whose header was decoded as `command`."""
     return Request(
         origin,
         command.code,
@@ -302,13 +354,15 @@ def request_of(origin: Origin, command: RemotingCommand, header: bytes, body: by
 
 
 def own_request(origin: Origin, command: RemotingCommand, received: float, account: str = "") -> Request:
-    """A request that this node makes by itself, in the name of `origin` and its account, as if it had come at
-    `received`: `origin` has it in flight.
+    """Return a request that this node makes by itself, in the name of `origin` and its account, with `received` as its
+    time.
+
+    It is counted as in flight on `origin`.
     """
     origin.in_flight += 1
     decoder = FrameDecoder()
     decoder.receive_data(encode_command(command))
-    frame = cast(Frame, decoder.next_frame())  # what one command was encoded as is whole
+    frame = cast(Frame, decoder.next_frame())  # the encoding of one command is one whole frame
     return Request(
         origin,
         command.code,

@@ -1,11 +1,13 @@
-"""Rights: what a request code asks for, and on which topics, groups or cluster.
+"""Rights: the actions that a request code needs, and on which topics, groups or cluster.
 
-A route names its rights, and all of them are asked for. A right is on resources that the request names, in an ext field
-or in its body, or on what its handler finds later (`LATER`), which then asks for it by itself. A route that names
-none is for administrators, so that nobody opens a code by forgetting it.
+A route names its rights, and a request needs all of them. A right is on resources that the request names, in an ext
+field or in its body. A right of `later` is on a topic that the handler finds and then checks by itself. A route that
+names no rights is for administrators, so that nobody opens a code by forgetting its rights.
 
-The topics of a consumer group, `%RETRY%group`, `%RETRY%group+topic` and `%DLQ%group`, count as their group: who may
-consume as the group may have a message come again, and nobody else may read what it could not handle.
+The topics of a consumer group, `%RETRY%group`, `%RETRY%group+topic` and `%DLQ%group`, count as their group. An account
+that may consume as the group may have a message redelivered, and nobody else may read what the group could not handle.
+Sends to a group's dead letters need a right on the topic itself: a broker makes dead letters, and a consumer has no
+need to.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dledger_remoting.topics import DLQ_PREFIX, is_dead_letter_topic, is_retry_t
 
 
 class Action(StrEnum):
-    """What is done to a resource, in RocketMQ's words. `LOG` is ours: reading the log itself, with all that it has."""
+    """Action on a resource, in RocketMQ's words. `LOG` is ours: reading the log itself, with everything in it."""
 
     PUB = "Pub"
     SUB = "Sub"
@@ -35,7 +37,7 @@ class Action(StrEnum):
 
 
 class ResourceKind(StrEnum):
-    """What rights are on."""
+    """Kind of resource that rights are on."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -43,7 +45,9 @@ class ResourceKind(StrEnum):
 
 
 class Demand(NamedTuple):
-    """A right on one resource; any of the actions will do. A cluster's name is known to who judges."""
+    """A right on one resource. Any one of the actions is enough. A cluster has no name here, because the judge knows
+    it.
+    """
 
     actions: tuple[Action, ...]
     kind: ResourceKind
@@ -56,7 +60,7 @@ class Demand(NamedTuple):
             return self
         if is_retry_topic(self.name):
             group = group_of_retry_topic(self.name)
-        elif is_dead_letter_topic(self.name):
+        elif is_dead_letter_topic(self.name) and Action.PUB not in self.actions:
             group = self.name.removeprefix(DLQ_PREFIX)
         else:
             return self
@@ -65,38 +69,40 @@ class Demand(NamedTuple):
 
 
 Names: TypeAlias = Callable[[Request], Iterable[str]]
-"""The resources that a request names. Raises `RemotingError` if it cannot be read."""
+"""Returns the resources that a request names. Raises `RemotingError` if it cannot be read."""
 
 
 class Right(NamedTuple):
-    """What a route asks for: one of the actions on every resource that `names` finds, which `told` says in words.
+    """Right that a route needs: one of the actions on every resource that `names` finds. `description` describes these
+    resources.
 
-    No `names`: the handler finds the resources, and asks. `admin`: an administrator's account alone will do.
+    Without `names`, the handler finds the resources and checks the right. With `admin`, only an administrator's account
+    is enough.
     """
 
     actions: tuple[Action, ...]
     kind: ResourceKind
-    told: str
+    description: str
     names: Names | None = None
     admin: bool = False
 
     def demands(self, request: Request) -> list[Demand]:
-        """What is asked for before the request is handled."""
+        """Return the demands to check before the request is handled."""
         return [] if self.names is None else [Demand(self.actions, self.kind, name) for name in self.names(request)]
 
     def __str__(self) -> str:
-        """For lists of all rights."""
+        """Return the text for lists of all rights."""
         if self.admin:
             return "administrators"
-        return f"{' or '.join(self.actions)} on {self.kind}: {self.told}"
+        return f"{' or '.join(self.actions)} on {self.kind}: {self.description}"
 
 
 Rights: TypeAlias = tuple[Right, ...]
 
 ADMIN: Final[Rights] = (Right((), ResourceKind.CLUSTER, "", admin=True),)
-"""For administrators."""
+"""Rights of routes for administrators."""
 ANY_ACCOUNT: Final[Rights] = ()
-"""For every account."""
+"""Rights of routes for every account."""
 
 
 def _topic_sent_to(request: Request) -> tuple[str, ...]:
@@ -104,42 +110,44 @@ def _topic_sent_to(request: Request) -> tuple[str, ...]:
 
 
 SENDS: Final[Rights] = (Right((Action.PUB,), ResourceKind.TOPIC, "topic, or b", _topic_sent_to),)
-"""For who may send. A topic that a send makes takes no other right, as with RocketMQ."""
+"""Right to send. A topic that a send creates needs no other right, as with RocketMQ."""
 
 
 def topic(field: str, *actions: Action, optional: bool = False) -> Right:
-    """A right on the topic in an ext field. `optional`: none is named by a field that is empty or not there."""
+    """Return a right on the topic in an ext field. With `optional`, an empty or missing field names no topic."""
     return _named(ResourceKind.TOPIC, field, actions, optional=optional)
 
 
 def group(field: str, *actions: Action, optional: bool = False) -> Right:
-    """A right on the consumer group in an ext field."""
+    """Return a right on the consumer group in an ext field. With `optional`, an empty or missing field names no
+    group.
+    """
     return _named(ResourceKind.GROUP, field, actions, optional=optional)
 
 
-def topics_in(told: str, names: Names, *actions: Action) -> Right:
-    """A right on topics that a body names."""
-    return Right(actions, ResourceKind.TOPIC, told, names)
+def topics_in(description: str, names: Names, *actions: Action) -> Right:
+    """Return a right on topics that a body names."""
+    return Right(actions, ResourceKind.TOPIC, description, names)
 
 
-def groups_in(told: str, names: Names, *actions: Action) -> Right:
-    """A right on consumer groups that a body names."""
-    return Right(actions, ResourceKind.GROUP, told, names)
+def groups_in(description: str, names: Names, *actions: Action) -> Right:
+    """Return a right on consumer groups that a body names."""
+    return Right(actions, ResourceKind.GROUP, description, names)
 
 
 def cluster(*actions: Action) -> Right:
-    """A right on the cluster."""
+    """Return a right on the cluster."""
     return Right(actions, ResourceKind.CLUSTER, "its own", _one_without_name)
 
 
-def later(told: str, *actions: Action) -> Right:
-    """A right on a topic that the handler finds."""
-    return Right(actions, ResourceKind.TOPIC, told)
+def later(description: str, *actions: Action) -> Right:
+    """Return a right on a topic that the handler finds."""
+    return Right(actions, ResourceKind.TOPIC, description)
 
 
 def _named(kind: ResourceKind, field: str, actions: tuple[Action, ...], *, optional: bool) -> Right:
-    told = f"{field}, if named" if optional else field
-    return Right(actions, kind, told, partial(_field, field, optional))
+    description = f"{field}, if named" if optional else field
+    return Right(actions, kind, description, partial(_field, field, optional))
 
 
 def _field(field: str, optional: bool, request: Request) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Roles of a node towards readers that choose: leader, follower or learner."""
+"""Roles of a node towards readers that choose by role: leader, follower or learner."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from typing import Final, Protocol
 
 from dledger.log import Log
 from dledger.statemachine import Leadership
+from dledger_base.group_identity import tell_apart
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
 
 MAX_ROLES_CHARS: Final = 64
-"""All roles, twice: a list of 16 MB would take hundreds to read."""
+"""Maximum number of characters in a list of roles: all roles, twice. A list of 16 MB would take hundreds to read."""
 
 
 class Replica(Protocol):
-    """What `BrokerMachine` knows of this node's place in its group."""
+    """This node's place in its group, as `BrokerMachine` knows it."""
 
     @property
     def leadership(self) -> Leadership:
-        """As the log has told it last."""
+        """The leadership as the log has last reported it."""
 
     @property
     def applied_position(self) -> int:
-        """Up to where the log is applied."""
+        """The position up to which the log is applied."""
 
 
 class Roles:
@@ -39,14 +40,14 @@ class Roles:
 
     @property
     def present(self) -> str:
-        """One of `ROLES`."""
+        """The present role, one of `ROLES`."""
         if self._replica.leadership.is_leader:
             return "leader"
         votes = any(voter.node_id == self._group.node_id for voter in self._log.membership.voters)
         return "follower" if votes else "learner"
 
     def require(self, accepted: str) -> None:
-        """Refuse a reader that does not want this node's present role; `accepted` are roles with commas between them.
+        """Refuse a reader that does not want this node's present role. `accepted` are roles with commas between them.
 
         Raises `ReadRoleRefused`, `InvalidParameter`.
         """
@@ -64,8 +65,15 @@ class Roles:
                 f"the reader accepts {accepted}: ask another node"
             )
 
+    def require_group(self, identity: str | None) -> None:
+        """Refuse a reader that means another group of the same name. Raises `ReadBehind`."""
+        own_identity = self._log.group_identity
+        if identity and own_identity and identity != own_identity:
+            self._counters.range_reads_refused += 1
+            raise ReadBehind(f"node {self._group.node_id}, asked by a reader: {tell_apart(own_identity, identity)}")
+
     def behind(self, position: int) -> ReadBehind:
-        """The refusal of a reader that needs the log up to `position`, which is not applied here yet."""
+        """Return the refusal of a reader that needs the log up to `position`, which is not applied here yet."""
         self._counters.range_reads_refused += 1
         return ReadBehind(
             f"node {self._group.node_id} has applied the log up to {self._replica.applied_position}, the reader "

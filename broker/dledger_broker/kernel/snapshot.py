@@ -1,8 +1,9 @@
-"""The replicated state as a stream of bytes.
+"""Codec of the replicated state: a stream of bytes, for snapshots.
 
-A stream is a sequence of frames, each a length (4 bytes, big-endian) and a MessagePack map that names its kind: one
-`start`, then any number of each kind in `FRAME_ORDER`, then those of tables that it does not name, then one `end` with
-the digest of the state.  How the stream is cut into chunks means nothing.  What a frame holds its table says.
+A stream is a sequence of frames. Each frame is a length (4 bytes, big-endian) and a MessagePack map that names its
+kind. The first frame is a `start`. The kinds in `FRAME_ORDER` follow, then the kinds of tables that are not listed
+there. The last frame is an `end` with the digest of the state. The stream may be cut into chunks anywhere. The table of
+a frame defines its content.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FRAME_ORDER: Final = (
     *("timers", "ended-timers"),
     "group-time",
 )
-"""The order of frames by their kinds; frames that are not listed follow in the order of their tables."""
+"""Order of frames by their kinds. Frames that are not listed follow in the order of their tables."""
 
 
 class _Start(msgspec.Struct, frozen=True, tag="start"):
@@ -43,7 +44,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
-    """Capture the state as it is now, a time of the event loop's clock, and return what encodes it slice by slice.
+    """Capture the present state; `now` is a time of the event loop's clock. Return an iterator that encodes it slice by
+    slice.
 
     The capture itself costs about 0.1 µs for every queue and every (group, topic) pair, and 1 µs for every commit that
     is remembered.
@@ -58,9 +60,10 @@ def encode_state(state: BrokerState, now: float) -> Iterator[bytes]:
 
 
 def decode_state(chunks: Iterable[bytes], now: float, features: Sequence[Replicated]) -> BrokerState:
-    """The state in a stream; what it remembers of commits counts as new at `now`, a time of the event loop's clock.
+    """Return the state in a stream. Remembered commits count as new at `now`, a time of the event loop's clock.
 
-    Raises `CorruptionError` if the stream is incomplete or its digest does not match."""
+    Raises `CorruptionError` if the stream is incomplete or its digest does not match.
+    """
     state = BrokerState(features)
     owners = {frame: table for table in state.tables for frame in table.frames}
     ended: _End | None = None

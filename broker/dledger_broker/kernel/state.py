@@ -1,4 +1,4 @@
-"""The replicated state, put together from its tables; applied commands and records alone change it."""
+"""The replicated state, joined from its tables. Only applied commands and records change it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ KERNEL_COMMANDS: Final = (TOPIC_COMMANDS, TRIM_COMMANDS, MEMBER_COMMANDS, ACTIVA
 
 
 def registry_of(features: Sequence[Replicated]) -> CommandRegistry:
-    """Every command that the kernel and these features understand."""
+    """Return a registry of every command that the kernel and these features understand."""
     return CommandRegistry(*KERNEL_COMMANDS, *(feature.commands for feature in features))
 
 
 class BrokerState:
-    """The kernel's tables and those of features, which are reached by their keys.
+    """The kernel's tables and the tables of features, which are reached by their keys.
 
-    Two replicas that applied the same entries have equal states and equal digests.  `topics` and `topics_by_bytes` are
-    what `topic_table` has, to be read.  `tables` is the order in which tables are told what happened.
+    Two replicas that applied the same entries have equal states and equal digests. `topics` and `topics_by_bytes` are
+    the mappings of `topic_table`, for reading. `tables` are all tables, in the order in which they are notified of
+    changes.
     """
 
     def __init__(self, features: Sequence[Replicated]) -> None:
@@ -61,16 +62,18 @@ class BrokerState:
         }
 
     def table(self, key: TableKey[T]) -> T:
-        """A feature's table.  What is asked for each message keeps it (`BrokerMachine.on_state`)."""
+        """Return a feature's table. Code that needs a table for each message looks it up once
+        (`BrokerMachine.on_state`).
+        """
         return cast(T, self._by_key[key])
 
     def apply(self, entry: CommittedEntry, changes: Changes, commands: CommandRegistry) -> None:
-        """Apply an entry's commands in their order.
+        """Apply an entry's commands in their order. Kinds below `FIRST_KIND` belong to the log and are skipped.
 
-        Raises `CorruptionError` for one that this version does not know.
+        Raises `CorruptionError` for a command that this version does not know.
         """
         handlers, only = self._raw_handlers, only_kind(entry.commands)
-        if only is not None and only in handlers:  # the only command that ordinary entries have takes a short way
+        if only is not None and only in handlers:  # a fast path: an ordinary entry has one raw command
             handlers[only](entry.commands[COMMAND_HEADER_BYTES:], entry)
             return
         for kind, payload in iter_commands(entry.commands):
@@ -83,10 +86,10 @@ class BrokerState:
             self._owners[type(command)].apply(command, entry, changes)
 
     def digest(self) -> int:
-        """The order-independent 64-bit digest of the state."""
+        """Return the 64-bit digest of the state: the sum of the digests of its tables."""
         return sum(table.digest for table in self.tables) & MASK
 
     def finish_restore(self) -> None:
-        """Tell every table that all is restored."""
+        """Notify every table that the whole state has been restored from a snapshot."""
         for table in self.tables:
             table.finish_restore()

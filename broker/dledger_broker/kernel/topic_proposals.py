@@ -14,9 +14,9 @@ from dledger_remoting.topics import TopicConfig
 
 
 class TopicProposals:
-    """Proposes changes of topics, and lets whoever needs the same topic wait for the change in flight.
+    """Proposer of changes of topics. A change waits for a change of the same topic that is in flight.
 
-    Every `done` is told as `Overlay` says.
+    Every `done` is called as `Overlay` says.
     """
 
     def __init__(self, overlay: Overlay, replica: Replica, env: Environment) -> None:
@@ -25,7 +25,7 @@ class TopicProposals:
         self._env = env
 
     def topic_deleting(self, name: str) -> bool:
-        """True while the deletion of a topic is in flight: nothing may be staged for its queues."""
+        """Return whether the deletion of a topic is in flight, so that nothing may be staged for its queues."""
         return name in self._changes.deleting
 
     def put_topic(self, config: TopicConfig, done: Done) -> None:
@@ -33,7 +33,7 @@ class TopicProposals:
         self.change_topic(config.topic_name, lambda _: config, done)
 
     def change_topic(self, name: str, make: Callable[[TopicConfig | None], TopicConfig], done: Done) -> None:
-        """As `put_topic`, of what `make` makes of the configuration that stands by then; it raises nothing."""
+        """Change a topic as `put_topic` does. `make` gets its configuration once it is its turn, and must not raise."""
         if self._changes.wait(name, lambda _: self.change_topic(name, make, done)):
             return
         known = self._replica.state.topics.get(name)
@@ -41,7 +41,7 @@ class TopicProposals:
         self._changes.propose(name, PutTopic(config, self._env.wall_ms()), done)
 
     def ensure_topic(self, config: TopicConfig, done: Done) -> None:
-        """Create a topic unless it exists; a second caller gets the outcome of the first."""
+        """Create a topic unless it exists. A second caller gets the outcome of the first."""
 
         def changed(error: LogError | None) -> None:
             if error is None:
@@ -58,6 +58,6 @@ class TopicProposals:
             self.put_topic(config, done)
 
     def delete_topic(self, name: str, done: Done) -> None:
-        """Remove a topic, after a change of it that is in flight; none is no error."""
+        """Remove a topic, after a change of it that is in flight. A missing topic counts as removed."""
         if not self._changes.wait(name, lambda _: self.delete_topic(name, done)):
             self._changes.propose_deletion(name, DeleteTopic(name), done)

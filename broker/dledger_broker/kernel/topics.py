@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from dledger.errors import CorruptionError
-from dledger.invariants import invariant
 from dledger.statemachine import CommittedEntry
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.queues import QueueState, TopicState
@@ -19,14 +19,14 @@ from dledger_remoting.topics import TopicConfig
 
 
 class PutTopic(msgspec.Struct, frozen=True):
-    """Create or replace a topic; `store_timestamp_ms` is the leader's clock when it decided."""
+    """Command that creates or replaces a topic; `store_timestamp_ms` is the leader's clock when it decided."""
 
     config: TopicConfig
     store_timestamp_ms: int
 
 
 class DeleteTopic(msgspec.Struct, frozen=True):
-    """Remove a topic.  A topic created later under the same name starts its queues at offset 0."""
+    """Command that removes a topic. A topic created later under the same name starts its queues at offset 0."""
 
     topic: str
 
@@ -42,22 +42,22 @@ class TopicRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicFrame(msgspec.Struct, frozen=True, tag="topics"):
-    """Topics."""
+    """Topics of a snapshot."""
 
     rows: list[TopicRow]
 
 
 class QueueFrame(msgspec.Struct, frozen=True, tag="queues"):
-    """Queues as (topic, queue id, next offset, first kept offset); their topics come before them in the stream."""
+    """Queues as (topic, queue id, next offset, first kept offset). Their topics precede them in the stream."""
 
     rows: list[tuple[str, int, int, int]]
 
 
 class TopicTable(Table):
-    """All topics; `by_name` and `by_bytes` are for readers and stay the same objects.
+    """All topics. `by_name` and `by_bytes` are for readers and stay the same objects.
 
-    `version` counts changes of topics, for registrations, and `changes` names those of late.  Queues in which nothing
-    was ever stored count for nothing in the digest.
+    `version` counts changes of topics, for registrations. `changes` names the recent changes. Queues in which nothing
+    was ever stored do not count in the digest.
     """
 
     __slots__ = ("_hash_due", "_restored_version", "_sum", "by_bytes", "by_name", "changes", "version")
@@ -80,7 +80,6 @@ class TopicTable(Table):
         return self._sum
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         match command:
             case PutTopic(config=config):
                 changes.topic_put(self.put(config, entry.end))
@@ -90,7 +89,7 @@ class TopicTable(Table):
                     changes.topic_deleted(deleted)
 
     def put(self, config: TopicConfig, position: int) -> TopicState:
-        """Create a topic at a log position, or replace its configuration; queues stay."""
+        """Create a topic at a log position, or replace its configuration. Its queues stay."""
         topic = self.by_name.get(config.topic_name)
         if topic is None:
             topic = TopicState(config, position)
@@ -105,7 +104,7 @@ class TopicTable(Table):
         return topic
 
     def delete(self, name: str) -> TopicState | None:
-        """Remove a topic and its queues; None if there is none."""
+        """Remove a topic and its queues. Return None if it does not exist."""
         topic = self.by_name.pop(name, None)
         if topic is None:
             return None
@@ -113,16 +112,16 @@ class TopicTable(Table):
         self._settle()
         topic.drop()
         for queue in topic.queues.values():
-            queue.next_offset = -1  # a record staged for it cannot be mistaken for the queue's next
+            queue.next_offset = -1  # -1, so that a record staged for the queue cannot be mistaken for its next record
             self._replace(queue.contribution, 0)
         self._replace(topic.contribution, 0)
         self._changed(name)
         return topic
 
     def trim_queue(self, name: str, created_position: int, queue_id: int, first_offset: int) -> bool:
-        """Raise a queue's first kept offset; another incarnation of the topic, or a lower offset, changes nothing.
+        """Raise a queue's first kept offset. Another incarnation of the topic, or a lower offset, changes nothing.
 
-        Returns whether it was raised.
+        Return whether the offset was raised.
         """
         topic = self.by_name.get(name)
         queue = topic.queues.get(queue_id) if topic and topic.created_position == created_position else None
@@ -134,24 +133,23 @@ class TopicTable(Table):
         return True
 
     def queues_changed(self, queues: Iterable[QueueState]) -> None:
-        """The offsets of queues moved; their share of the digest is computed when the digest is asked for."""
+        """Note that the offsets of queues moved. Their share of the digest is computed when the digest is read."""
         for queue in queues:
             if not queue.hash_due:
                 queue.hash_due = True
                 self._hash_due.append(queue)
 
     def queues(self) -> Iterable[QueueState]:
-        """Every queue that exists in memory."""
+        """Yield every queue that exists in memory."""
         for topic in self.by_name.values():
             yield from topic.queues.values()
 
     def reset_staged(self) -> None:
-        """Discard the overlay: what is handed out next is what applied records say."""
+        """Discard the overlay, so that the next offsets handed out follow from applied records."""
         for queue in self.queues():
             queue.staged_offset = queue.next_offset
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         topics = [TopicRow(topic.config, topic.created_position) for topic in self.by_name.values()]
         queues = [
@@ -162,7 +160,6 @@ class TopicTable(Table):
         return {"topics": map(TopicFrame, in_slices(topics)), "queues": map(QueueFrame, in_slices(queues))}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case TopicFrame(rows=topics):
@@ -182,11 +179,11 @@ class TopicTable(Table):
         self.queues_changed((queue,))
 
     def restore_version(self, version: int) -> None:
-        """`version` is to be this one when everything is restored."""
+        """Set the version that the table is to have when everything is restored."""
         self._restored_version = version
 
     def finish_restore(self) -> None:
-        """See `Table.finish_restore`: what was put to restore it was no change."""
+        """Set the restored version, because restoring rows was no change of topics."""
         self.version = self._restored_version
         self.changes = TopicChanges(self.version)
 

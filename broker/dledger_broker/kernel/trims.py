@@ -13,9 +13,9 @@ from dledger_broker.kernel.topics import TopicTable
 
 
 class TrimQueues(msgspec.Struct, frozen=True):
-    """First kept offsets as (topic, created position of the topic, queue id, offset).
+    """Command with first kept offsets as (topic, created position of the topic, queue id, offset).
 
-    The leader finds them before it trims the log below `before_position`; a topic that was created anew meanwhile does
+    The leader finds them before it trims the log below `before_position`. A topic that was created anew meanwhile does
     not match its created position and keeps its offsets.
     """
 
@@ -27,7 +27,7 @@ TRIM_COMMANDS: Final[Kinds] = {22: TrimQueues}
 
 
 class Trims(Table):
-    """Below `before` the log is trimmed, or about to be, on every replica, whatever this one still keeps.
+    """The log is trimmed below `before`, or about to be, on every replica, whatever this replica still keeps.
 
     The digest of the state leaves it out.
     """
@@ -40,11 +40,10 @@ class Trims(Table):
 
     @property
     def digest(self) -> int:
-        """Nothing: see the class."""
+        """Always 0: the digest leaves the table out."""
         return 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry
         match command:
             case TrimQueues(before_position=before_position, first_offsets=first_offsets):
@@ -55,5 +54,5 @@ class Trims(Table):
                         changes.queue_trimmed(name, queue_id, first_offset)
 
     def raise_to(self, position: int) -> None:
-        """A trim below a position is decided; a lower one changes nothing."""
+        """Note that a trim below a position is decided. A lower position changes nothing."""
         self.before = max(self.before, position)

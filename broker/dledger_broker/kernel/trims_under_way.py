@@ -1,4 +1,4 @@
-"""Overlay of trims: what this leader is about to trim, and nobody may count on any more."""
+"""Overlay of trims: the part of the log that this leader is about to trim. Other code must not count on it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dledger_broker.kernel.trims import TrimQueues
 
 
 class TrimsUnderWay:
-    """What a leader searches for, and what it has proposed and not yet applied.
+    """Trims that a leader prepares, or has proposed and not yet applied.
 
-    A search counts as long as its run of a job goes on, a proposal until it is applied or lost.
+    A search counts until its run of a job ends, a proposal until it is applied or lost.
     """
 
     def __init__(self) -> None:
@@ -20,21 +20,23 @@ class TrimsUnderWay:
 
     @property
     def position(self) -> int:
-        """The position below which the log is about to be trimmed; 0 if no trim is under way."""
+        """The position below which the log is about to be trimmed, 0 if no trim is under way."""
         if self._search is not None and not self._search[0].is_stopped:
             return max(self._search[1], *self._proposed, 0)
         return max(self._proposed, default=0)
 
     def search(self, handle: JobHandle, position: int) -> None:
-        """What queues keep above a position is being searched for."""
+        """Note that a search for the first offsets that queues keep above a position has begun."""
         self._search = handle, position
 
     def end_search(self) -> None:
-        """It is found, or cannot be."""
+        """Note that the search has ended, with or without success."""
         self._search = None
 
     def propose(self, handle: JobHandle, command: TrimQueues, done: Done) -> None:
-        """Have queues told, see `JobHandle.stage_command`; it makes room on a full disk."""
+        """Propose the new first offsets of queues, see `JobHandle.stage_command`. The trim makes room on a full
+        disk.
+        """
         position = command.before_position
 
         def finished(error: LogError | None) -> None:

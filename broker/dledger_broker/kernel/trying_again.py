@@ -1,4 +1,4 @@
-"""Timer for what was refused, and is looked at again a little later."""
+"""Timer for refused proposals, which are tried again a little later."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import Final
 from dledger.environment import Environment
 
 RETRY_S: Final = 5.0
-"""How long after a refusal, as by a full disk, a leader looks again, and how often while something is waited for."""
+"""Time in seconds after a refusal, for example by a full disk, until a leader tries again. Also the interval of checks
+while something is waited for.
+"""
 
 
-class TryingAgain:
-    """Calls `look` once, `RETRY_S` after it was wanted: whoever wants it meanwhile is served by the same call."""
+class RetryTimer:
+    """Timer that calls `retry` once, `RETRY_S` after it was scheduled. Requests in between share that call."""
 
-    def __init__(self, env: Environment, look: Callable[[], None]) -> None:
+    def __init__(self, env: Environment, retry: Callable[[], None]) -> None:
         self._env = env
-        self._look = look
-        self._is_wanted = False
+        self._retry = retry
+        self._is_scheduled = False
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether a call is to come."""
-        return self._is_wanted
+    def is_scheduled(self) -> bool:
+        """True if a call is scheduled."""
+        return self._is_scheduled
 
-    def want(self) -> None:
-        """Have it looked again."""
-        if not self._is_wanted:
-            self._is_wanted = True
+    def schedule(self) -> None:
+        """Request a call of `retry`."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self._env.call_later(RETRY_S, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._is_wanted = False
-        self._look()
+        self._is_scheduled = False
+        self._retry()

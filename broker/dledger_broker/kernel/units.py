@@ -1,4 +1,4 @@
-"""Units of the broker's own, as they are handed to a `LogWriter`, and what is told of them."""
+"""Units of the broker's own, as they are handed to a `LogWriter`, and the outcomes that it reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from dledger_remoting.record import record_size
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be stored. `properties` is the raw property text, at most 32,767 bytes; `born_ms` is the sender's
-    clock, ms since 1970, and `born_host` its IPv4 address and port in 8 bytes: followers find fields by their place in
-    records with such hosts. What the broker may have to store again later keeps 1 KiB of its properties free.
+    """A message to be stored.
+
+    `properties` is the raw property text, at most 32,767 bytes. `born_ms` is the sender's clock, ms since 1970.
+    `born_host` is its IPv4 address and port in 8 bytes, because followers find fields by their place in records with an
+    IPv4 host. A message that the broker may have to store again later keeps 1 KiB of its properties free.
     """
 
     topic: str
@@ -30,11 +32,11 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     born_host: bytes
     reconsume_times: int = 0
     prepared_position: int = 0
-    """Where the half stands that a commit stores this message of; 0 for any other."""
+    """Position of the half message, if a commit stores this message for it; otherwise 0."""
 
     @property
     def size(self) -> int:
-        """Bytes that its record takes in the log."""
+        """Size in bytes of its record in the log."""
         return record_size(len(self.body), len(self.topic.encode()), len(self.properties))
 
 
@@ -42,8 +44,9 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
 class FixedRows:
     """A raw command whose payload of `size` bytes names records of its own unit.
 
-    `write(payload, positions)` fills it in when these are known: one for each record given to `LogWriter.write`, None
-    for those that are left out. It is called inside `write`, unless that fails before; it must not raise.
+    `write(payload, positions)` fills in the payload when the positions are known: one for each record given to
+    `LogWriter.write`, None for a record that is left out. It is called inside `LogWriter.write`, unless that fails
+    before. It must not raise.
     """
 
     kind: int
@@ -52,7 +55,7 @@ class FixedRows:
 
 
 class Place(NamedTuple):
-    """Where a record stands: its position in the log, its size there, its offset in its queue."""
+    """Place of a record: its position in the log, its size there, its offset in its queue."""
 
     position: int
     size: int
@@ -60,20 +63,20 @@ class Place(NamedTuple):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A unit is applied, and its messages can be read. `places` has one for each record that was to be written.
+    """The unit is applied, and its messages can be read. `places` has an item for each record that was to be written.
 
-    It is None for a record that was left out: its topic or queue was not there, or the topic was being deleted.
+    The item is None for a record that was left out: its topic or queue was not there, or the topic was being deleted.
     """
 
     places: tuple[Place | None, ...]
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """Leadership was lost before the unit was applied: it may be in the log, and may take effect later."""
+    """Leadership was lost before the unit was applied. It may be in the log, and may take effect later."""
 
 
 class NotStored(msgspec.Struct, frozen=True):
-    """Nothing of a unit is in any log, nor will be: `error` says why, and that it may be written again."""
+    """Nothing of a unit is in any log, nor will be. `error` says why. The unit may be written again."""
 
     error: LogError
 
@@ -81,16 +84,16 @@ class NotStored(msgspec.Struct, frozen=True):
 UnitOutcome: TypeAlias = Stored | NotStored | Unknown
 
 Told: TypeAlias = Callable[[UnitOutcome], None]
-"""Told what became of a unit."""
+"""Receives the outcome of a unit."""
 
 
 def failure(outcome: UnitOutcome, unknown: str) -> Exception:
-    """What somebody is told who waits for a unit; `unknown` is the text if nobody knows what became of it."""
+    """Return the error for a request that waits for a unit. `unknown` is the text for an unknown outcome."""
     return outcome.error if isinstance(outcome, NotStored) else OutcomeUnknown(unknown)
 
 
 class UnitWriter(Protocol):
-    """What stores units, see `LogWriter`."""
+    """Writer of units, see `LogWriter`."""
 
     def write(
         self,

@@ -1,8 +1,8 @@
-"""Writer of units: message records and commands that stand in the log together or not at all.
+"""Writer of units: message records and commands that are in the log together or not at all.
 
-A unit's records get their queue offsets in the turn that stages it. They are taken in only for topics of the applied
-state: an entry's records apply before its commands, so a follower would drop records of a topic whose creation is on
-its way, and queues that are being deleted take none.
+A unit's records get their queue offsets in the turn that stages it. They are taken only for topics of the applied
+state. An entry's records apply before its commands, so a follower would drop records of a topic whose creation is under
+way. Queues that are being deleted take no records either.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from typing import Final, NamedTuple, TypeAlias
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError, TooLargeError
 from dledger.format import COMMAND_HEADER_BYTES, encode_command
-from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.store.disk import Buffer
+from dledger_base.invariants import invariant
 from dledger_broker.kernel.commands import Command, RawCommand
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.records import MessageParts, encode_run, magic_of, tail_of
+from dledger_broker.kernel.store_clock import StoreClock
 from dledger_broker.kernel.units import FixedRows, NewRecord, NotStored, Place, Stored, Told, Unknown
 from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.hosts import IPV4_HOST_BYTES, HostAddress, pack_host
 from dledger_remoting.record import MAX_PROPERTIES_BYTES, RECORD_HEAD_SHARED, SYS_HOST_MASK
 
 UnitFill: TypeAlias = Callable[[int, int], Sequence[Buffer]]
-"""Given the position of a unit's first record byte and the store time, ms: the unit's records."""
+"""Returns the unit's records, given the position of their first byte and the store time in ms."""
 
 _FIELDS: Final = Struct(">iiqi")
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
 
 
 class LogWriter:
-    """Stages units for a leader.  `store_host` is the numeric address that records carry."""
+    """Writer that stages units for a leader. `store_host` is the numeric address in records."""
 
     def __init__(self, machine: BrokerMachine, log: Log, env: Environment, store_host: HostAddress) -> None:
         self._machine = machine
         self._log = log
         self._env = env
         self._store_host = pack_host(store_host)
-        self._last_ms = 0
+        self._clock = StoreClock(env)
 
     def write(
         self,
@@ -53,21 +54,20 @@ class LogWriter:
         done: Told,
         privileged: bool = False,
     ) -> None:
-        """Store records and commands as one unit; every member must understand the commands' kinds.
+        """Store records and commands as one unit. Every member must understand the commands' kinds.
 
-        `done` is told the outcome exactly once, in a later turn. Records whose topic or queue is not there are left
-        out; if nothing remains, nothing is staged. `privileged`, for a unit without records: see `Log.stage`.
+        `done` is called with the outcome exactly once, in a later turn. Records whose topic or queue is not there are
+        left out. If nothing remains, nothing is staged. `privileged` is for commands that make room, see `Log.stage`.
 
-        Raises, with nothing staged and no offset used: `NotLeaderError`, `BusyError`, `LogFullError`, `TooLargeError`
-        (properties above their limit; a unit above what the log takes, 8 MiB within one segment).
+        Raises `NotLeaderError`, `BusyError`, `LogFullError` and `TooLargeError`, with nothing staged and no offset
+        used. Too large are properties above their limit, and a unit above the log's limit of 8 MiB within one segment.
         """
-        invariant(not (privileged and records), "a unit with records leaves alone what is kept back of the disk")
         if not self._log.is_ready:
             status = self._log.status()
             raise NotLeaderError(status.leader_id, status.term)
         unit = WrittenUnit(self._prepared(records), len(records), self._section(commands), self._store_host, done)
         if unit.size:
-            self.stage_unit(unit.size, unit.fill, unit.section.data, unit)
+            self.stage_unit(unit.size, unit.fill, unit.section.data, unit, privileged=privileged)
         elif commands:
             unit.section.complete([None] * len(records))
             self._log.stage(0, None, commands=unit.section.data, context=unit, privileged=privileged)
@@ -83,14 +83,14 @@ class LogWriter:
         *,
         privileged: bool = False,
     ) -> int:
-        """Stage a unit as `Log.stage` does; the store times that `fill` is given never go back."""
-        self._last_ms = now_ms = max(self._last_ms, self._env.wall_ms())
+        """Stage a unit as `Log.stage` does. The store times that `fill` is given never go back within a term."""
+        now_ms = self._clock.next_ms(self._machine.leadership.term)
         return self._log.stage(
             size, lambda position: fill(position, now_ms), commands=commands, context=context, privileged=privileged
         )
 
     def _prepared(self, records: Sequence[NewRecord]) -> list[_Prepared]:
-        """The records that are to be written."""
+        """Return the records that are to be written."""
         prepared: list[_Prepared] = []
         topics: dict[str, TopicState | None] = {}
         for number, record in enumerate(records):
@@ -100,7 +100,7 @@ class LogWriter:
                 "a record's hosts are IPv4",
                 record=record,
             )
-            # It raises here what encoding would raise once an offset is handed out.
+            # This raises here an error that encoding would otherwise raise after an offset is handed out.
             _FIELDS.pack(record.flag, record.sys_flag, record.born_ms, record.reconsume_times)
             if len(properties) > MAX_PROPERTIES_BYTES:
                 raise TooLargeError(f"a record has {len(properties)} bytes of properties, of {MAX_PROPERTIES_BYTES}")
@@ -114,7 +114,7 @@ class LogWriter:
         return prepared
 
     def _section(self, commands: Sequence[Command | FixedRows]) -> _Section:
-        """The commands as they are to stand in the entry, with room for rows."""
+        """Return the commands in the form of an entry's section, with room for rows."""
         section = _Section(bytearray(), [])
         registry = self._machine.commands
         for command in commands:
@@ -130,7 +130,7 @@ class LogWriter:
 
 
 class _Prepared(NamedTuple):
-    """A record that is to be written: its number among those given, and what its encoding takes."""
+    """A record that is to be written: its number among the given records, and the arguments of its encoding."""
 
     number: int
     record: NewRecord
@@ -141,7 +141,7 @@ class _Prepared(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """The commands of a unit, and where the payloads of its rows begin."""
+    """The commands of a unit, and the places in it where the payloads of its rows begin."""
 
     data: bytearray
     rows: list[tuple[int, FixedRows]]
@@ -171,7 +171,7 @@ class WrittenUnit:
         self.extent = (0, 0)
 
     def fill(self, position: int, now_ms: int) -> Sequence[Buffer]:
-        """See `UnitFill`; completes the rows, too."""
+        """Return the unit's records, see `UnitFill`, and complete the rows."""
         prepared, self._prepared = self._prepared, ()
         positions = list(accumulate((entry.size for entry in prepared), initial=position))
         self.extent = (position, positions[-1])
@@ -197,9 +197,9 @@ class WrittenUnit:
         return parts
 
     def applied(self) -> None:
-        """See `StagedContext`."""
+        """Report the places of the records to `done`."""
         self._done(Stored(tuple(self._places)))
 
     def dropped(self, full: LogFullError | None) -> None:
-        """See `StagedContext`."""
+        """Report to `done` that nothing was stored, or that the outcome is unknown."""
         self._done(Unknown() if full is None else NotStored(full))

@@ -1,8 +1,11 @@
-"""In-memory twins of what the broker stands on, for tests of the broker and of what is built on it.
+"""In-memory twins of the broker's foundations, for tests of the broker and of its features.
 
-`FakeNode` is a group of one replica that commits at once, `FakeEnvironment` a clock and worker threads that only move
-when told to, `BrokerInMemory` a state machine on both; `records.py` writes records as a leader does.  Nothing here
-imports a test framework.
+- `FakeNode`: a group of one replica that commits at once.
+- `FakeEnvironment`: a clock and worker threads that only move on command.
+- `BrokerInMemory`: a state machine on both.
+- `records.py`: writes records as a leader does.
+
+Nothing here imports a test framework.
 """
 
 from dledger_broker.testing.broker import SMALL, BrokerInMemory

@@ -1,4 +1,4 @@
-"""Access control of a broker whose configuration names no key file."""
+"""Access control for a broker whose configuration names no key file."""
 
 from __future__ import annotations
 

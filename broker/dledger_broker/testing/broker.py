@@ -1,4 +1,4 @@
-"""A broker's state machine on a fake node, with the calls that tests make again and again."""
+"""A broker's state machine on a fake node, with the calls that many tests make."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from dledger_remoting.record import decode_record
 from dledger_remoting.topics import TopicConfig
 
 SMALL = MachineConfig(node_id=NODE_ID, units_per_file=16, index_slots=64, index_entries=50, checkpoint_bytes=1 << 40)
-"""Files so small that a few messages fill them; checkpoints only when asked for."""
+"""Configuration with files so small that a few messages fill them. Checkpoints are written only when requested."""
 
 OFFSET_FLUSH_MS = 200
 
 STORE_HOST = HostAddress("10.0.0.1", 10911)
-"""What records say of where they were stored."""
+"""Store host of the records."""
 
 T = TypeVar("T")
 
 
 class BrokerInMemory:
-    """A started broker; `restart` makes another one from the same disk and log.
+    """A started broker. `restart` makes another broker from the same disk and log.
 
     With `lead=False` it applies the log as a follower does.
     """
@@ -68,17 +68,17 @@ class BrokerInMemory:
 
     @cached_property
     def reads(self) -> QueueReads:
-        """What pulls get."""
+        """Reader of queues, as pulls use it."""
         return QueueReads(self.machine)
 
     @cached_property
     def groups(self) -> GroupProposals:
-        """What it proposes of consumer groups."""
+        """The proposals about consumer groups."""
         return GroupProposals(self.machine)
 
     @cached_property
     def offsets(self) -> OffsetBuffer:
-        """Commits of consumer offsets that it takes; they are proposed within `OFFSET_FLUSH_MS`."""
+        """Buffer of consumer offsets to commit. They are proposed within `OFFSET_FLUSH_MS`."""
         return OffsetCommits(self.machine, self.env, OFFSET_FLUSH_MS).buffer
 
     @property
@@ -87,7 +87,7 @@ class BrokerInMemory:
         return self.node.log
 
     def run(self, awaitable: Awaitable[T]) -> T:
-        """Finish an awaitable; time passes as it needs."""
+        """Run until an awaitable is done, and let time pass as it needs. Return its result."""
         return asyncio.run(self.env.finish(awaitable))
 
     def create_topic(self, name: str, queues: int = 4) -> None:
@@ -101,7 +101,7 @@ class BrokerInMemory:
         self.env.run_ready()
 
     def queue(self, topic: str, queue_id: int = 0) -> QueueState:
-        """A queue that exists."""
+        """Return a queue that exists."""
         queue = self.machine.queue(topic, queue_id)
         if queue is None:
             raise LookupError(f"no queue {topic}/{queue_id}")
@@ -114,20 +114,20 @@ class BrokerInMemory:
         return sent
 
     def flush_views(self) -> None:
-        """Let the views' files catch up."""
+        """Let time pass until the views' files have caught up."""
         self.env.advance(self.config.view_flush_ms / 1000)
 
     def checkpoint(self) -> None:
-        """Make the views' files durable and say so."""
+        """Make the views' files durable, and write a checkpoint."""
         done: list[bool] = []
         self.machine.checkpointer.request(lambda *, saved: done.append(saved))
         while not done:
             self.env.advance(0.1)
 
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
-        """The bodies of all readable messages of a queue, in order, pulled a few at a time."""
+        """Return the bodies of all readable messages of a queue, in order, pulled a few at a time."""
         queue = self.queue(topic, queue_id)
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         offset = queue.min_offset
         while offset < queue.max_offset:
             result = self.reads.get_messages(queue, offset, 5, 1 << 20)
@@ -139,10 +139,10 @@ class BrokerInMemory:
                 data = bytes(self.log.data[position : position + size])
                 while data:
                     record = decode_record(data, verify_crc=True)
-                    found.append(record.body)
+                    bodies.append(record.body)
                     data = data[int.from_bytes(data[:4], "big") :]
             offset = result.next_begin
-        return found
+        return bodies
 
     def _read_later(self, queue: QueueState, offset: int) -> GetResult:
         results: list[GetResult | BaseException] = []
@@ -154,5 +154,5 @@ class BrokerInMemory:
         return result
 
     def restart(self, *, lead: bool = True) -> BrokerInMemory:
-        """Another broker from what this one left behind; this one is not closed."""
+        """Return another broker made from this one's disk and log. This broker is not closed."""
         return BrokerInMemory(self.disk, self.log, self.config, features=self.features, lead=lead)

@@ -1,4 +1,4 @@
-"""An `Environment` without a clock of its own: time passes when `advance` is called, work runs when `run_ready` is."""
+"""An `Environment` without a clock of its own: time passes in `advance`, and work runs in `run_ready`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from dledger.environment import FLUSH
-from dledger.loop_guard import as_worker
-from dledger.loop_holds import LoopHolds
-from dledger.native_part import NativePart
 from dledger.sync_lane import Sync
+from dledger_base.loop_guard import as_worker
+from dledger_base.loop_holds import LoopHolds
+from dledger_base.native_part import NativePart
 
 T = TypeVar("T")
 
@@ -35,14 +35,14 @@ class _Timer:
 
 
 class FakeEnvironment:
-    """See `dledger.environment.Environment`.  Everything runs on the caller's thread, in the order given."""
+    """In-memory `dledger.environment.Environment`. Everything runs on the caller's thread, in the order given."""
 
     native: NativePart | None = None
-    """A test may set it, here or for all."""
+    """A test may set it, for one environment or for all."""
 
     def __init__(self, seed: int = 0) -> None:
         self.core_wait_s = 0.0
-        """What the event loop's thread has waited for a core so far."""
+        """Time in seconds for which the event loop's thread has waited for a core so far."""
         self._now = 0.0
         self.holds = LoopHolds(self.now)
         self._ready: deque[Callable[[], None]] = deque()
@@ -51,41 +51,41 @@ class FakeEnvironment:
         self._random = random.Random(seed)
 
     def now(self) -> float:
-        """See `Environment.now`; starts at 0."""
+        """Return the time in seconds. It starts at 0."""
         return self._now
 
     def wall_ms(self) -> int:
-        """See `Environment.wall_ms`; starts at `START_MS`."""
+        """Return the wall clock in ms. It starts at `START_MS`."""
         return START_MS + int(self._now * 1000)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """See `Environment.call_soon`."""
+        """Add a callback to the callbacks that `run_ready` runs."""
         self._ready.append(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
-        """See `Environment.call_later`."""
+        """Have `advance` call back after a delay."""
         timer = _Timer(callback)
         heapq.heappush(self._timers, (self._now + delay_s, next(self._numbers), timer))
         return timer
 
     def run_blocking(self, _lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """See `Environment.run_blocking`."""
+        """Have `run_ready` do the work and call `done` with its result or exception."""
         self._ready.append(partial(_run, work, done))
 
     def run_sync(self, sync: Sync, done: Callable[[BaseException | None], None]) -> None:
-        """See `Environment.run_sync`."""
+        """Have `run_ready` run a sync."""
         self.run_blocking(FLUSH, sync.run, done)
 
     def waited_for_core_s(self) -> float:
-        """See `Environment.waited_for_core_s`; `core_wait_s`."""
+        """Return `core_wait_s`."""
         return self.core_wait_s
 
     def random(self) -> random.Random:
-        """See `Environment.random`."""
+        """Return the random numbers of this environment, which follow from the seed."""
         return self._random
 
     def run_ready(self) -> None:
-        """Run everything that is ready, and what that makes ready."""
+        """Run everything that is ready, and everything that becomes ready by that."""
         while self._ready:
             self._ready.popleft()()
 
@@ -99,7 +99,7 @@ class FakeEnvironment:
         self._now = end
 
     async def finish(self, awaitable: Awaitable[T]) -> T:
-        """Run until an awaitable is done; time passes whenever nothing else is left to do."""
+        """Run until an awaitable is done, and return its result. Time passes when nothing else is left to do."""
         task = asyncio.ensure_future(awaitable)
         while not task.done():
             self.run_ready()

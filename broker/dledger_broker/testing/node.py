@@ -9,8 +9,6 @@ from typing import TypeVar
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, MAX_UNIT_BYTES, blank, seal
-from dledger.invariants import invariant
-from dledger.loop_guard import excepted
 from dledger.net.links import ChannelListener
 from dledger.net.requests import Handler, RequestChannel
 from dledger.replica.status import LoopLateness, NodeStatus
@@ -20,6 +18,8 @@ from dledger.store.log import SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.store.reader import OpenFile
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId, SnapshotMeta, WallClock
+from dledger_base.invariants import invariant
+from dledger_base.loop_guard import excepted
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ MEMBERSHIP = Membership((ReplicaId(NODE_ID, "00000000"),))
 
 
 class FakeLog:
-    """Committed bytes, and the snapshots of what they amount to.  May be shared by several nodes, one after another."""
+    """Committed bytes, and snapshots of the state. Several nodes may use it, one after another."""
 
     def __init__(self, segment_bytes: int = 1 << 20) -> None:
         self.segment_bytes = segment_bytes
@@ -69,32 +69,33 @@ class FakeLog:
 
 
 class _NoPeers:
-    """Links of a node that is alone: nobody can be reached."""
+    """Links of a node that is alone: no peer can be reached."""
 
     def open_channel(self, number: int, listener: ChannelListener) -> None:
-        """Nothing will arrive."""
+        """Do nothing, because nothing will arrive."""
 
     def can_exchange(self, node_id: str) -> bool:
-        """See `Links.can_exchange`."""
+        """Return False: no peer can be reached."""
         _ = node_id
         return False
 
     def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
-        """See `Transport.send_data`."""
+        """Return False: no peer takes data."""
         _ = to, channel, data
         return False
 
 
 class FakeNode:
-    """A `dledger.log.Log`, as the ready leader of a group of its own has it.
+    """A `dledger.log.Log` of a ready leader that is alone in its group.
 
-    Units staged in one turn of the event loop are committed and applied in a later one, or when `commit` is called.
+    Units staged in one turn of the event loop are committed and applied in a later turn, or when `commit` is called.
     With `cold` set, `read_nowait` finds nothing in the page cache.
     """
 
     def __init__(self, machine: StateMachine, env: Environment, log: FakeLog | None = None) -> None:
         self.env = env
         self.log = log or FakeLog()
+        self.failed_reads: list[int] = []
         self.cold = False
         self.term = 0
         self.is_ready = False
@@ -108,8 +109,10 @@ class FakeNode:
         self.stage_error: Exception | None = None
         self.reserve_left = 1.0
         self.durable_limit: int | None = None
+        self.watched: tuple[Callable[[], float], Callable[[], int]] | None = None
+        """Arguments of the last `watch_disk`."""
         self.clocks: list[WallClock | None] | None = None
-        """What `voter_clocks` says instead of this node's own clock."""
+        """Result of `voter_clocks` instead of this node's own clock."""
         self._machine = machine
         self._parts: list[Buffer] = []
         self._record_bytes = 0
@@ -123,7 +126,7 @@ class FakeNode:
     # ---------------------------------------------------------------- life
 
     def start(self, *, lead: bool = True) -> None:
-        """Restore from the newest snapshot, apply the log, and lead in the next term unless told otherwise."""
+        """Restore from the newest snapshot, apply the log, and lead in the next term unless the arguments forbid it."""
         with excepted("nothing is served yet"):
             self.restore()
         self.catch_up()
@@ -131,7 +134,7 @@ class FakeNode:
             self.lead()
 
     def restore(self, snapshot_position: int | None = None) -> None:
-        """Hand the machine the newest snapshot, or that of a position, and rebuild what its views lack."""
+        """Give the machine the newest snapshot, or that of a position, and rebuild the entries that its views lack."""
         position = max(self.log.snapshots, default=None) if snapshot_position is None else snapshot_position
         if position is None:
             self._machine.decode(None, ())()
@@ -149,7 +152,7 @@ class FakeNode:
             self._machine.rebuild(groups[begin : begin + 3])
 
     def catch_up(self) -> None:
-        """Apply what the log holds, as a follower does."""
+        """Apply the entries of the log, as a follower does."""
         while self.applied_index + 1 < len(self.log.entries):
             meta = self.log.entries[self.applied_index + 1]
             if meta.kind == EntryKind.GROUP:
@@ -166,7 +169,7 @@ class FakeNode:
         self._machine.on_leadership(Leadership(self.term, NODE_ID, is_leader=True, ready=True))
 
     def step_down(self) -> None:
-        """Lose leadership: what is staged is dropped, though what was sealed by then is in the log."""
+        """Lose leadership. Staged units are dropped, except units that were sealed before: these are in the log."""
         contexts = [context for _, sealed in self._sealed for context in sealed] + self._contexts
         self._sealed, self._contexts = [], []
         self._parts, self._commands, self._record_bytes = [], [], 0
@@ -176,7 +179,7 @@ class FakeNode:
         self._machine.on_leadership(Leadership(self.term + 1, None, is_leader=False, ready=False))
 
     def drop_staged(self) -> None:
-        """Drop what is staged, which has waited for space on the disk that is not there; this node goes on leading."""
+        """Drop staged units that have waited in vain for space on the disk. This node keeps leading."""
         contexts, self._contexts = self._contexts, []
         self._parts, self._commands, self._record_bytes = [], [], 0
         self._commit_due = False
@@ -193,11 +196,12 @@ class FakeNode:
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Log.stage`; raises `stage_error` if that is set, for privileged units only if that is no full disk.
+        """Stage a unit. Raise `stage_error` if it is set, except for privileged units of commands on a full disk.
 
         Nothing is applied before it returns.
         """
-        if self.stage_error is not None and not (privileged and isinstance(self.stage_error, LogFullError)):
+        reserved = privileged and not size
+        if self.stage_error is not None and not (reserved and isinstance(self.stage_error, LogFullError)):
             raise self.stage_error
         if not self.is_ready:
             raise NotLeaderError(self.leader_id, self.term)
@@ -226,7 +230,7 @@ class FakeNode:
         return position
 
     def commit(self) -> None:
-        """Seal, commit and apply what is staged."""
+        """Seal, commit and apply the staged units."""
         self._commit_due = False
         self._seal()
         sealed, self._sealed = self._sealed, []
@@ -246,37 +250,45 @@ class FakeNode:
 
     @property
     def first_position(self) -> int:
-        """See `Log.first_position`."""
+        """Position of the first kept byte."""
         return self.log.first_position
 
     @property
     def segment_bytes(self) -> int:
-        """See `Log.segment_bytes`."""
+        """Size of a segment."""
         return self.log.segment_bytes
 
     @property
     def end_position(self) -> int:
-        """See `Log.end_position`: what is sealed and not committed is in the log already."""
+        """Position after the log's last byte. Entries that are sealed and not committed count."""
         return self.log.end
 
     @property
     def durable_position(self) -> int:
-        """See `Log.durable_position`: everything, or what a test set as `durable_limit`."""
+        """Position up to which the log is durable: all of it, or `durable_limit` if a test has set that."""
         return self.log.end if self.durable_limit is None else self.durable_limit
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """See `Log.read_nowait`."""
+        """Return bytes of the log, None while `cold` is set."""
         return None if self.cold else self._read(position, size)
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
-        """See `Log.with_open_file`: it has no file."""
+        """Return None: the log has no file."""
 
     async def read(self, position: int, size: int) -> bytes:
-        """See `Log.read`."""
+        """Return bytes of the log."""
         return self._read(position, size)
 
+    def read_blocking(self, position: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        return self._read(position, size)
+
+    def read_failed(self, position: int) -> None:
+        """Note the position of a failed read in `failed_reads`."""
+        self.failed_reads.append(position)
+
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """See `Log.cuts`."""
+        """Return the cuts of a range of the log into slices that begin with an entry."""
         cuts: list[LogCut] = []
         chain = 0
         for meta in self.log.entries:
@@ -289,7 +301,7 @@ class FakeNode:
         return cuts
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """See `Log.read_run`."""
+        """Return a run of whole entries, at most `max_bytes` unless the first entry is larger."""
         self._read(start, 0)
         data, stop = b"", start
         for meta in self.log.entries:
@@ -300,11 +312,11 @@ class FakeNode:
         return EntryRun(data, min(next(following, stop), end))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """See `Log.record_spans`."""
+        """Return the spans of records of each term in a range of the log."""
         return self._record_spans(start, end)
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Log.last_records`."""
+        """Return the last records of each term in a range of the log."""
         return [self._read(span.last_position, span.last_size) for span in self._record_spans(start, end)]
 
     def _record_spans(self, start: int, end: int) -> list[RecordSpan]:
@@ -318,7 +330,7 @@ class FakeNode:
         return list(spans.values())
 
     def segments(self) -> list[SegmentInfo]:
-        """See `Log.segments`."""
+        """Return the kept segments."""
         ends = [*self.log.segment_starts[1:], self.log.end]
         return [
             SegmentInfo(start, end)
@@ -327,16 +339,16 @@ class FakeNode:
         ]
 
     def segment_written_ms(self, start: int) -> int:
-        """See `Log.segment_written_ms`."""
+        """Return the time at which a segment was begun."""
         return self.log.segment_times[self.log.segment_starts.index(start)]
 
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """See `Log.read_index`; answers at the end of the turn."""
+        """Confirm the leader at the end of the turn, or report that this node does not lead."""
         error = None if self.is_ready else NotLeaderError(self.leader_id, self.term)
         self.env.call_soon(partial(callback, error))
 
     def status(self) -> NodeStatus:
-        """See `Log.status`; `disk_used` is what a test set, in 1/1000."""
+        """Return the status of the node. A test may set `disk_used`, in 1/1000."""
         return NodeStatus(
             node_id=NODE_ID,
             incarnation=MEMBERSHIP.voters[0].incarnation,
@@ -366,14 +378,14 @@ class FakeNode:
         )
 
     def voter_clocks(self) -> list[WallClock | None]:
-        """See `Log.voter_clocks`."""
+        """Return the clocks of the voters: this node's own, or what a test has set as `clocks`."""
         now_ms = self.env.wall_ms()
         return [WallClock(now_ms, now_ms)] if self.clocks is None else self.clocks
 
     # ---------------------------------------------------------------- snapshots and trims
 
     def snapshot(self) -> int:
-        """Begin a segment with a snapshot of the state; returns its position."""
+        """Begin a segment with a snapshot of the state. Return its position."""
         self.commit()
         self.log.roll(self.env.wall_ms())
         last = self.log.entries[-1]
@@ -382,11 +394,11 @@ class FakeNode:
         return meta.position
 
     def trim_candidates(self) -> list[int]:
-        """See `Log.trim_candidates`."""
+        """Return the positions of snapshots to which the log may be trimmed."""
         return sorted(position for position in self.log.snapshots if position > self.log.first_position)
 
     def trim(self, before_position: int) -> bool:
-        """See `Log.trim`; takes effect at once."""
+        """Trim the log at once. Return False if `before_position` is not a candidate."""
         if before_position not in self.trim_candidates():
             return False
         self.log.first_position = before_position
@@ -397,23 +409,33 @@ class FakeNode:
         return True
 
     def hand_over(self, node_id: str) -> bool:
-        """See `Log.hand_over`; there is nobody."""
+        """Return False: there is no other node."""
         _ = node_id
         return False
 
+    def watch_disk(self, watermark: Callable[[], float], kept_free: Callable[[], int]) -> None:
+        """Note the arguments. A test sets `disk_used` and `stage_error` instead of filling a disk."""
+        self.watched = watermark, kept_free
+
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """See `Log.on_trimmed`."""
+        """Call `hook` after each trim."""
         self._trim_hooks.append(hook)
 
     def on_handover(self, hook: Callable[[], None]) -> None:
-        """See `Log.on_handover`; a test calls `handover_hooks`."""
+        """Note a hook. A test calls the `handover_hooks` by itself."""
         self.handover_hooks.append(hook)
 
     def broadcast_commit(self) -> None:
-        """See `Log.broadcast_commit`; there is nobody to tell."""
+        """Do nothing, because there is no other node."""
+
+    group_identity = ""
+
+    def adopt(self, group_id: str) -> None:
+        """Take this identity as that of the group."""
+        self.group_identity = group_id
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """See `Log.request_channel`; there is nobody to ask."""
+        """Return a channel to other nodes, all of which are unreachable."""
         return RequestChannel(_NoPeers(), number, handler, self.env)
 
     def _read(self, position: int, size: int) -> bytes:

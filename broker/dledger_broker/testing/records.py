@@ -21,7 +21,7 @@ HOST = HostAddress("127.0.0.1", 10911)
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a producer says about a message; empty texts are left out of the properties."""
+    """A producer's fields of a message. Empty texts are left out of the properties."""
 
     body: bytes = b"body"
     tags: str = ""
@@ -29,13 +29,13 @@ class Message(msgspec.Struct, frozen=True):
     unique_key: str = ""
 
     def properties(self) -> bytes:
-        """The property text of its record."""
+        """Return the property text of the record."""
         named = {UNIQUE_KEY: self.unique_key, KEYS: self.keys, TAGS: self.tags}
         return format_properties({name: value for name, value in named.items() if value}).encode()
 
 
 class SentMessages:
-    """The context of staged messages: notes what became of them."""
+    """The context of staged messages. It notes their outcome."""
 
     def __init__(self) -> None:
         self.runs: list[QueueRun] = []
@@ -43,16 +43,16 @@ class SentMessages:
         self.outcome: str | None = None
 
     def applied(self) -> None:
-        """See `StagedContext.applied`."""
+        """Note that the messages are applied."""
         self.outcome = "applied"
 
     def dropped(self, full: LogFullError | None) -> None:
-        """See `StagedContext.dropped`."""
+        """Note that the messages were dropped, or refused for want of space."""
         self.outcome = "dropped" if full is None else "refused"
 
 
 def stage_messages(node: Log, queue: QueueState, messages: Sequence[Message], store_timestamp: int) -> SentMessages:
-    """Stage messages for one queue as a single unit; returns its context."""
+    """Stage messages for one queue as a single unit. Return its context."""
     first_offset = queue.staged_offset
     records = [
         MessageRecord(

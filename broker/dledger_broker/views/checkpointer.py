@@ -1,4 +1,4 @@
-"""Decides when the consume queues' checkpoint moves, and holds back what must not happen before it has."""
+"""Checkpointer: decides when the consume queues' checkpoint moves, and removes files only after that."""
 
 from __future__ import annotations
 
@@ -17,35 +17,34 @@ from dledger_broker.views.unitfiles import DELETED_PREFIX, DIRECTORY, deleted_di
 from dledger_broker.views.writer import ViewWriter
 
 DURABLE_POLL_S = 0.1
-"""How often a finished checkpoint looks whether the log itself is durable up to its position."""
+"""Interval in seconds at which a finished checkpoint checks whether the log itself is durable up to its position."""
 
 CHECKPOINT_SHARE = 0.1
-"""The part of the time that checkpoints which only make a start shorter may take: with many queues they sync many
-files."""
+"""Maximum share of the time for checkpoints that only make a start shorter. With many queues they sync many files."""
 
 SCRUB_S = 3600.0
-"""How often the copies are read again."""
+"""Interval in seconds at which the copies are read again."""
 
 _logger = logging.getLogger(__name__)
 
 
-class Told(Protocol):
-    """Who waits for a checkpoint."""
+class DoneCallback(Protocol):
+    """Callback of code that waits for a checkpoint."""
 
     def __call__(self, *, saved: bool) -> None:
-        """It is on the disk, or cannot be."""
+        """Note that the checkpoint is on the disk, or cannot be written."""
 
 
-def _nobody_waits(*, saved: bool) -> None:
-    """As of now."""
+def _ignore_outcome(*, saved: bool) -> None:
+    """Do nothing: the default callback."""
 
 
 class Checkpointer:
-    """Writes a checkpoint after every `every_bytes` of the log and whenever one is asked for.
+    """Writer of checkpoints, after every `every_bytes` of the log and on request.
 
-    `capture` returns the applied position and what all queues hold at this very moment.  A checkpoint is saved once the
-    queues' files are synced and the log is durable up to its position.  Files that the checkpoint on disk lists are
-    removed only after a later one no longer lists them: otherwise a crash in between would look like lost files.
+    `capture` returns the applied position and the present extents of all queues. A checkpoint is saved once the queues'
+    files are synced and the log is durable up to its position. Files that the checkpoint on disk lists are removed only
+    after a later checkpoint no longer lists them. Otherwise they would seem lost after a crash in between.
     `incarnation` of the data directory is set before the first checkpoint.
     """
 
@@ -68,10 +67,10 @@ class Checkpointer:
         self._every_bytes = every_bytes
         self.incarnation = ""
         self._position = 0
-        self._running = False
-        self._begun_at = self._took_s = 0.0
-        self._last = False
-        self._requested: list[Told] = []
+        self._is_running = False
+        self._started_at_s = self._duration_s = 0.0
+        self._is_closing = False
+        self._requested: list[DoneCallback] = []
 
     @property
     def position(self) -> int:
@@ -80,98 +79,104 @@ class Checkpointer:
 
     def maybe_start(self, applied_position: int) -> None:
         """Start a checkpoint if enough was applied since the last one."""
-        if applied_position - self._position >= self._every_bytes and not self._running and not self._last:
+        if applied_position - self._position >= self._every_bytes and not self._is_running and not self._is_closing:
             self._start([])
 
     def offer(self) -> None:
-        """Write a checkpoint now if none is being written and the last one was not too long ago for what it took."""
-        rested = self._env.now() - self._begun_at >= self._took_s / CHECKPOINT_SHARE
-        if rested and not self._running and not self._last:
+        """Write a checkpoint now, unless one is being written or the last one was too recent for its duration."""
+        is_rested = self._env.now() - self._started_at_s >= self._duration_s / CHECKPOINT_SHARE
+        if is_rested and not self._is_running and not self._is_closing:
             self._start([])
 
-    def request(self, done: Told = _nobody_waits) -> None:
-        """Write a checkpoint of what is held now or later; `done` is told when it is saved, or cannot be."""
-        if self._last:
+    def request(self, done: DoneCallback = _ignore_outcome) -> None:
+        """Write a checkpoint of the present content or of a later one. `done` is called when it is saved, or
+        cannot be.
+        """
+        if self._is_closing:
             done(saved=False)
             return
         self._requested.append(done)
-        if not self._running:
-            self._take_requested()
+        if not self._is_running:
+            self._start_requested()
 
     def scrub_later(self) -> None:
-        """Read the copies on disk from time to time; one that has rotted is replaced by a new checkpoint.
+        """Read the copies on disk from time to time. A copy that has rotted is replaced by a new checkpoint.
 
-        Without that the next start would rebuild what the other copy, an older one, does not list.
+        Otherwise the next start would rebuild the units that the older copy does not list.
         """
         self._env.call_later(SCRUB_S, self._scrub)
 
     def remove_leftovers(self) -> None:
-        """Remove the files that the start has put aside, bit by bit."""
-        remove_slowly(self._disk, self._env, self._writer, lambda: self._last)
+        """Remove, bit by bit, the files that the start has put aside."""
+        remove_slowly(self._disk, self._env, self._writer, lambda: self._is_closing)
 
     def _scrub(self) -> None:
-        if not self._last:
+        if not self._is_closing:
             self.scrub_later()
-            self._writer.submit(partial(rotten_copies, self._disk), self._scrubbed)
+            self._writer.submit(partial(rotten_copies, self._disk), self._on_scrubbed)
 
-    def _scrubbed(self, rotten: list[str] | BaseException) -> None:
+    def _on_scrubbed(self, rotten: list[str] | BaseException) -> None:
         if isinstance(rotten, BaseException):
             _logger.warning("event=checkpoint_rotten paths=%r", str(rotten))
-        elif rotten and not self._last:
+        elif rotten and not self._is_closing:
             _logger.warning("event=rot_mended paths=%r consequence='a new checkpoint is written'", ", ".join(rotten))
             self.request()
 
     def close(self, done: Callable[[], None]) -> None:
-        """Write the last checkpoint, if the log is durable already; `done` follows in any case.  None follows it."""
+        """Write the last checkpoint, if the log is already durable. `done` is called in any case. No checkpoint is
+        written later.
+        """
 
         def finished(*, saved: bool) -> None:  # noqa: ARG001 - whether it was or not
             done()
 
         self.request(finished)
-        self._last = self._queues.hurry = True
+        self._is_closing = self._queues.is_urgent = True
 
-    def _take_requested(self) -> None:
+    def _start_requested(self) -> None:
         requested, self._requested = self._requested, []
         self._start(requested)
 
-    def _start(self, waiters: list[Told]) -> None:
-        self._running = True
-        self._begun_at = self._env.now()
+    def _start(self, waiters: list[DoneCallback]) -> None:
+        self._is_running = True
+        self._started_at_s = self._env.now()
         position, topics = self._capture()
         self._position = max(self._position, position)
         self._queues.flush()
-        self._queues.sync(partial(self._synced, position, topics, waiters))
+        self._queues.sync(partial(self._on_synced, position, topics, waiters))
 
-    def _synced(self, position: int, topics: list[TopicExtent], waiters: list[Told], failure: str | None) -> None:
+    def _on_synced(
+        self, position: int, topics: list[TopicExtent], waiters: list[DoneCallback], failure: str | None
+    ) -> None:
         if failure is not None:
             _logger.warning("event=checkpoint_stays error=%r", str(failure))
             self._finish(waiters, saved=False)
         elif position > self._replica.log.durable_position:
-            if self._last:
+            if self._is_closing:
                 self._finish(waiters, saved=False)
                 return
-            self._env.call_later(DURABLE_POLL_S, partial(self._synced, position, topics, waiters, failure))
+            self._env.call_later(DURABLE_POLL_S, partial(self._on_synced, position, topics, waiters, failure))
         else:
             save = partial(_save, self._disk, position, topics, self.incarnation)
-            self._writer.submit(save, partial(self._saved, waiters))
+            self._writer.submit(save, partial(self._on_saved, waiters))
 
-    def _saved(self, waiters: list[Told], result: BaseException | None) -> None:
+    def _on_saved(self, waiters: list[DoneCallback], result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             _logger.warning("event=checkpoint_not_written error=%r", str(result))
         self._finish(waiters, saved=result is None)
 
-    def _finish(self, waiters: list[Told], *, saved: bool) -> None:
-        self._running = False
-        self._took_s = self._env.now() - self._begun_at
+    def _finish(self, waiters: list[DoneCallback], *, saved: bool) -> None:
+        self._is_running = False
+        self._duration_s = self._env.now() - self._started_at_s
         for waiter in waiters:
             waiter(saved=saved)
-        if self._requested and not self._running:
-            self._take_requested()
+        if self._requested and not self._is_running:
+            self._start_requested()
 
 
 def _save(disk: Disk, position: int, topics: list[TopicExtent], incarnation: str) -> None:
-    last = load_checkpoint(disk)
-    sequence = 0 if last is None else last.sequence + 1
+    previous = load_checkpoint(disk)
+    sequence = 0 if previous is None else previous.sequence + 1
     save_checkpoint(disk, Checkpoint(position, topics, incarnation, sequence))
     if not disk.exists(DIRECTORY):
         return

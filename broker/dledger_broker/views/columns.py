@@ -1,4 +1,4 @@
-"""Records of a buffer as columns of numbers (numpy), for the work on every message that is alike for most of them."""
+"""Records of a buffer as columns of numbers (numpy), for work on many messages of equal layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows: TypeAlias = NDArray[np.int64]
 """Numbers of records in a buffer, or places in its bytes."""
 
 MIN_ROWS: Final = 16
-"""Fewer records than this are not worth reading as columns."""
+"""Minimum number of records that are worth reading as columns."""
 HEAD_TYPE: Final = np.dtype(
     {
         "names": [
@@ -40,9 +40,9 @@ _SIZE: Final = Struct(">i")
 
 
 def record_starts(data: bytes | memoryview, start: int, end: int) -> Sequence[int]:
-    """Where the records in `data[start:end]`, which holds nothing else, begin: a range if all have one size.
+    """Return the places where the records in `data[start:end]` begin, as a range if all have one size.
 
-    Raises `RecordError` at a record whose size does not fit.
+    That part must hold only records. Raises `RecordError` at a record whose size does not fit.
     """
     starts: list[int] = []
     add, unpack = starts.append, _SIZE.unpack_from
@@ -68,18 +68,18 @@ def record_starts(data: bytes | memoryview, start: int, end: int) -> Sequence[in
 
 
 def as_rows(places: Sequence[int]) -> Rows:
-    """The same as an array."""
+    """Return the places as an array."""
     if isinstance(places, range):
         return np.arange(places.start, places.stop, places.step, dtype=np.int64)
     return np.array(places, np.int64)
 
 
 def bytes_at(data: bytes | memoryview, places: Rows, length: int) -> NDArray[np.void]:
-    """As many bytes from each of these places."""
+    """Return `length` bytes from each of these places."""
     everywhere = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
     return everywhere[places]
 
 
 def heads_at(data: bytes | memoryview, starts: Rows) -> NDArray[np.void]:
-    """The heads of the records that begin there, as `HEAD_TYPE`."""
+    """Return the heads of the records that begin at these places, as `HEAD_TYPE`."""
     return bytes_at(data, starts, RECORD_HEAD_BYTES).view(HEAD_TYPE)

@@ -1,8 +1,8 @@
-"""The files of the key index, filled in log order by one worker.
+"""Key index: its files, filled in log order by one worker.
 
-A checkpoint, `keyindex/checkpoint`, says up to which log position the files are durable; a missing or invalid one, or a
-file that lacks what it says, means that the index starts over from the first kept position of the log.  Nothing here
-is replicated and nothing waits for it: what is not indexed yet is searched for in the log itself.
+A checkpoint, `keyindex/checkpoint`, says up to which log position the files are durable. If it is missing or invalid,
+or a file lacks what it says, the index starts over from the first kept position of the log. Nothing here is replicated
+and nothing waits for it: queries search the log itself for the part that is not indexed yet.
 """
 
 from __future__ import annotations
@@ -22,25 +22,36 @@ from dledger.types import EntryKind
 from dledger_broker.views.checked import read_checked, write_checked
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
+    IndexDamageError,
     IndexHeader,
     IndexLayout,
     SealedIndexFile,
     key_hash,
 )
 from dledger_broker.views.keyscan import scan_keys
+from dledger_broker.views.unitfiles import UNREADABLE
 
 DIRECTORY: Final = "keyindex"
 CHECKPOINT: Final = f"{DIRECTORY}/checkpoint"
 SLOTS_EVERY_ENTRIES: Final = 1_000_000
-"""The slots are written when so many entries are missing in them: what a start after a crash has to read again."""
+"""Number of entries missing in the slots on disk at which the slots are written. A start after a crash reads at most
+about that many again.
+"""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _logger = logging.getLogger(__name__)
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """`position` of the log up to which records are indexed; the names of the full files; the active file (None: none),
-    its header, and up to which entry number its slots on disk are right.  `incarnation` is that of the data directory.
+    """Content of the checkpoint.
+
+    - `position`: log position up to which records are indexed.
+    - `incarnation`: incarnation of the data directory.
+    - `sealed`: names of the full files.
+    - `name`, `header`: the active file (None: none) and its header.
+    - `slots_entries`: number of the entry up to which its slots on disk are right.
+    - `last_sum`: checksum of its last group of entries.
+    - `format`: files of another format have no checksums and are made anew.
     """
 
     position: int
@@ -49,16 +60,19 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
     name: str | None = None
     header: IndexHeader = IndexHeader()
     slots_entries: int = 1
+    last_sum: int = 0
+    format: int = 0
 
 
+FORMAT: Final = 1
 _NO_CHECKPOINT: Final = IndexCheckpoint(0, "")
 
 
 def iter_block(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
-    """The entries in a piece of the log that starts with one: (first byte of records, end of records, log position
-    after the entry).  A blank is an entry without records; an entry that the piece cuts off ends it.
+    """Yield the entries in a piece of the log that starts with an entry.
 
-    Raises `CorruptionError` if the bytes are no entries.
+    Each is (first byte of records, end of records, log position after the entry). A blank is an entry without records.
+    An entry that the piece cuts off ends the iteration. Raises `CorruptionError` if the bytes are not entries.
     """
     offset, end = 0, len(data)
     while offset < end:
@@ -75,7 +89,7 @@ def iter_block(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
 
 
 class KeyIndex:
-    """All files.  Every call blocks; none may run beside another (a `ViewWriter` sees to that)."""
+    """All files. Every call blocks. No two calls may run at the same time (a `ViewWriter` ensures that)."""
 
     def __init__(self, disk: Disk, layout: IndexLayout) -> None:
         self._disk = disk
@@ -87,22 +101,32 @@ class KeyIndex:
         self._incarnation = ""
         self.position = 0
         self.in_doubt = False
-        """A sync has failed: the page cache proves nothing any more, and nothing is synced again before `load`."""
+        """True if a sync has failed: the page cache proves nothing any more, and nothing is synced again before `load`
+        or `wipe`.
+        """
 
     def load(self, incarnation: str) -> int:
-        """Open the files if they belong to this incarnation of the data directory; returns the log position up to
-        which records are indexed.
+        """Open the files if they belong to this incarnation of the data directory.
+
+        Return the log position up to which records are indexed.
         """
         self.close()
         self._sealed.clear()
         self._incarnation = incarnation
         checkpoint = read_checked(self._disk, CHECKPOINT, IndexCheckpoint)
         try:
-            if checkpoint is not None and checkpoint.incarnation == incarnation:
+            is_usable = checkpoint is not None and (checkpoint.incarnation, checkpoint.format) == (incarnation, FORMAT)
+            if checkpoint is not None and is_usable:
                 self._open(checkpoint)
             else:
                 checkpoint = None
-        except (FileNotFoundError, struct.error, ValueError) as error:
+        except (OSError, struct.error, ValueError, IndexDamageError) as error:
+            if (
+                isinstance(error, OSError)
+                and not isinstance(error, FileNotFoundError)
+                and error.errno not in UNREADABLE
+            ):
+                raise
             _logger.warning("event=key_index_rebuilt reason=%r", str(error))
             checkpoint = None
         if checkpoint is None:
@@ -110,7 +134,7 @@ class KeyIndex:
         return self.position
 
     def wipe(self) -> None:
-        """Remove everything; the index starts over at position 0."""
+        """Remove everything. The index starts over at position 0."""
         self.close()
         self._sealed.clear()
         self._slots_entries = 1
@@ -119,9 +143,9 @@ class KeyIndex:
         self._disk.rmtree(DIRECTORY)
 
     def add_block(self, data: bytes, position: int) -> int:
-        """Index the whole entries of a piece of the log; returns the log position after the last of them.
+        """Index the whole entries of a piece of the log. Return the log position after the last of them.
 
-        Raises `CorruptionError` if the bytes are no entries or records.
+        Raises `CorruptionError` if the bytes are not entries or records.
         """
         spans: list[tuple[int, int]] = []
         indexed = self.position
@@ -138,7 +162,10 @@ class KeyIndex:
         return indexed
 
     def positions(self, topic: str, key: bytes, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets of at most `limit` records that may have the key, newest first."""
+        """Return the physical offsets of at most `limit` records that may have the key, newest first.
+
+        Raises `IndexDamageError` if the files are not what was written, so that the result could be incomplete.
+        """
         wanted = key_hash(topic, key)
         found: list[int] = []
         files: list[ActiveIndexFile | SealedIndexFile] = [*self._sealed]
@@ -146,18 +173,22 @@ class KeyIndex:
             files.append(self._active)
         for file in reversed(files):
             if file.header.end_timestamp + 1000 < begin_ms:
-                continue  # no header tells the lowest time, where a later leader's clock was behind the first one's
+                continue  # headers lack the lowest time, which a later leader's slow clock may have set
             for position in file.positions(wanted, begin_ms, end_ms):
+                if found and found[-1] == position:
+                    continue  # several keys of a record have this hash
                 found.append(position)
                 if len(found) >= limit:
                     return found
         return found
 
     def save(self) -> None:
-        """Make everything that is indexed durable and remember it."""
+        """Make everything that is indexed durable and remember it in the checkpoint."""
         active = self._active
         if active is None:
-            self._write_checkpoint(IndexCheckpoint(self.position, self._incarnation, self._sealed_names()))
+            self._write_checkpoint(
+                IndexCheckpoint(self.position, self._incarnation, self._sealed_names(), format=FORMAT)
+            )
             return
         self._sync_entries(active)
         self._write_checkpoint(self._checkpoint_of(active))
@@ -176,23 +207,41 @@ class KeyIndex:
         self._write_checkpoint(self._checkpoint_of(active))
 
     def scrub(self) -> bool:
-        """Write the checkpoint again if it has rotted on disk, where a start would build the index anew."""
+        """Write the checkpoint again if it has rotted on disk, because a start would build the index anew. Return
+        whether it had.
+        """
         known = self._checkpoint
         if self.in_doubt or known is _NO_CHECKPOINT or read_checked(self._disk, CHECKPOINT, IndexCheckpoint) == known:
             return False
         self._write_checkpoint(known)
         return True
 
+    def verify(self, file: str, group: int, count: int) -> tuple[str, int]:
+        """Read some groups of a file back. If no file has that name, read the first file.
+
+        Return the file and group to continue with, ("", 0) at the end. Raises `IndexDamageError`.
+        """
+        files: list[SealedIndexFile | ActiveIndexFile] = [*self._sealed]
+        if self._active is not None:
+            files.append(self._active)
+        paths = [index_file.path for index_file in files]
+        place = paths.index(file) if file in paths else 0
+        if place >= len(files):
+            return "", 0
+        if files[place].verify(group if file in paths else 0, count):
+            return paths[place], (group if file in paths else 0) + count
+        return (paths[place + 1], 0) if place + 1 < len(files) else ("", 0)
+
     def remove_below(self, position: int) -> None:
-        """Remove the full files whose records all lie below a log position, after their names in the checkpoint."""
-        doomed = [file for file in self._sealed if file.header.end_position < position]
-        if not doomed:
+        """Remove the full files whose records all lie below a log position, first their names from the checkpoint."""
+        expired_files = [file for file in self._sealed if file.header.end_position < position]
+        if not expired_files:
             return
-        self._sealed = [file for file in self._sealed if file not in doomed]
+        self._sealed = [file for file in self._sealed if file not in expired_files]
         kept = tuple(name for name in self._checkpoint.sealed if name in self._sealed_names())
         if kept != self._checkpoint.sealed:
             self._write_checkpoint(msgspec.structs.replace(self._checkpoint, sealed=kept))
-        for file in doomed:
+        for file in expired_files:
             self._disk.unlink(file.path)
 
     def close(self) -> None:
@@ -209,7 +258,7 @@ class KeyIndex:
             active.write_slots()
             self._sync_entries(active)
             self._sealed.append(SealedIndexFile(self._disk, active.path, self._layout))
-            self._active = None  # whatever fails from here on, a closed file is not asked any more
+            self._active = None  # if a later step fails, the closed file must not be used any more
             active.close()
             active = None
         if active is None:
@@ -228,9 +277,10 @@ class KeyIndex:
         self.in_doubt = False
 
     def _distrust_slots(self) -> None:
-        """Slots are about to be written: those on disk are worth nothing until the next checkpoint says how much.
+        """Mark the slots on disk as worthless in the checkpoint, because slots are about to be written.
 
-        They may become newer than that checkpoint's entries, and such a slot would make an entry its own predecessor.
+        They may become newer than the checkpoint's entries, and a newer slot would make an entry its own predecessor.
+        The next checkpoint says which slots are right.
         """
         if self._slots_entries > 1:
             self._write_checkpoint(msgspec.structs.replace(self._checkpoint, slots_entries=1))
@@ -249,7 +299,14 @@ class KeyIndex:
     def _checkpoint_of(self, active: ActiveIndexFile) -> IndexCheckpoint:
         name = active.path.rpartition("/")[2]
         return IndexCheckpoint(
-            self.position, self._incarnation, self._sealed_names(), name, active.header, self._slots_entries
+            self.position,
+            self._incarnation,
+            self._sealed_names(),
+            name,
+            active.header,
+            self._slots_entries,
+            active.last_sum,
+            FORMAT,
         )
 
     def _sealed_names(self) -> tuple[str, ...]:
@@ -271,7 +328,8 @@ class KeyIndex:
         if checkpoint.name is not None:
             path = f"{DIRECTORY}/{checkpoint.name}"
             header, slots_entries = checkpoint.header, checkpoint.slots_entries
-            self._active = ActiveIndexFile(self._disk, path, self._layout, header, slots_entries)
+            last_sum = checkpoint.last_sum
+            self._active = ActiveIndexFile(self._disk, path, self._layout, header, slots_entries, last_sum)
             self._slots_entries = slots_entries
         self._checkpoint = checkpoint
         self.position = checkpoint.position

@@ -1,8 +1,8 @@
-"""Reads the keys of records for the key index: its work for every message.
+"""Reader of records' keys for the key index, its work for every message.
 
-Messages of one producer look alike: the same topic, and properties that differ in the value of the unique key alone.
-Such records are read all at once, as columns of numbers; every other record is read field by field. The native part,
-if there is one, reads whatever has nothing unusual, without the interpreter's lock.
+Messages of one producer have equal layout: the same topic, and properties that differ only in the value of the unique
+key. Records of equal layout are read all at once, as columns of numbers. Every other record is read field by field. The
+native part, if installed, reads all ordinary records, without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger import native_part
+from dledger_base import native_part
 from dledger_broker.views.columns import MIN_ROWS, Rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.keyfile import KEYS_TYPE, IndexedKey, Keys, as_keys, key_hash, key_hashes
 from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
@@ -28,7 +28,7 @@ from dledger_remoting.record import (
 )
 
 MAX_SHAPES: Final = 8
-"""As many producers' records are told from one another in a block."""
+"""Maximum number of shapes of records, one for each producer, that are distinguished in a block."""
 
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 _UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
@@ -36,12 +36,12 @@ _KEYS: Final = KEYS.encode()
 _KEYS_MARK: Final = _KEYS + b"\x01"
 _UNUSUAL: Final = SYS_HOST_MASK | SYS_TRANSACTION_MASK
 _LAST_MARK: Final = 2
-"""The greatest of the bytes that end a property's name or value."""
+"""Maximum value of the bytes that end a property's name or value."""
 _NOT_ASCII: Final = 128
 
 
 def record_keys(record: RecordRef) -> list[bytes]:
-    """The keys of a record: its unique key and each word of KEYS; none of a transaction's roll-back."""
+    """Return the keys of a record: its unique key and each word of KEYS. A transaction's roll-back has no keys."""
     if record.sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
         return []
     properties = record.properties
@@ -53,7 +53,7 @@ def record_keys(record: RecordRef) -> list[bytes]:
 
 
 def scan_keys(data: bytes, spans: Sequence[tuple[int, int]]) -> Keys:
-    """The keys of all records in the pieces `data[start:end]`, which hold nothing else, in their order.
+    """Return the keys of all records in the pieces `data[start:end]`, in their order. The pieces hold only records.
 
     Raises `RecordError` at a record that cannot be read.
     """
@@ -82,7 +82,7 @@ def _scan_in_python(data: bytes, spans: Sequence[tuple[int, int]]) -> Keys:
 
 
 def _scan_alike(data: bytes, starts: Rows, found: Keys, alike: NDArray[np.bool_]) -> None:
-    """Find the keys of records that many others look like: they are set in `found`, and marked in `alike`."""
+    """Set in `found` the keys of records whose shape is frequent, and mark these records in `alike`."""
     heads = heads_at(data, starts)
     body_bytes = heads["body_bytes"].astype(np.int64)
     tail_starts = starts + RECORD_HEAD_BYTES + body_bytes
@@ -114,7 +114,7 @@ def _scan_alike(data: bytes, starts: Rows, found: Keys, alike: NDArray[np.bool_]
 
 
 def _only_key(properties: bytes) -> tuple[int, int] | None:
-    """Where the unique key's value begins and ends, if it is the record's one key."""
+    """Return the begin and end of the unique key's value, None unless it is the record's only key."""
     at = properties.find(_UNIQUE_KEY_MARK)
     if at < 0 or (at > 0 and properties[at - 1] != 2) or properties.find(_KEYS_MARK) >= 0:
         return None

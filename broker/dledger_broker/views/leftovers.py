@@ -1,6 +1,7 @@
-"""Files of consume queues of which nothing counts any more: put aside by a start, and removed while the node runs.
+"""Files of consume queues that do not count any more: a start puts them aside, and they are removed while the node
+runs.
 
-Removing the files of 20,000 queues takes a file system tens of seconds, and a start does not wait for that.
+A file system needs tens of seconds to remove the files of 20,000 queues, and a start does not wait for that.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ PREFIX: Final = "consumequeue.removed-"
 QUEUES_PER_STEP: Final = 32
 PAUSE_S: Final = 0.02
 RETRY_S: Final = 60.0
-"""After an error of the disk."""
+"""Pause in seconds after an error of the disk."""
 
 _logger = logging.getLogger(__name__)
 
 
 def put_aside(disk: Disk) -> None:
-    """Give the directory of all consume queues another name; blocks, but not for long."""
-    if disk.exists(DIRECTORY):
-        number = sum(name.startswith(PREFIX) for name in disk.listdir("."))
-        while disk.exists(f"{PREFIX}{number}"):
+    """Rename the directory of all consume queues. Blocks, but not for long."""
+    names = set(disk.listdir("."))
+    if DIRECTORY in names:
+        number = sum(name.startswith(PREFIX) for name in names)
+        while f"{PREFIX}{number}" in names:
             number += 1
         disk.rename(DIRECTORY, f"{PREFIX}{number}")
 
 
 def remove_some(disk: Disk) -> bool:
-    """Remove a few queues of what was put aside; True if something is left."""
+    """Remove a few queues that were put aside. Return whether some are left."""
     left = QUEUES_PER_STEP
     for aside in sorted(name for name in disk.listdir(".") if name.startswith(PREFIX)):
         for topic in disk.listdir(aside):
@@ -49,7 +51,7 @@ def remove_some(disk: Disk) -> bool:
 
 
 def remove_slowly(disk: Disk, env: Environment, writer: ViewWriter, is_over: Callable[[], bool]) -> None:
-    """Remove what was put aside, step by step between the writer's other jobs, unless it `is_over` before."""
+    """Remove what was put aside, step by step between the writer's other jobs, until `is_over`."""
 
     def step() -> None:
         if not is_over():

@@ -1,4 +1,4 @@
-"""Reader of queues for pulls: a status, the next offset, and where the records lie in the log."""
+"""Reader of queues for pulls: returns a status, the next offset, and the places of the records in the log."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from dledger import native_part
-from dledger_broker.views.units import UNIT, UNIT_BYTES
+from dledger_base import native_part
+from dledger_broker.views.units import READ_UNIT, UNIT_BYTES
 from dledger_remoting.filters.tags import TagFilter
 
 MAX_SCANNED_UNITS: Final = 800
-"""Units that one read looks at when a filter rejects them: 16,000 bytes."""
+"""Maximum number of units that one read checks when a filter rejects them: 16,000 bytes."""
 
 
 class ReadStatus(StrEnum):
-    """Outcome of a read; names are those of RocketMQ's `GetMessageStatus`, except `COLD` and `NOT_REBUILT`."""
+    """Outcome of a read. The names are from RocketMQ's `GetMessageStatus`, except `COLD` and `NOT_REBUILT`."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -27,18 +27,18 @@ class ReadStatus(StrEnum):
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
     OFFSET_RESET = "OFFSET_RESET"
-    """The reader's group is to go on elsewhere, whatever there is here."""
+    """The reader's group is to continue at another offset, whatever the queue holds here."""
     COLD = "COLD"
-    """The units are not in the page cache: read again with `get_messages_later`."""
+    """The units are not in the page cache. The caller reads again with `get_messages_later`."""
     NOT_REBUILT = "NOT_REBUILT"
-    """The units were lost, and this node has not come to them yet after its start: others have them."""
+    """The units were lost, and this node has not rebuilt them yet. Other nodes have them."""
 
 
 class GetResult(NamedTuple):
-    """A read of one queue.
+    """Result of a read of one queue.
 
-    `runs` are (position, size) of pieces of the log that hold nothing but matching records, in order, adjacent records
-    as one; `message_count` records and `size` bytes in all.
+    `runs` are (position, size) of pieces of the log that hold only matching records, in order. Adjacent records are one
+    piece. They have `message_count` records and `size` bytes in all.
     """
 
     status: ReadStatus
@@ -56,9 +56,9 @@ class GetResult(NamedTuple):
 
 
 def outside(offset: int, min_offset: int, max_offset: int, view_end: int) -> GetResult | None:
-    """The result of a read at an offset where there is nothing, or None if there is something.
+    """Return the result of a read at an offset without a unit, None if there is a unit.
 
-    `view_end` is the offset up to which this node has units.
+    `view_end` is the offset up to which this node has units for this read (`QueueView.readable_to`).
     """
     if max_offset == 0:
         return GetResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset, [])
@@ -74,7 +74,7 @@ def outside(offset: int, min_offset: int, max_offset: int, view_end: int) -> Get
 
 
 def units_to_read(max_messages: int, tag_filter: TagFilter | None) -> int:
-    """How many units a read needs at most."""
+    """Return the maximum number of units that a read needs."""
     return max_messages if tag_filter is None or tag_filter.matches_all else MAX_SCANNED_UNITS
 
 
@@ -84,9 +84,10 @@ def _unpack_all(count: int) -> Callable[[bytes], tuple[int, ...]]:
 
 
 def _whole_run(units: bytes, max_messages: int, max_bytes: int, first_position: int) -> tuple[int, int, int] | None:
-    """(position, size, number) of the records of all these units if they are to be answered and lie back to back.
+    """Return (position, size, number) of the records of all units, None unless all are to be answered and lie back to
+    back.
 
-    So they do in the queue of a busy producer; the units are then looked at all at once instead of one by one.
+    The records of a busy producer do. The units are then checked all at once instead of one by one.
     """
     count = len(units) // UNIT_BYTES
     if not 0 < count <= max_messages:
@@ -94,7 +95,7 @@ def _whole_run(units: bytes, max_messages: int, max_bytes: int, first_position: 
     fields = _unpack_all(count)(units)
     positions, sizes = fields[::3], fields[1::3]
     first, size = positions[0], sum(sizes)
-    # Records neither overlap nor stand in another order than their units, so that no gap is left if the sum is right.
+    # Records do not overlap, and have the order of their units. So the records have no gaps if the sum is right.
     if first < first_position or positions[-1] + sizes[-1] - first != size or (size > max_bytes and count > 1):
         return None
     return first, size, count
@@ -110,9 +111,10 @@ def select(
     tag_filter: TagFilter | None,
     first_position: int,
 ) -> GetResult:
-    """Choose from the units at `offset` what to answer: at least one record that matches if there is one.
+    """Choose the records to answer from the units at `offset`: at least one matching record if any matches.
 
-    Units of records below `first_position` of the log are skipped, alone: what is skipped is told before what is there.
+    Units of records below `first_position` of the log are skipped in an answer of their own, before any records are
+    returned.
     """
     codes = tag_filter.codes if tag_filter is not None and not tag_filter.matches_all else None
     part, chosen = native_part.PART, None
@@ -137,10 +139,10 @@ def choose_units(
     *,
     whole: bool,
 ) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-    """How many units were passed, how many of them chosen, the size of their records, how many were below
-    `first_position`, and the pieces of the log that the records are.
+    """Return how many units were passed, how many were chosen, the size of the chosen records, and how many were below
+    `first_position`. The last item is the pieces of the log that hold the chosen records.
 
-    `codes` are those of the tags that match, None where all do. `whole`: they may be looked at all at once.
+    `codes` are the codes of the tags that match, None if all match. With `whole`, the units may be checked all at once.
     """
     if whole and (run := _whole_run(units, max_messages, max_bytes, first_position)):
         position, size, count = run
@@ -148,7 +150,7 @@ def choose_units(
     runs: list[tuple[int, int]] = []
     passed = count = total = removed = 0
     run_start = run_end = -1
-    for position, size, code in UNIT.iter_unpack(units):
+    for position, size, code in READ_UNIT.iter_unpack(units):
         if position < first_position:
             removed += 1
         elif removed:

@@ -9,10 +9,10 @@ from dledger_broker.views.timerows import RowChanges, RowSource
 
 
 def scan_changes(data: bytes, position: int, limit: int, source: RowSource) -> tuple[list[RowChanges], int]:
-    """What the whole entries of a piece of the log that end at or below `limit` do to rows, and the position behind the
-    last of them; the piece starts with an entry.
+    """Return the row changes of the whole entries in a piece of the log, and the position behind the last of them.
 
-    Raises `CorruptionError` if the bytes are no entries, or the first one is not whole.
+    The piece starts with an entry. Only entries that end at or below `limit` are read. Raises `CorruptionError` if the
+    bytes are not entries, or the first entry is not whole.
     """
     changes: list[RowChanges] = []
     offset, end = 0, len(data)

@@ -1,10 +1,10 @@
-"""Reads the records of a committed entry into units of their queues: a follower's work for every message.
+"""Reader of a committed entry's records into units of their queues, a follower's work for every message.
 
-Records of one producer look alike: the same topic, as many bytes of properties. A record whose topic field and
-properties length are those of the record before it is therefore known to be sound once its size fits, and costs one
-unpack, one comparison and one search for a tag. Every other record is read field by field. An entry of many records
-that all look like its first one is read as columns of numbers. The native part, if there is one, reads any entry in
-which nothing is unusual, in a fifth of the time of the columns.
+Records of one producer have equal layout: the same topic, and as many bytes of properties. If topic field and
+properties length equal those of the record before, a record is sound once its size fits. A record of that layout costs
+one unpack, one comparison and one search for a tag. Every other record is read field by field. An entry of many
+records, all with the layout of its first, is read as columns of numbers. The native part, if installed, reads all
+ordinary entries. It needs a fifth of the time of the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from dledger import native_part
+from dledger_base import native_part
 from dledger_broker.views.columns import as_rows, bytes_at, heads_at, record_starts
 from dledger_broker.views.units import UNIT, UNIT_BYTES, UNIT_TYPE
 from dledger_remoting.errors import RecordError
@@ -27,7 +27,7 @@ TopicRun: TypeAlias = tuple[bytes, int, int, bytes]
 """Records that follow one another in a queue: topic, queue id, queue offset after the last, their units."""
 
 MIN_COLUMNS_RECORDS: Final = 100
-"""Fewer records than this are read one by one."""
+"""Minimum number of records to read as columns. Fewer records are read one by one."""
 
 _TAGS: Final = TAGS.encode()
 _TAGS_MARK: Final = _TAGS + b"\x01"
@@ -37,7 +37,7 @@ _HEAD: Final = Struct(">iI4xi4xq8xi44xi")
 
 
 def tag_code_of(properties: bytes) -> int:
-    """The tag code that a consume queue holds for a record with these properties; 0 without a tag."""
+    """Return the tag code that a consume queue holds for a record with these properties, 0 without a tag."""
     if _TAGS_MARK not in properties:
         return 0
     tag = find_property(properties, _TAGS)
@@ -50,10 +50,8 @@ def _code_of(tag: bytes) -> int:
 
 
 def scan_runs(records: bytes | memoryview, log_position: int) -> list[TopicRun]:
-    """All records of a buffer that holds nothing else and whose first byte stands at `log_position`, by queue.
-
-    The runs of one queue stand in the order of its offsets. Raises `RecordError` at the first record that cannot be
-    read.
+    """Return all records of a buffer by queue. The buffer holds only records, and its first byte is at `log_position`.
+    The runs of one queue are in the order of its offsets. Raises `RecordError` at the first record that cannot be read.
     """
     part = native_part.PART
     if part is not None and (runs := part.scan_runs(records, log_position)) is not None:
@@ -96,7 +94,7 @@ def _scan_one_by_one(records: bytes | memoryview, log_position: int) -> list[Top
                     field = data[field_at : field_at + field_bytes]
                     fixed_bytes = RECORD_HEAD_BYTES + field_bytes + properties_bytes
                 else:
-                    fixed_bytes = -1  # as no sound record has it: the next one is read field by field, too
+                    fixed_bytes = -1  # no sound record has that, so the next one is read field by field, too
             if queue_id != queue[1] or queue_offset != next_offset:
                 queue = (topic, queue_id)
                 first, units = open_runs.get(queue, (-1, units))
@@ -120,7 +118,7 @@ def _scan_one_by_one(records: bytes | memoryview, log_position: int) -> list[Top
 
 
 def _scan_columns(records: bytes | memoryview, log_position: int) -> list[TopicRun] | None:
-    """The same, of many records that all have the first one's topic, tag and length of properties; None of others."""
+    """Return the runs of records that all have the first one's topic, tag and length of properties, None for others."""
     (first_bytes,) = _SIZE.unpack_from(records)
     if not RECORD_HEAD_BYTES < first_bytes <= len(records) // MIN_COLUMNS_RECORDS:
         return None
@@ -170,7 +168,7 @@ def _scan_columns(records: bytes | memoryview, log_position: int) -> list[TopicR
 
 
 def _tag_place(properties: bytes) -> tuple[int, int]:
-    """Where the tag begins and ends, with its name and the bytes that set it apart; twice the same without one."""
+    """Return the begin and end of the tag with its name and the separators around it, twice 0 without a tag."""
     at = properties.find(_TAGS_MARK)
     if at < 0 or (at > 0 and properties[at - 1] != 2):
         return 0, 0

@@ -1,7 +1,7 @@
-"""The file of the time index follows the log, on a worker.
+"""Follower of the log for the time index: brings the index's file up to date, on a worker.
 
-It takes what memory holds of applied commands, or reads the log where memory does not reach back to the file.  From
-time to time it is compared with the counters of the replicated state, and built anew if they differ.
+It takes the applied commands in memory, or reads the log where memory does not reach back to the file. From time to
+time the file is compared with the counters of the replicated state, and built anew if they differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from dledger.environment import Environment, called_back, slept
 from dledger.errors import LogError, TrimmedError
-from dledger.supervision import supervise
+from dledger_base.supervision import supervise
 from dledger_broker.views.logreader import AppliedLog, LogReader
 from dledger_broker.views.rowscan import scan_changes
 from dledger_broker.views.timefile import Stored, TimeFile, is_damage
@@ -25,40 +25,45 @@ from dledger_broker.views.timetail import TimeTail
 from dledger_broker.views.writer import ViewWriter
 
 BLOCK_BYTES: Final = 1 << 20
-"""How much of the log is read at a time."""
+"""Size in bytes of the piece of the log that is read at a time."""
 WRITE_ROWS: Final = 20_000
-"""So many rows go into one transaction: whoever asks for rows waits no longer than for one."""
+"""Number of rows that go into one transaction. A query for rows waits for at most one transaction."""
 SAVE_EVERY_BYTES: Final = 64 << 20
-"""The file says that it has come further, though no row changed, once the log is so much longer."""
+"""Size in bytes of new log after which the file's position is saved, though no row changed."""
 IDLE_POLL_S: Final = 0.25
 RETRY_S: Final = 5.0
+DOUBT_S: Final = 60.0
+"""Minimum interval in seconds between two requested comparisons."""
 COMPARE_S: Final = 3600.0
-"""How often the file is compared with the state's counters."""
+"""Interval in seconds at which the file is compared with the state's counters."""
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class Told(Protocol):
-    """Who answers from file and memory."""
+class FollowerListener(Protocol):
+    """The index, which answers from file and memory."""
 
-    def progressed(self) -> None:
-        """The file has come further."""
+    def on_progress(self) -> None:
+        """Note that the file has caught up with a further part of the log."""
 
-    def void_answers(self) -> None:
-        """What was handed out, or is being looked for, says nothing any more."""
+    def discard_answers(self) -> None:
+        """Forget rows that were handed out and queries under way: their results are not valid any more."""
 
-    def floor_raised(self, position: int) -> None:
-        """No row of a record below it counts any more."""
+    def on_floor_raised(self, position: int) -> None:
+        """Note that rows of records below a position do not count any more."""
 
 
 class TimeFollower:
-    """Use from the event loop; `incarnation` of the data directory is set before `start`.
+    """Follower that keeps the file up to date, on the event loop. `incarnation` is set before `start`.
 
-    `position` is up to where commands are in the file, or would be if there had been any; no row below `floor` counts.
-    `whole` says whether the file agreed with the state when they were compared last, None before that.  With
-    `always_compare` they are compared after every transaction.  `mismatches` counts comparisons that failed, `alarms`
-    those that failed although the file had just been built anew.
+    - `position`: log position up to which all commands about rows are in the file. The position in the file itself may
+      be lower, if no command about rows followed it.
+    - `floor`: rows of records below it do not count.
+    - `whole`: whether the file agreed with the state at the last comparison, None before that.
+    - `always_compare`: compare after every transaction.
+    - `mismatches`: number of comparisons that failed.
+    - `alarms`: number of comparisons that failed although the file had just been built anew.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class TimeFollower:
         reader: LogReader,
         replica: AppliedLog,
         source: RowSource,
-        told: Told,
+        listener: FollowerListener,
         *,
         always_compare: bool,
     ) -> None:
@@ -81,7 +86,7 @@ class TimeFollower:
         self._reader = reader
         self._replica = replica
         self._source = source
-        self._told = told
+        self._listener = listener
         self.always_compare = always_compare
         self.incarnation = ""
         self.whole: bool | None = None
@@ -89,79 +94,80 @@ class TimeFollower:
         self.position = self.floor = 0
         self.loaded = False
         self._saved_position = 0
-        self._clean_behind: Key | None = None
-        self._compare_at = 0.0
-        self._rebuilt = self._started = self._last = False
-        self._files = 0  # which file this is: what was asked of one before says nothing
+        self._clean_after: Key | None = None
+        self._next_comparison_s = 0.0
+        self._compared_at_s = -DOUBT_S
+        self._is_rebuilt = self._is_started = self._is_closing = False
+        self._file_number = 0  # number of this file, so that answers of an earlier file are ignored
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to follow the log; the state is restored, and an event loop runs."""
-        self._started = True
+        """Begin to follow the log. The state is restored, and an event loop runs."""
+        self._is_started = True
         run = supervise(
             self._run, "time index", self._count_restart, now=self._env.now, sleep=partial(slept, self._env)
         )
         self._task = asyncio.get_running_loop().create_task(run)
 
     async def stop(self) -> None:
-        """Follow no more; may be started again."""
+        """Stop following the log. It may be started again."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def close(self) -> None:
-        """Write what is known, with the state's counters, and answer nothing any more."""
+        """Write the collected changes of rows, with the state's counters, and answer no further queries."""
         await self.stop()
-        self._last = True
+        self._is_closing = True
         if self.loaded:
             with suppress(LogError, OSError, sqlite3.Error):
                 while self.position >= self._tail.begin and await self.fold():
                     pass
-        await self._work(self._file.close)
+        await self._run_on_worker(self._file.close)
 
     def abandon(self) -> None:
-        """Do nothing more: what is not written comes again."""
+        """Stop all work. Changes that are not written are read from the log again."""
         if self._task is not None:
             self._task.cancel()
         self._worker.abandon()
 
     def restored(self) -> None:
-        """The state is another one: before `start` the file is kept, afterwards it is wiped."""
-        if self._started:
-            self._begin_anew()
+        """Note that the state was replaced. Before `start` the file is kept, afterwards it is wiped."""
+        if self._is_started:
+            self._restart_file()
 
     @property
     def reached(self) -> bool:
-        """Whether file and memory are as of the applied position."""
+        """True if file and memory are as of the applied position."""
         return self.loaded and self._tail.begin <= self.position <= self._replica.applied_position
 
     def raise_floor(self, position: int) -> None:
-        """No row of a record below it counts any more."""
+        """Raise the floor: rows of records below a position do not count any more."""
         if position > self.floor:
             self.floor = position
-            self._told.floor_raised(position)
+            self._listener.on_floor_raised(position)
 
     def clean(self) -> None:
-        """Rows below the floor are still in the file: remove them, slice by slice."""
-        self._clean_behind = LOWEST
+        """Remove the rows below the floor from the file, slice by slice."""
+        self._clean_after = LOWEST
 
     async def load(self) -> None:
         """Open the file, once."""
         while not self.loaded:
-            file = self._files
-            stored = await self._work(partial(self._file.load, self.incarnation))
-            if file == self._files:
-                self._take(stored)
-                if stored.counts is not None and await self._differs(stored.counts):
+            file = self._file_number
+            stored = await self._run_on_worker(partial(self._file.load, self.incarnation))
+            if file == self._file_number:
+                self._use_stored(stored)
+                if stored.counts is not None and await self._counts_differ(stored.counts):
                     self._rebuild()
 
     async def fold(self) -> bool:
-        """Bring the file up to what is applied and durable now, or a step nearer; False if nothing was done."""
+        """Bring the file up to the applied and durable position, or a step nearer. Return False if nothing was done."""
         await self.load()
-        file, target = self._files, self._replica.applied_position
+        file, target = self._file_number, self._replica.applied_position
         durable = min(target, self._replica.log.durable_position)
-        due = self._last or self._env.now() >= self._compare_at
+        due = self._is_closing or self._env.now() >= self._next_comparison_s
         counts = self._source.pending() if due or (self.always_compare and target > self.position) else None
         self.raise_floor(self._lowest_segment(target))
         if self.position >= self._tail.begin:
@@ -169,26 +175,32 @@ class TimeFollower:
             position = target if complete and durable == target else max((c.end for c in changes), default=0)
         else:
             changes, position = await self._read_log(durable)
-        if file != self._files:
+        if file != self._file_number:
             return True
         if position != target:
             counts = None
-        if position <= self.position and not (due and counts is not None and self._is_news(position)):
-            return await self._tidy()
+        if position <= self.position and not (due and counts is not None and self._has_new_state(position)):
+            return await self._clean_slice()
         if changes or counts is not None or position - self._saved_position >= SAVE_EVERY_BYTES:
-            await self._work(partial(self._file.write, changes, position, self.floor, counts))
-            if file != self._files:
+            await self._run_on_worker(partial(self._file.write, changes, position, self.floor, counts))
+            if file != self._file_number:
                 return True
             self._saved_position = position
         self.position = position
         self._tail.drop(position)
-        self._told.progressed()
-        if counts is not None and not self._last:
+        self._listener.on_progress()
+        if counts is not None and not self._is_closing:
             await self._compare(counts)
         return True
 
+    def doubt(self) -> None:
+        """Compare the file with the state soon, because the index has not found rows that the state says are
+        pending.
+        """
+        self._next_comparison_s = min(self._next_comparison_s, max(self._env.now(), self._compared_at_s + DOUBT_S))
+
     def failed(self, error: BaseException) -> None:
-        """A worker could not read or write the file: it is opened again, or built anew if it is damaged."""
+        """Handle an error of a worker: open the file again, or build it anew if it is damaged."""
         _logger.warning("event=time_index_stands position=%d error=%r", self.position, str(error))
         if is_damage(error):
             self._rebuild()
@@ -199,7 +211,7 @@ class TimeFollower:
         while True:
             try:
                 if not await self.fold():
-                    self._told.progressed()
+                    self._listener.on_progress()
                     await slept(self._env, IDLE_POLL_S)
             except TrimmedError:
                 continue
@@ -208,89 +220,101 @@ class TimeFollower:
                 await slept(self._env, RETRY_S)
 
     async def _read_log(self, end: int) -> tuple[list[RowChanges], int]:
-        """Commands of the next piece of the log, and where it ends: at or below `end`."""
+        """Return the commands of the next piece of the log, and its end, which is at most `end`."""
         start = max(self.position, self.floor)
         if start > self.position:
-            self.clean()  # that rows below the floor are gone is not read
+            self.clean()  # the commands that remove rows below the floor are not read
         if start >= end:
             return [], start if start == end else self.position
         position, data = await self._reader.block(start, BLOCK_BYTES)
-        changes, after = await self._work(partial(scan_changes, data, position, end, self._source))
+        changes, after = await self._run_on_worker(partial(scan_changes, data, position, end, self._source))
         return changes, after
 
     def _lowest_segment(self, target: int) -> int:
-        """Where the lowest segment begins that has pending rows, or the kept log."""
+        """Return the beginning of the lowest segment with pending rows, or of the kept log."""
         lowest = self._source.lowest()
         if lowest is None:
             return target
         starts = (segment.start_position for segment in self._replica.log.segments())
         return max((start for start in starts if start <= lowest), default=self._replica.log.first_position)
 
-    async def _tidy(self) -> bool:
-        behind, self._clean_behind = self._clean_behind, None
-        if behind is None:
+    async def _clean_slice(self) -> bool:
+        after, self._clean_after = self._clean_after, None
+        if after is None:
             return False
-        self._clean_behind = await self._work(partial(self._file.clean, self.floor, behind)) or self._clean_behind
+        self._clean_after = await self._run_on_worker(partial(self._file.clean, self.floor, after)) or self._clean_after
         return True
 
-    def _is_news(self, position: int) -> bool:
-        """Whether a comparison, or a last transaction, at the file's own position says what none said before."""
-        return position == self.position and (not self._last or position != self._saved_position)
+    def _has_new_state(self, position: int) -> bool:
+        """Return whether a comparison, or a last transaction, at the file's own position brings something new."""
+        return position == self.position and (not self._is_closing or position != self._saved_position)
 
     async def _compare(self, counts: Counts) -> None:
-        """Compare the file with what the state has pending at the same log position."""
-        differs = await self._differs(counts)
+        """Compare the file with the pending rows of the state at the same log position."""
+        differs = await self._counts_differ(counts)
         if differs is None:
             return
-        self._compare_at = self._env.now() + COMPARE_S
+        self._compared_at_s = self._env.now()
+        self._next_comparison_s = self._compared_at_s + COMPARE_S
         self.whole = not differs and min(counts, default=self.floor) > self.floor - self._source.stretch_bytes
         if not differs:
-            self._rebuilt = False
-        elif not self._rebuilt:
+            self._is_rebuilt = False
+        elif not self._is_rebuilt:
             self._rebuild()
         else:
-            self._rebuilt = False
+            self._is_rebuilt = False
             self.alarms += 1
             _logger.error("event=time_index_differs position=%d consequence='messages may be late'", self.position)
 
-    async def _differs(self, counts: Counts) -> bool | None:
-        """Whether rows that count are others than these; None if the file was thrown away meanwhile.
+    async def _counts_differ(self, counts: Counts) -> bool | None:
+        """Return whether the rows that count differ from `counts`, or cannot be read. None if the file was replaced
+        meanwhile.
 
-        Those of records that the log no longer holds cannot be read again, and are left out.
+        Rows of records that the log no longer holds are left out, because they cannot be read again.
         """
-        file, found = self._files, dict[int, tuple[int, int]]()
-        behind: Key | None = LOWEST
-        while behind is not None:
-            behind = await self._work(partial(self._file.count, self._source.stretch_bytes, behind, found))
-            if file != self._files:
+        file, file_counts = self._file_number, dict[int, tuple[int, int]]()
+        after: Key | None = LOWEST
+        while after is not None:
+            try:
+                after = await self._run_on_worker(
+                    partial(self._file.count, self._source.stretch_bytes, after, file_counts)
+                )
+            except sqlite3.Error as error:
+                if file != self._file_number:
+                    return None
+                if self._is_rebuilt or not is_damage(error):
+                    raise  # the new file is damaged as well, so no row was derived wrongly: build it anew after a pause
+                _logger.warning("event=time_index_damaged position=%d error=%r", self.position, str(error))
+                return True
+            if file != self._file_number:
                 return None
         first = max(self.floor - self.floor % self._source.stretch_bytes, self._replica.log.first_position)
-        if min(found, default=first) < first:
+        if min(file_counts, default=first) < first:
             self.clean()
-        differs = _from(found, first) != _from(counts, first)
+        differs = _from(file_counts, first) != _from(counts, first)
         self.mismatches += differs
         return differs
 
     def _rebuild(self) -> None:
         _logger.warning("event=time_index_rebuilt position=%d", self.position)
-        self._rebuilt, self._compare_at = True, 0.0
-        self._told.void_answers()
-        self._begin_anew()
+        self._is_rebuilt, self._next_comparison_s = True, 0.0
+        self._listener.discard_answers()
+        self._restart_file()
 
-    def _take(self, stored: Stored) -> None:
+    def _use_stored(self, stored: Stored) -> None:
         self.position = self._saved_position = stored.position
         self.floor = max(self.floor, stored.floor)
         self._tail.drop(stored.position)
         self.loaded = True
-        self._told.progressed()
+        self._listener.on_progress()
 
-    def _begin_anew(self) -> None:
-        self._files += 1
+    def _restart_file(self) -> None:
+        self._file_number += 1
         self.position = self._saved_position = 0
         self.whole = None
-        self._worker.submit(self._file.wipe, self._wiped)
+        self._worker.submit(self._file.wipe, self._on_wiped)
 
-    def _wiped(self, result: BaseException | None) -> None:
+    def _on_wiped(self, result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             self.loaded = False
             _logger.warning("event=time_index_stands position=0 error=%r", str(result))
@@ -298,7 +322,7 @@ class TimeFollower:
     def _count_restart(self) -> None:
         self.restarts += 1
 
-    async def _work(self, work: Callable[[], T]) -> T:
+    async def _run_on_worker(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._worker.submit(work, done))
 
 

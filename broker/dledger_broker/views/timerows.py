@@ -1,6 +1,7 @@
-"""Rows of the time index, and what it is told of them by whoever writes them into the log.
+"""Rows of the time index, and the interface of the features that write row changes into the log.
 
-A row names a stored record and when it is due.  A record has one row at most, ever: its position stands for the row.
+A row names a stored record and the time at which it is due. A record has at most one row, ever, so its position
+identifies the row.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 Key: TypeAlias = tuple[int, int]
-"""When a row is due, ms since 1970, and the position of its record: the order of rows."""
+"""The time at which a row is due, ms since 1970, and the position of its record. Rows are in this order."""
 LOWEST: Final[Key] = (-1, -1)
 """A key before all rows."""
 Counts: TypeAlias = Mapping[int, tuple[int, int]]
-"""For stretches of the log, by where they begin: how many rows are pending there, and the bytes of their records."""
+"""Number of pending rows and bytes of their records, for stretches of the log, by the beginning of the stretch."""
 
 
 class Row(NamedTuple):
-    """When it is due, ms since 1970; position and size of its record."""
+    """Time at which a row is due, ms since 1970, with position and size of its record."""
 
     due_ms: int
     position: int
@@ -25,28 +26,32 @@ class Row(NamedTuple):
 
 
 class RowChanges(NamedTuple):
-    """What one command, or all commands up to `end`, do to rows: first `added` come, then `gone` go."""
+    """Changes of rows by one command, or by all commands up to `end`: `added` rows are applied first, then `removed`
+    rows.
+    """
 
     added: Sequence[tuple[int, int, int]] = ()
-    gone: Sequence[Key] = ()
+    removed: Sequence[Key] = ()
     end: int = 0
 
 
 class RowSource(Protocol):
-    """Whose rows an index holds; `stretch_bytes` is how much of the log one counter is for."""
+    """The feature whose rows an index holds. `stretch_bytes` is the size of the stretch of log that one counter
+    covers.
+    """
 
     stretch_bytes: int
 
     def decode(self, kind: int, payload: bytes | memoryview) -> RowChanges | None:
-        """What a command does; None if it is about something else.  Called by workers."""
+        """Return the row changes of a command, None if it is about something else. Called by workers."""
 
     def lowest(self) -> int | None:
-        """Where the lowest stretch begins that has pending rows in the applied state; None if there is none."""
+        """Return the beginning of the lowest stretch with pending rows in the applied state, or None."""
 
     def pending(self) -> Counts:
-        """What the applied state says is pending; stretches without rows are left out."""
+        """Return the counts of pending rows in the applied state. Stretches without rows are left out."""
 
 
 def changed_rows(changes: Iterable[RowChanges]) -> int:
-    """How many rows these are about."""
-    return sum(len(change.added) + len(change.gone) for change in changes)
+    """Return the number of rows in these changes."""
+    return sum(len(change.added) + len(change.removed) for change in changes)

@@ -1,4 +1,4 @@
-"""Memory tail of the time index: what applied commands did to rows that the file does not know yet."""
+"""Memory tail of the time index: row changes of applied commands that the file does not have yet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Final
 from dledger_broker.views.timerows import Key, Row, RowChanges, changed_rows
 
 MAX_TAIL_ROWS: Final = 1_000_000
-"""Rows added and gone that the tail holds; one more, and it is discarded: the index reads the log instead."""
+"""Maximum number of added and gone rows in the tail. Beyond it the tail is discarded, and the index reads the log
+instead.
+"""
 
 
 class TimeTail:
-    """Everything behind `begin` of the log, up to what is applied."""
+    """All row changes from `begin` of the log to the applied position."""
 
     def __init__(self, limit: int = MAX_TAIL_ROWS) -> None:
         self._limit = limit
@@ -23,7 +25,7 @@ class TimeTail:
         self.begin = 0
 
     def __len__(self) -> int:
-        """How many rows, added and gone."""
+        """Return the number of rows, added and gone."""
         return self._rows
 
     def start_over(self, begin: int) -> None:
@@ -33,7 +35,7 @@ class TimeTail:
         self.begin = begin
 
     def add(self, change: RowChanges) -> bool:
-        """Hold one more; False if there is no room, and nothing is held any more but what comes behind it."""
+        """Add a change. Return False if it does not fit. Then all changes up to this one are dropped."""
         self._rows += changed_rows((change,))
         if self._rows > self._limit:
             self.start_over(change.end)
@@ -42,11 +44,13 @@ class TimeTail:
         return True
 
     def all(self) -> Sequence[RowChanges]:
-        """What is held now, in order."""
+        """Return the present changes, in order."""
         return tuple(self._changes)
 
     def first(self, end: int, max_rows: int) -> tuple[list[RowChanges], bool]:
-        """What comes first up to a log position, so many rows or one change alone; and whether that is all."""
+        """Return the first changes up to a log position, at most `max_rows` rows or one change, and whether these are
+        all.
+        """
         taken: list[RowChanges] = []
         rows = 0
         for change in takewhile(lambda change: change.end <= end, self._changes):
@@ -57,21 +61,22 @@ class TimeTail:
         return taken, len(taken) == len(self._changes)
 
     def drop(self, position: int) -> None:
-        """The file has what is behind no `position`."""
+        """Drop the changes up to `position`, which the file has now."""
         while self._changes and self._changes[0].end <= position:
             self._rows -= changed_rows((self._changes.popleft(),))
         self.begin = max(self.begin, position)
 
 
-def laid_over(rows: Sequence[Row], tail: Sequence[RowChanges], behind: Key, up_to: Key | None) -> list[Row]:
-    """Rows of the file, and of the tail in a range of keys (`behind` < key <= `up_to`), less what is gone; in order.
+def merge_tail(rows: Sequence[Row], tail: Sequence[RowChanges], after: Key, up_to: Key | None) -> list[Row]:
+    """Return rows of the file, with the tail's rows in a range of keys (`after` < key <= `up_to`), without removed
+    rows.
 
-    The file may know of a part of the tail already: what it has from there is in both.
+    The rows are in order. The file may have a part of the tail already: its rows are then in both.
     """
-    gone = {position for change in tail for _, position in change.gone}
-    found = {row.position: row for row in rows}
+    removed = {position for change in tail for _, position in change.removed}
+    rows_by_position = {row.position: row for row in rows}
     for change in tail:
         for added in change.added:
-            if added[:2] > behind and (up_to is None or added[:2] <= up_to):
-                found[added[1]] = Row(*added)
-    return sorted(row for position, row in found.items() if position not in gone)
+            if added[:2] > after and (up_to is None or added[:2] <= up_to):
+                rows_by_position[added[1]] = Row(*added)
+    return sorted(row for position, row in rows_by_position.items() if position not in removed)

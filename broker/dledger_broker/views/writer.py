@@ -9,18 +9,18 @@ from typing import TypeVar
 
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError
-from dledger.loop_holds import VIEWS
+from dledger_base.loop_holds import VIEWS
 
 T = TypeVar("T")
 
 BUSY_RETRY_S = 0.05
-"""How long a job waits before it tries again to enter a full lane."""
+"""Time in seconds after which a job tries again to enter a full lane."""
 
 
 class ViewWriter:
-    """Runs jobs on the lane of what nobody waits for, never two at once, so that they need no locks between them.
+    """Runner of jobs on the background lane, never two at once, so that they need no locks between them.
 
-    Jobs raise what they like; `done` gets the result or the exception on the event loop.
+    Jobs may raise anything. `done` gets the result or the exception on the event loop.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -39,7 +39,7 @@ class ViewWriter:
             self._next()
 
     def abandon(self) -> None:
-        """Begin no job any more and report none; those that wait, or are submitted from now on, are dropped."""
+        """Begin no further job and report no results. Jobs that wait, or are submitted from now on, are dropped."""
         self._abandoned = True
         self._jobs.clear()
 

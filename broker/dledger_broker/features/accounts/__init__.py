@@ -1,9 +1,12 @@
-"""Accounts: who may do what, where access control is on.
+"""Accounts: the users of access control, their secrets and their rules.
 
-`table.py` has what is replicated: accounts with their secrets, sealed (`sealing.py`), and their rules. `rules.py` says
-what rules mean, `addresses.py` patterns of addresses, `judge.py` judges requests for the whole node: start reading
-there. `requests.py` has the request codes, in RocketMQ's form (`policies.py`), `plain_requests.py` those of RocketMQ 4
-(`plain.py`); what they propose is in `changes.py`.
+Start reading at `judge.py`, which judges the requests of the whole node.
+
+- `table.py` has the replicated accounts with their sealed secrets (`sealing.py`) and their rules.
+- `rules.py` evaluates rules, `addresses.py` matches address patterns.
+- `requests.py` handles the request codes in the form of RocketMQ 5.3 (`policies.py`).
+- `plain_requests.py` handles the request codes in the form of RocketMQ 4 (`plain.py`).
+- `changes.py` proposes the changes that both ask for.
 """
 
 from __future__ import annotations
@@ -21,14 +24,17 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> AccountRequests:
-    path, machine, access = context.config.access_key_file, context.machine, context.access
-    keys = None if path is None else read_key_file(path)
-    judge = Keyless() if keys is None else Accounts(keys, context.config.cluster)
+    config, machine, access = context.config, context.machine, context.access
+    keys = None if config.access_key_file is None else read_key_file(config.access_key_file)
+    if keys is None:
+        judge: Keyless | Accounts = Keyless(is_said_off=config.access_control == "off")
+    else:
+        judge = Accounts(keys, config.cluster, config.access_mode)
     machine.on_state(judge.keep_table)
     access.guard(judge)
-    changes = AccountChanges(machine, context.requests, keys)
+    changes = AccountChanges(machine, context.requests, access, keys)
     plain = PlainAccountRequests(context.requests, changes, context.config)
-    return AccountRequests(context.requests, changes, plain, lambda: access.refused)
+    return AccountRequests(context.requests, changes, plain, access)
 
 
 FEATURE: Final = Feature(name=NAME, commands=ACCOUNT_COMMANDS, table=ACCOUNTS, activated=True, build=_build)

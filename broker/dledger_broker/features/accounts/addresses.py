@@ -1,7 +1,7 @@
-"""Addresses in rules and white lists: which clients a pattern means.
+"""Patterns of client addresses, in rules and white lists.
 
 *                                every address
-10.0.0.7, 2001:db8::7            one
+10.0.0.7, 2001:db8::7            one address
 10.0.0.0/8, 2001:db8::/32        a network
 10.0.*.*, 10.0.0.1-50,           IPv4 by its four parts: any number, a range, one of several
 10.0.0.{1,7}
@@ -17,13 +17,13 @@ from typing import Final, TypeAlias
 from dledger_remoting.errors import InvalidParameter
 
 Matches: TypeAlias = Callable[[str], bool]
-"""Whether an address, as text, is meant."""
+"""Function that returns whether a pattern matches an address, given as text."""
 _PARTS: Final = 4
 _MAX_PART: Final = 255
 
 
 def compile_address(pattern: str) -> Matches:
-    """What tells the addresses of a pattern. Raises `InvalidParameter` for a text that is none."""
+    """Return the matcher of a pattern. Raises `InvalidParameter` for an invalid pattern."""
     if pattern == "*":
         return _every
     try:
@@ -63,7 +63,7 @@ def _in_parts(allowed: tuple[frozenset[int], ...], address: str) -> bool:
 
 
 def _numbers(part: str) -> frozenset[int]:
-    """The numbers that one part means. Raises `ValueError`."""
+    """Return the numbers that one part of an IPv4 pattern matches. Raises `ValueError`."""
     if part == "*":
         return frozenset(range(_MAX_PART + 1))
     if part.startswith("{") and part.endswith("}"):

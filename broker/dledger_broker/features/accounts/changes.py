@@ -1,4 +1,4 @@
-"""Changes of accounts that this leader proposes: one at a time for each account, and one line for each."""
+"""Proposals of account changes on the leader: one at a time for each account, and one log line for each change."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import wraps
 from typing import Final, TypeAlias
 
 from dledger.errors import LogError
-from dledger_broker.features.accounts.sealing import KeyFile
+from dledger_broker.features.accounts.sealing import KeyFile, SealError
 from dledger_broker.features.accounts.table import ACCOUNTS, AccountTable, PutAccount
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.overlay import ChangesInFlight
@@ -32,23 +33,29 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AccountChanges:
-    """`keys` are None on a node without access control: it refuses everything, as it could keep no secret."""
+    """Proposer of account changes. It also makes the routes of requests about accounts.
 
-    def __init__(self, machine: BrokerMachine, requests: Requests, keys: KeyFile | None) -> None:
+    `keys` is None on a node without a key file. Such a node refuses all these requests, because it cannot seal a
+    secret.
+    """
+
+    def __init__(self, machine: BrokerMachine, requests: Requests, access: Access, keys: KeyFile | None) -> None:
         self.keys = keys
+        self._access = access
         self._machine = machine
         self._requests = requests
         self._in_flight = ChangesInFlight(machine.overlay)
 
     @property
     def table(self) -> AccountTable:
-        """All accounts, as this node has applied them."""
+        """Return all accounts, as this node has applied them."""
         return self._machine.state.table(ACCOUNTS)
 
     def routes(self, changes: Mapping[RequestCode, Handler], reads: Mapping[RequestCode, Handler]) -> dict[int, Route]:
-        """Routes of what changes accounts and of what reads them, all refused where access control is off.
+        """Return the routes of requests that change accounts and of requests that read them.
 
-        What changes accounts is for administrators: it makes administrators.
+        All are refused where access control is off. Only administrators may change accounts, since a change can make an
+        account an administrator.
         """
         return {
             **{code: Route(self._with_keys(handle), Needs.LEADER, CHANGES) for code, handle in changes.items()},
@@ -62,22 +69,37 @@ class AccountChanges:
 
         @wraps(handle)
         def handled(request: Request) -> None:
-            if self.keys is None:
-                raise NoPermission("access control is off on this node: set access_key_file")
+            if self.keys is None or not self._access.judges:
+                raise NoPermission(
+                    "access control is off on this node: set access_key_file, and access_control to log or on"
+                )
             handle(request)
 
         return handled
 
     def sealed(self, secret: str | None, name: str) -> str | None:
-        """The secret of an account as it is stored; None if none is said. Raises `InvalidParameter`."""
+        """Return a secret, sealed for storage; None if the request has no secret. Raises `InvalidParameter`."""
         if secret is None or not secret.strip():
             return None
         if len(secret) > MAX_SECRET_CHARS:
             raise InvalidParameter(f"the secret has {len(secret)} characters, the limit is {MAX_SECRET_CHARS}")
         return None if self.keys is None else self.keys.seal(secret, name)
 
+    def resealed(self, put: PutAccount) -> str:
+        """Return the secrets of an account, sealed with the first key of the key file.
+
+        Raises `InvalidParameter` if the key file lacks a key that they are sealed with.
+        """
+        keys = self.keys
+        if keys is None or keys.is_sealed_last(put.sealed):
+            return put.sealed
+        try:
+            return keys.reseal(put.sealed, put.name)
+        except SealError as error:
+            raise InvalidParameter(f"{error}: give the account another secret (dledger account rotate)") from error
+
     def new(self, name: str, sealed: str) -> PutAccount:
-        """An account that is not there yet, without rights. Raises `InvalidParameter`."""
+        """Return a new account without rights. Raises `InvalidParameter`."""
         if not name.strip():
             raise InvalidParameter("username can not be blank")
         if len(name) > MAX_NAME_CHARS or not name.isprintable() or any(map(str.isspace, name)):
@@ -89,8 +111,9 @@ class AccountChanges:
         return PutAccount(name, sealed)
 
     def propose(self, request: Request, name: str, make: Callable[[], Command]) -> None:
-        """Propose what `make` makes of the account as it stands once earlier changes of it are applied, and answer when
-        it is, or has failed.
+        """Propose the command that `make` returns, and answer once the command is applied or has failed.
+
+        `make` is called after earlier changes of the same account are applied, so it sees their result.
         """
 
         def done(error: LogError | None) -> None:

@@ -1,6 +1,6 @@
-"""Judge of requests: whose each is, and what its account may do, by the accounts that this node has applied.
+"""Judge of requests: authenticates each request and checks its rights, by the accounts that this node has applied.
 
-The words are those of RocketMQ 5.3.3, and what was asked for stands behind them.
+Refusals have the texts of RocketMQ 5.3.3, followed by the requested action.
 """
 
 from __future__ import annotations
@@ -8,68 +8,96 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from dledger_broker.features.access.table import ACCESS, AccessTable
 from dledger_broker.features.accounts.addresses import Matches, compile_address
 from dledger_broker.features.accounts.changes import MAX_NAME_CHARS
 from dledger_broker.features.accounts.rules import AccountRules, Decision
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
-from dledger_broker.features.accounts.table import ACCOUNTS, Account, AccountTable
+from dledger_broker.features.accounts.table import ACCOUNTS, Account, AccountTable, PutAccount
+from dledger_broker.features.accounts.wrong_signatures import WrongSignatures
 from dledger_broker.kernel.access import AccessRefused
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import SystemBusy
 from dledger_remoting.root_account import ROOT
-from dledger_remoting.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, is_signed_with
+from dledger_remoting.signatures import ACCESS_KEY_FIELD, NOT_SIGNED, SIGNATURE_FIELD, is_signed_with
 
 _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB, Action.GET, Action.LIST})
-"""What a client without an account may do to topics and groups, if its address lets it in."""
+"""Actions on topics and groups that a client without an account may do, if the global white list has its address."""
 
 
 class Accounts:
-    """See `kernel.access.Judge`. `cluster` is the name of the cluster in rules."""
+    """Judge of a node with a key file; implements `kernel.access.Judge`.
 
-    def __init__(self, keys: KeyFile, cluster: str) -> None:
+    `cluster` is the name of the cluster in rules. `mode` is the configured `access_control`.
+    """
+
+    def __init__(self, keys: KeyFile, cluster: str, mode: str = "on") -> None:
         self._keys = keys
         self._cluster = cluster
-        self._secrets: dict[str, tuple[int, str]] = {}
-        self._rules: dict[str, AccountRules] = {}
+        self._judges = mode != "off"
+        self._enforces = mode == "on"
+        self._secrets: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._rules: dict[str, tuple[PutAccount, AccountRules]] = {}
+        """Compiled rules by account, with the command that they are compiled from."""
         self._white_lists: dict[tuple[str, ...], Sequence[Matches]] = {}
+        self._wrong_signatures = WrongSignatures()
         self._changes = -1
+        self._generation = 0
+        """Number of noticed changes of the account table. Verdicts of an earlier generation do not count."""
 
     @property
     def judges(self) -> bool:
-        """See `Judge.judges`."""
-        return True
+        """Return whether requests are judged, by this node's configuration or by the broker group's decision."""
+        return self._judges or self._access.since > 0
+
+    @property
+    def enforces(self) -> bool:
+        """Return whether refusals take effect, or are only logged. The broker group's decision binds each of its
+        nodes.
+        """
+        return self._enforces or self._access.since > 0
 
     @property
     def obstacle(self) -> str | None:
-        """See `Judge.obstacle`."""
+        """Return None: with a key file nothing prevents judging."""
         return None
 
     def keep_table(self, state: BrokerState) -> None:
-        """The state is another one."""
+        """Use the tables of a new state, and drop everything that was derived from the old tables."""
         self._table: AccountTable = state.table(ACCOUNTS)
+        self._access: AccessTable = state.table(ACCESS)
         self._changes = -1
 
     def _current(self) -> AccountTable:
-        """The table; what was made of an earlier one is forgotten."""
+        """Return the account table. Drop what was derived from it if it has changed since the last call."""
         table = self._table
         if table.changes != self._changes:
             self._changes = table.changes
+            self._generation += 1
             self._secrets.clear()
-            self._rules.clear()
+            for name, (put, _) in list(self._rules.items()):  # compiling a thousand rules takes long
+                account = table.get(name)
+                if account is None or account.put is not put:
+                    del self._rules[name]
             self._white_lists.clear()
         return table
 
-    # ---------------------------------------------------------------- who
+    # ---------------------------------------------------------------- authentication
 
     def by_address(self, request: Request) -> Principal | None:
-        """See `Judge.by_address`."""
+        """Return the account that the client's address gives to a request; None if the signature decides.
+
+        Raises `AccessRefused` for a request that names no account and whose address is in no white list. Raises it also
+        for too long a name.
+        """
         name, address, table = request.ext.get(ACCESS_KEY_FIELD, ""), request.origin.address.ip, self._current()
         if len(name) > MAX_NAME_CHARS:
             raise AccessRefused(f"User:{name[:64]}... is not found.", certain=True)
         if self._is_signed(request):
-            return None  # an administrator who signs is one, also within the account's white list
+            # a signed request of an administrator keeps an administrator's rights, also within the account's white list
+            return None
         account = table.get(name) if name else None
         if account is not None and self._is_listed(account.put.white_list, address):
             return Principal(name, account.version, by_address=True)
@@ -77,10 +105,10 @@ class Accounts:
             return None
         if self._is_listed(table.white_list, address):
             return Principal("", by_address=True)
-        raise AccessRefused("username cannot be null.", certain=True)
+        raise AccessRefused(NOT_SIGNED, certain=True)
 
     def _is_signed(self, request: Request) -> bool:
-        """Whether a request carries a signature that is right, as far as this node knows."""
+        """Return whether a request has a signature that this node can verify."""
         if SIGNATURE_FIELD not in request.ext:
             return False
         try:
@@ -98,20 +126,43 @@ class Accounts:
         return any(matches(address) for matches in compiled)
 
     def by_signature(self, request: Request) -> Principal:
-        """See `Judge.by_signature`."""
+        """Return the account that a request is signed for. Raises `AccessRefused` and `SystemBusy`.
+
+        The verdict is kept with the request, so that its signature is checked once for each generation of the table.
+        """
         command = request.decoded()
         name = command.ext.get(ACCESS_KEY_FIELD, "")
         if not name:
-            raise AccessRefused("username cannot be null.", certain=True)
+            raise AccessRefused(NOT_SIGNED, certain=True)
+        self._current()
         if name == ROOT:
             secrets, version = self._keys.root_secrets, 0
         else:
             account = self._enabled(name)
-            secrets, version = (self._secret_of(account),), account.version
-        found = [is_signed_with(secret, command.ext, request.body, command.version) for secret in secrets]
-        if not any(found):
+            secrets, version = self._secrets_of(account), account.version
+        if request.verdict is None or request.verdict[0] != self._generation:
+            self._require_patience(request, name)
+            signs = any(is_signed_with(secret, command.ext, request.body, command.version) for secret in secrets)
+            request.verdict = self._generation, signs
+            if not signs:
+                self._wrong_signatures.note(name, request.origin.address.ip, request.received)
+        if not request.verdict[1]:
             raise AccessRefused(f"check signature failed. (User:{name})")
         return Principal(name, version)
+
+    def _require_patience(self, request: Request, name: str) -> None:
+        """Raise `SystemBusy` after too many wrong signatures.
+
+        `ROOT` is exempt, because nobody can guess its secret. So is a trusted channel (`Origin.is_trusted`).
+        """
+        origin = request.origin
+        if name == ROOT or origin.is_trusted:
+            return
+        if self._wrong_signatures.are_too_many(name, origin.address.ip, request.received):
+            raise SystemBusy(
+                f"too many wrong signatures of {name} from {origin.address.ip}: check accessKey and secretKey, and try "
+                "again in a second"
+            )
 
     def _enabled(self, name: str) -> Account:
         account = self._current().get(name)
@@ -121,20 +172,27 @@ class Accounts:
             raise AccessRefused(f"User:{name} is disabled.")
         return account
 
-    def _secret_of(self, account: Account) -> str:
-        """Raises `SystemBusy` if this node cannot open it: another one may."""
+    def _secrets_of(self, account: Account) -> tuple[str, ...]:
+        """Return the secrets that are valid for an account.
+
+        Raises `SystemBusy` if this node cannot open them. Another node may have the key.
+        """
         name = account.put.name
-        known = self._secrets.get(name)
-        if known is None or known[0] != account.version:
+        opened = self._secrets.get(name)
+        if opened is None or opened[0] != account.version:
             try:
-                known = account.version, self._keys.open(account.put.sealed, name)
+                opened = account.version, self._keys.open_all(account.put.sealed, name)
             except SealError as error:
                 raise SystemBusy(f"this node cannot judge: {error}: nothing was done, try again later") from error
-            self._secrets[name] = known
-        return known[1]
+            self._secrets[name] = opened
+        return opened[1]
 
     def is_current(self, principal: Principal, address: str) -> bool:
-        """See `Judge.is_current`. An address that a white list has no more gives nothing, also to what waits."""
+        """Return whether an account is unchanged since it was accepted for a request.
+
+        An address that was removed from its white list gives no rights any more, also to requests that wait. Raises
+        `AccessRefused` if the account is deleted or disabled.
+        """
         if principal.is_node or principal.name == ROOT:
             return True
         if not principal.by_address:
@@ -143,10 +201,10 @@ class Accounts:
         listed = self._enabled(principal.name).put.white_list if principal.name else table.white_list
         return self._is_listed(listed, address)
 
-    # ---------------------------------------------------------------- what
+    # ---------------------------------------------------------------- authorization
 
     def require(self, principal: Principal, address: str, demand: Demand) -> None:
-        """See `Judge.require`."""
+        """Raise `AccessRefused` unless an account may do what `demand` says, from an address."""
         if self._is_admin(principal):
             return
         if demand.kind is ResourceKind.CLUSTER:
@@ -164,13 +222,13 @@ class Accounts:
             is_open = demand.kind is not ResourceKind.CLUSTER and not _CLIENT_ACTIONS.isdisjoint(demand.actions)
             return Decision.ALLOWED if is_open else Decision.NOTHING_SAID
         put = self._enabled(principal.name).put
-        rules = self._rules.get(put.name)
-        if rules is None:
-            rules = self._rules[put.name] = AccountRules(put.custom, put.default)
-        return rules.decide(demand, address)
+        compiled = self._rules.get(put.name)
+        if compiled is None:
+            compiled = self._rules[put.name] = put, AccountRules(put.custom, put.default)
+        return compiled[1].decide(demand, address)
 
     def require_admin(self, principal: Principal, address: str) -> None:
-        """See `Judge.require_admin`."""
+        """Raise `AccessRefused` unless an account is an administrator that has signed."""
         if not self._is_admin(principal):
             raise AccessRefused(
                 f"User:{principal.name} has no permission to access Cluster:{self._cluster} from {address}, no matched "

@@ -1,7 +1,8 @@
-"""Accounts as RocketMQ 4 has them, and the rules that stand for their permissions.
+"""Conversion between accounts in the form of RocketMQ 4 and rules.
 
-There a permission of one topic or group says everything about it: with `orders=PUB` an account may not consume
-`orders`, whatever its default permission is. So two rules stand for it: what it allows, and what it denies.
+In RocketMQ 4 the permission of a topic or group is complete. With `orders=PUB` an account may not consume `orders`,
+even if its default permission allows consuming. Therefore a permission becomes two rules: one that allows and one that
+denies.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from dledger_remoting.plain_accounts import PlainAccount, PlainAccountHeader
 
 _BOTH: Final = (Action.PUB, Action.SUB)
 _WORDS: Final = {"PUB": (Action.PUB,), "SUB": (Action.SUB,), "PUB|SUB": _BOTH, "SUB|PUB": _BOTH, "DENY": ()}
-"""To the letter: RocketMQ takes every other word for DENY, and must not find more granted here."""
+"""Actions of each permission word, matched exactly. RocketMQ takes any other word for DENY; here it is an error."""
 _BETWEEN_PATTERNS: Final = re.compile(r",(?![^{]*\})")
-"""A comma that is not within `{1,7}`."""
+"""Pattern of a comma that separates addresses, and is not within `{1,7}`."""
 MAX_PATTERNS: Final = 256
 
 
 def patterns_of(text: str) -> tuple[str, ...]:
-    """The addresses in a text. Raises `InvalidParameter`."""
+    """Return the address patterns in a text. Raises `InvalidParameter`."""
     found = tuple(part.strip() for part in _BETWEEN_PATTERNS.split(text) if part.strip())
     if len(found) > MAX_PATTERNS:
         raise InvalidParameter(f"{len(found)} addresses, the limit is {MAX_PATTERNS}: use networks such as 10.0.0.0/8")
@@ -39,7 +40,10 @@ def patterns_of(text: str) -> tuple[str, ...]:
 
 
 def changed_by(header: PlainAccountHeader, old: PutAccount) -> PutAccount:
-    """The account with what a request says; the rest stays. Raises `InvalidParameter`."""
+    """Return an account with the fields that a request has; other fields stay, except `admin`, which is always set.
+
+    Raises `InvalidParameter`.
+    """
     white_list = old.white_list if header.white_remote_address is None else patterns_of(header.white_remote_address)
     custom, default = old.custom, old.default
     for kind, perms, default_perm in (
@@ -58,7 +62,7 @@ def changed_by(header: PlainAccountHeader, old: PutAccount) -> PutAccount:
 
 
 def plain_account(put: PutAccount) -> PlainAccount:
-    """An account as far as RocketMQ 4 can say it: rules with prefixes and of other actions are left out."""
+    """Return an account in the form of RocketMQ 4, which cannot express rules with prefixes or of other actions."""
     return PlainAccount(
         put.name,
         ",".join(put.white_list),

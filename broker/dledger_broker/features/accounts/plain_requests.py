@@ -1,4 +1,4 @@
-"""Requests about accounts as RocketMQ 4 has them: 50 to 54. All on the leader."""
+"""Requests about accounts in the form of RocketMQ 4, codes 50 to 54. The leader handles all of them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dledger_remoting.plain_accounts import (
 from dledger_remoting.registration import DataVersion
 
 WHITE_LIST = " "
-"""What changes of the addresses that need no account wait for each other by: the name of no account."""
+"""Key by which changes of the global white list wait for each other. No account can have this name."""
 ALL_ACCOUNTS = "accounts"
-"""Stands for the files of RocketMQ 4, each of which has a version."""
+"""Name of the only file in the answer to 52. RocketMQ 4 has several account files, each with a version."""
 
 
 class PlainAccountRequests:
-    """Makes, changes, deletes and lists accounts in the form of RocketMQ 4; they are the same accounts."""
+    """Handler of requests in the form of RocketMQ 4. They manage the same accounts as the requests of RocketMQ 5.3."""
 
     def __init__(self, requests: Requests, changes: AccountChanges, config: BrokerConfig) -> None:
         self._requests = requests
@@ -41,7 +41,7 @@ class PlainAccountRequests:
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
+        """Return the routes of codes 50 to 54."""
         changes = {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
             RequestCode.DELETE_ACL_CONFIG: self.delete,
@@ -54,35 +54,36 @@ class PlainAccountRequests:
         return self._changes.routes(changes, reads)
 
     def put(self, request: Request) -> None:
-        """50: make an account, or change what is said of it."""
+        """Handle 50: make an account, or change the fields that the request has."""
         header = decode_ext(PlainAccountHeader, request.ext)
         name = header.access_key
         sealed = self._changes.sealed(header.secret_key, name)
-        changed_by(header, PutAccount(name, ""))  # a request that cannot be read waits for nothing
+        # refuse an invalid request at once, before it waits for earlier changes of the account
+        changed_by(header, PutAccount(name, ""))
 
         def make() -> Command:
-            known = self._changes.table.get(name)
-            if known is None and sealed is None:
+            account = self._changes.table.get(name)
+            if account is None and sealed is None:
                 raise InvalidParameter(f"secretKey is missing: there is no account {name[:64]!r} yet")
-            old = self._changes.new(name, sealed or "") if known is None else known.put
+            old = self._changes.new(name, sealed or "") if account is None else account.put
             return changed_by(header, old if sealed is None else msgspec.structs.replace(old, sealed=sealed))
 
         self._changes.propose(request, name, make)
 
     def delete(self, request: Request) -> None:
-        """51: delete an account, there or not."""
+        """Handle 51: delete an account. Succeeds also if the account does not exist."""
         name = decode_ext(PlainAccountNameHeader, request.ext).access_key
         if not name.strip():
             raise InvalidParameter("accessKey is empty: name an account")
         self._changes.propose(request, name, lambda: DeleteAccount(name))
 
     def put_white_list(self, request: Request) -> None:
-        """53: all addresses that need no account from now on."""
+        """Handle 53: replace the global white list, the addresses that need no account."""
         patterns = patterns_of(decode_ext(WhiteListHeader, request.ext).global_white_addrs)
         self._changes.propose(request, WHITE_LIST, lambda: PutWhiteList(patterns))
 
     def version(self, request: Request) -> None:
-        """52: a number that grows with every change that this node has applied."""
+        """Handle 52: answer with a version that grows with every change that this node has applied."""
         version = DataVersion(counter=self._changes.table.changes)
         config = self._config
         header = AclVersionHeader(
@@ -95,8 +96,8 @@ class PlainAccountRequests:
         request.respond(ext=encode_ext(header))
 
     def all(self, request: Request) -> None:
-        """54: all accounts, without their secrets."""
+        """Handle 54: answer with all accounts, without their secrets."""
         table = self._changes.table
         accounts = [table.get(name) for name in table.names()]
-        told = [plain_account(account.put) for account in accounts if account is not None]
-        self._requests.respond(request, msgspec.json.encode(PlainAccounts(list(table.white_list), told)))
+        rows = [plain_account(account.put) for account in accounts if account is not None]
+        self._requests.respond(request, msgspec.json.encode(PlainAccounts(list(table.white_list), rows)))

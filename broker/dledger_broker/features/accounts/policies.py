@@ -1,4 +1,4 @@
-"""Policies, as RocketMQ 5.3 writes the rules of an account, and the rules that stand for them."""
+"""Conversion between rules and policies, the form in which RocketMQ 5.3 writes rules."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dledger_remoting.errors import InvalidParameter
 CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 MAX_RULES: Final = 1_000
-"""Rules of one account."""
+"""Maximum number of rules of one account."""
 MAX_SOURCES: Final = 64
-"""Addresses of one rule."""
+"""Maximum number of addresses of one rule."""
 _ALLOW: Final = "Allow"
 _DENY: Final = "Deny"
 
 
 def account_of(subject: str) -> str:
-    """The account that a subject names. Raises `InvalidParameter`."""
+    """Return the account that a subject names. Raises `InvalidParameter`."""
     kind, colon, name = subject.partition(":")
     if kind.lower() != SUBJECT_PREFIX[:-1].lower() or not colon or not name:
         raise InvalidParameter(f"subject {subject[:64]!r}: expected {SUBJECT_PREFIX}NAME")
@@ -29,7 +29,7 @@ def account_of(subject: str) -> str:
 
 
 def policy_type_of(text: str | None) -> str:
-    """`Custom` or `Default`; nothing said is the former. Raises `InvalidParameter`."""
+    """Return `Custom` or `Default` for the text of a policy type; `Custom` if empty. Raises `InvalidParameter`."""
     found = {CUSTOM.lower(): CUSTOM, DEFAULT.lower(): DEFAULT}.get((text or CUSTOM).lower())
     if found is None:
         raise InvalidParameter(f"policyType {(text or '')[:64]!r}: expected {CUSTOM} or {DEFAULT}")
@@ -37,7 +37,7 @@ def policy_type_of(text: str | None) -> str:
 
 
 def rules_of(policies: Sequence[PolicyInfo] | None) -> dict[str, list[Rule]]:
-    """The rules in policies, by their type. Raises `InvalidParameter`."""
+    """Return the rules in policies by their policy type. Raises `InvalidParameter`."""
     if not policies:
         raise InvalidParameter("The policies is empty.")
     found: dict[str, list[Rule]] = {CUSTOM: [], DEFAULT: []}
@@ -49,12 +49,18 @@ def rules_of(policies: Sequence[PolicyInfo] | None) -> dict[str, list[Rule]]:
 
 
 def with_rules(put: PutAccount, new: dict[str, list[Rule]]) -> PutAccount:
-    """The account with rules in place of those that it had on the same resources. Raises `InvalidParameter`."""
+    """Return an account with new rules. They replace its old rules on the same resources.
+
+    Several new rules on one resource are all kept, so that one can deny what another allows. Raises `InvalidParameter`.
+    """
     return _changed(put, _merged(put.custom, new[CUSTOM]), _merged(put.default, new[DEFAULT]))
 
 
 def without_rules(put: PutAccount, policy_type: str, resource: str | None) -> PutAccount:
-    """The account without its rules on a resource, or without any. Raises `InvalidParameter`."""
+    """Return an account without its rules on a resource, or without any rules if no resource is given.
+
+    Raises `InvalidParameter`.
+    """
     if not resource:
         return _changed(put, (), ())
     resource = resource_of(resource)
@@ -67,7 +73,7 @@ def without_rules(put: PutAccount, policy_type: str, resource: str | None) -> Pu
 
 
 def told(put: PutAccount, resource_filter: str = "") -> AclInfo | None:
-    """The rules of an account whose resources have a text in them; None if there are none."""
+    """Return the rules of an account whose resources contain the filter's text; None if no rule does."""
     policies = [
         PolicyInfo(policy_type, [_entry(rule) for rule in rules if resource_filter in rule.resource])
         for policy_type, rules in ((CUSTOM, put.custom), (DEFAULT, put.default))
@@ -84,8 +90,7 @@ def _changed(put: PutAccount, custom: tuple[Rule, ...], default: tuple[Rule, ...
 
 def _merged(old: Iterable[Rule], new: Sequence[Rule]) -> tuple[Rule, ...]:
     named = {rule.resource for rule in new}
-    last = {rule.resource: rule for rule in new}
-    return (*(rule for rule in old if rule.resource not in named), *last.values())
+    return (*(rule for rule in old if rule.resource not in named), *dict.fromkeys(new))
 
 
 def _rule(entry: PolicyEntryInfo) -> Rule:

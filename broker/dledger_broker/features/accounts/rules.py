@@ -1,16 +1,21 @@
-"""Rules: which of an account's decides on what is asked for.
+"""Rules of an account, and how they decide on a demand.
 
-The rules of the account itself come before those that count by default: these are looked at if none of the others
-says anything about the action, the resource and the address. Of several, the one for exactly this name decides, then
-the longest prefix, then the rule for all names, then the one for resources of all kinds; a refusal comes before a
-permission. That no rule says anything is a refusal.
+Only rules that match the action, the resource and the address count. Custom rules are tried first; default rules count
+only if no custom rule matches. Among several matching rules the most specific resource decides:
+
+1. the exact name
+2. the longest prefix
+3. all names of a kind
+4. resources of all kinds
+
+At the same rank a denial wins over a permission. If no rule matches, the demand is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dledger_broker.features.accounts.addresses import Matches, compile_address
 from dledger_broker.features.accounts.table import Rule
@@ -18,12 +23,12 @@ from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_remoting.errors import InvalidParameter
 
 ALL: Final = "All"
-"""In a rule: every action that RocketMQ knows, and so not `LOG`."""
+"""Name for every action that RocketMQ knows. It does not include `LOG`, which RocketMQ does not know."""
 MAX_NAME_CHARS: Final = 255
 
 
 class Decision(Enum):
-    """What rules say."""
+    """Result of evaluating rules."""
 
     ALLOWED = auto()
     DENIED = auto()
@@ -31,7 +36,10 @@ class Decision(Enum):
 
 
 class _Compiled(NamedTuple):
-    """A rule that can be looked at. `name` is None for all names; `kind` is None for resources of all kinds."""
+    """Rule in the form in which it is evaluated.
+
+    `name` is None for all names; `kind` is None for resources of all kinds.
+    """
 
     kind: ResourceKind | None
     name: str | None
@@ -40,43 +48,58 @@ class _Compiled(NamedTuple):
     sources: tuple[Matches, ...]
     allow: bool
 
-    @property
-    def rank(self) -> tuple[bool, int, int, bool]:
-        """Rules with a lower one come first."""
-        pattern = 2 if self.name is None else int(self.is_prefix)
-        return self.kind is None, pattern, -len(self.name or ""), self.allow
-
     def says_something(self, demand: Demand, address: str) -> bool:
-        """Whether it is about what is asked for."""
-        if self.kind is not None and self.kind is not demand.kind:
-            return False
-        if self.name is not None:
-            matches = demand.name.startswith(self.name) if self.is_prefix else demand.name == self.name
-            if not matches:
-                return False
+        """Return whether the rule matches a demand on one of its resources, from an address."""
         if self.actions.isdisjoint(demand.actions):
             return False
         return not self.sources or any(source(address) for source in self.sources)
 
 
+_Resource: TypeAlias = tuple[ResourceKind | None, str | None, bool]
+"""Kind, name and `is_prefix` of the resources of a rule."""
+
+
+class _Index:
+    """Compiled rules by their resources. A demand costs a look-up for each length of a prefix, however many rules."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules: dict[_Resource, list[_Compiled]] = {}
+        for rule in sorted(map(_compile, rules), key=lambda rule: rule.allow):
+            self._rules.setdefault((rule.kind, rule.name, rule.is_prefix), []).append(rule)
+        lengths = {(kind, len(name)) for kind, name, is_prefix in self._rules if name is not None and is_prefix}
+        self._prefix_lengths: dict[ResourceKind | None, list[int]] = {}
+        for kind, length in sorted(lengths, key=lambda found: found[1], reverse=True):
+            self._prefix_lengths.setdefault(kind, []).append(length)
+
+    def about(self, demand: Demand) -> Iterator[_Compiled]:
+        """Yield the rules on a demand's resource: the most specific first, and denials first at the same rank."""
+        kind, name = demand.kind, demand.name
+        yield from self._rules.get((kind, name, False), ())
+        for length in self._prefix_lengths.get(kind, ()):
+            if length <= len(name):
+                yield from self._rules.get((kind, name[:length], True), ())
+        yield from self._rules.get((kind, None, False), ())
+        yield from self._rules.get((None, None, False), ())
+
+
 class AccountRules:
-    """The rules of one account, ready to be asked."""
+    """Rules of one account, compiled and indexed by their resources."""
 
     def __init__(self, custom: Iterable[Rule], default: Iterable[Rule] = ()) -> None:
-        """Raises `InvalidParameter` for a rule that says nothing."""
-        self._custom, self._default = _compiled(custom), _compiled(default)
+        """Compile the rules. Raises `InvalidParameter` for an invalid rule."""
+        self._custom, self._default = _Index(custom), _Index(default)
 
     def decide(self, demand: Demand, address: str) -> Decision:
-        """Whether the account may have what is asked for, from an address."""
+        """Return the decision of the first matching rule, for a demand from an address."""
         for rules in (self._custom, self._default):
-            for rule in rules:
+            for rule in rules.about(demand):
                 if rule.says_something(demand, address):
                     return Decision.ALLOWED if rule.allow else Decision.DENIED
         return Decision.NOTHING_SAID
 
 
 def demand_of(action: str, resource: str) -> Demand:
-    """What who wants to do something to a resource asks for. Raises `InvalidParameter`."""
+    """Return the demand for an action on a resource. Raises `InvalidParameter`."""
     kind, name = _resource(resource)
     if kind is None or name.endswith("*"):
         raise InvalidParameter(f"resource {resource[:64]!r}: one topic, group or cluster is expected")
@@ -87,22 +110,18 @@ def demand_of(action: str, resource: str) -> Demand:
 
 
 def checked_rule(rule: Rule) -> Rule:
-    """The rule as it may be stored. Raises `InvalidParameter`."""
+    """Return a rule that is known to be valid. Raises `InvalidParameter`."""
     _compile(rule)
     return rule
 
 
 def action_of(text: str) -> str:
-    """An action's name in the form of rules, whatever its case. Raises `InvalidParameter`."""
+    """Return an action's name as it is written in rules, for text in any case. Raises `InvalidParameter`."""
     names = {name.lower(): name for name in (*Action, ALL)}
     found = names.get(text.strip().lower())
     if found is None:
         raise InvalidParameter(f"action {text[:64]!r}: expected one of {', '.join((*Action, ALL))}")
     return str(found)
-
-
-def _compiled(rules: Iterable[Rule]) -> Sequence[_Compiled]:
-    return sorted((_compile(rule) for rule in rules), key=lambda rule: rule.rank)
 
 
 def _compile(rule: Rule) -> _Compiled:
@@ -123,7 +142,7 @@ def _compile(rule: Rule) -> _Compiled:
 
 
 def _resource(text: str) -> tuple[ResourceKind | None, str]:
-    """Kind and name of a resource. Raises `InvalidParameter`."""
+    """Return kind and name of a resource; the kind is None for resources of all kinds. Raises `InvalidParameter`."""
     if text == "*":
         return None, "*"
     kinds = {kind.lower(): kind for kind in ResourceKind}
@@ -137,7 +156,7 @@ def _resource(text: str) -> tuple[ResourceKind | None, str]:
 
 
 def resource_of(text: str) -> str:
-    """A resource as rules have it: what was made for `topic:pay` ends with `Topic:pay`. Raises `InvalidParameter`."""
+    """Return a resource as rules write it, for example `Topic:pay` for `topic:pay`. Raises `InvalidParameter`."""
     kind, name = _resource(text)
     return name if kind is None else f"{kind}:{name}"
 

@@ -1,4 +1,4 @@
-"""Table of accounts: who there is, what each may do, and which addresses need no signature."""
+"""Table of accounts: secrets and rules of each, and the addresses that need no account."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 
 NAME: Final = "accounts"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the log records it when the feature is activated."""
 
 
 class Rule(NamedTuple):
-    """Whether an account may do something. `resource` is `Topic:name`, `Group:name*`, `Cluster:*` or `*`; `sources` are
-    addresses or networks from which it counts, none for all.
+    """Rule that allows or denies actions on a resource.
+
+    `resource` is `Topic:name`, `Group:name*`, `Cluster:*` or `*`. The rule counts for clients from the addresses or
+    networks in `sources`; for all clients if `sources` is empty.
     """
 
     resource: str
@@ -28,8 +30,10 @@ class Rule(NamedTuple):
 
 
 class PutAccount(msgspec.Struct, frozen=True):
-    """Make an account, or change it. `sealed` is its secret, see `sealing`; `white_list` the addresses from which its
-    name alone will do. Of its rules `default` count where none in `custom` says anything.
+    """Command that makes an account or replaces it.
+
+    `sealed` is its sealed secret, or two of them, see `sealing`. From addresses in `white_list` a request needs only
+    the account's name, no signature. Rules in `default` count only if no rule in `custom` matches.
     """
 
     name: str
@@ -42,13 +46,13 @@ class PutAccount(msgspec.Struct, frozen=True):
 
 
 class DeleteAccount(msgspec.Struct, frozen=True):
-    """Delete an account with its rules."""
+    """Command that deletes an account with its rules."""
 
     name: str
 
 
 class PutWhiteList(msgspec.Struct, frozen=True):
-    """All addresses from which no account need be named."""
+    """Command that replaces the global white list: addresses whose requests need no account."""
 
     patterns: tuple[str, ...] = ()
 
@@ -57,26 +61,26 @@ ACCOUNT_COMMANDS: Final[Kinds] = {60: PutAccount, 61: DeleteAccount, 62: PutWhit
 
 
 class AccountFrame(msgspec.Struct, frozen=True, tag="accounts"):
-    """Accounts, each with the index of the entry that put it."""
+    """Frame with accounts, each with the index of the entry that put it."""
 
     rows: list[tuple[PutAccount, int]]
 
 
 class WhiteListFrame(msgspec.Struct, frozen=True, tag="white-list"):
-    """Addresses from which no account need be named."""
+    """Frame with the global white list: addresses whose requests need no account."""
 
     patterns: tuple[str, ...]
 
 
 class Account(NamedTuple):
-    """An account as `put` has it, since the entry `version`."""
+    """Account, as the command `put` in the entry `version` made it."""
 
     put: PutAccount
     version: int
 
 
 class AccountTable(Table):
-    """All accounts by their names. `changes` counts what this replica has applied to it."""
+    """Table of all accounts by name. `changes` counts the changes that this replica has applied or restored."""
 
     __slots__ = ("_accounts", "changes", "digest", "white_list")
 
@@ -94,15 +98,14 @@ class AccountTable(Table):
         return len(self._accounts)
 
     def get(self, name: str) -> Account | None:
-        """An account."""
+        """Return an account; None if it does not exist."""
         return self._accounts.get(name)
 
     def names(self) -> list[str]:
-        """The names of all accounts, in their order."""
+        """Return the names of all accounts, sorted."""
         return sorted(self._accounts)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = changes
         self.changes += 1
         match command:
@@ -129,7 +132,6 @@ class AccountTable(Table):
         self.digest = (self.digest - old + _hash_white_list(patterns)) & MASK
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         frames: dict[str, Iterable[Frame]] = {}
         if self._accounts:
@@ -140,7 +142,6 @@ class AccountTable(Table):
         return frames
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         self.changes += 1
         match frame:

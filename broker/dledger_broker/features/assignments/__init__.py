@@ -1,7 +1,7 @@
-"""Assignments: which queues of a topic a member of a consumer group is to consume, and whether it pulls or pops them.
+"""Assignments: the queues of a topic that each member of a consumer group consumes, and whether it pulls or pops them.
 
-`requests.py` takes the requests, `choosing.py` shares the queues, `table.py` has what is replicated: how groups consume
-topics, as far as somebody said so. Start reading in `requests.py`.
+Start reading at `requests.py`, which handles the requests. `choosing.py` shares queues among members. `table.py`
+replicates the request modes: how consumer groups consume topics, as set by an operator.
 """
 
 from __future__ import annotations

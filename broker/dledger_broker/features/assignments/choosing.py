@@ -1,4 +1,4 @@
-"""Choice of the queues that a member of a group is to consume."""
+"""Choice of the queues that a member of a consumer group consumes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dledger_remoting.shares import average_share, circle_share
 from dledger_remoting.topics import MessageQueue, TopicConfig, is_readable
 
 Strategy: TypeAlias = Callable[[str, Collection[str], Collection[MessageQueue]], Sequence[MessageQueue]]
-"""(client id, all client ids, all queues) to the client's queues."""
+"""Function from (client id, all client ids, all queues) to the client's queues."""
 
 ANY_QUEUE: Final = -1
-"""Stands for all queues of a topic in a broker group."""
+"""Queue id that means all queues of a topic in a broker group."""
 STRATEGIES: Final[Mapping[str, Strategy]] = {"AVG": average_share, "AVG_BY_CIRCLE": circle_share}
-"""By the names that clients give them; RocketMQ's broker knows no other ones."""
+"""Strategies by the names that clients use. RocketMQ's broker has the same two."""
 DEFAULT_STRATEGY: Final = "AVG"
 
 
 def readable_queues(
     topic: str, broker_group: str, own: TopicConfig | None, others: Iterable[QueueData]
 ) -> list[MessageQueue]:
-    """A topic's queues that can be consumed: of this broker group as it says itself, of others as name servers say."""
+    """Return the readable queues of a topic. `own` is this broker group's topic, `others` are from name servers."""
     places = [(broker_group, own.read_queue_nums, own.perm)] if own is not None else []
     places += [
         (place.broker_name, place.read_queue_nums, place.perm) for place in others if place.broker_name != broker_group
@@ -39,10 +39,11 @@ def readable_queues(
 def share(
     strategy: Strategy, mode: Mode, client_id: str, client_ids: Collection[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """The queues of a member of a group.
+    """Return the queues of a member of a consumer group.
 
-    In mode POP it pops those of the members behind it, too: what a member that hangs has popped comes to them when its
-    time is over, what it has not popped they take at once. With more members than queues each has one.
+    In mode POP a member also pops the queues of the `pop_share_queues` members after it. So other members take over the
+    queues of a member that hangs. They get the messages that it has popped once their invisible time has passed. With
+    more members than queues, each member has one queue.
     """
     members = sorted(set(client_ids))
     if not mode.pops:

@@ -1,8 +1,8 @@
-"""Requests about assignments: what a client is to consume (400), how a group consumes a topic (401, 402).
+"""Requests about assignments: the queues of a client (400), and the mode in which a group consumes a topic (401, 402).
 
-A client that asks is answered within its time-out, come what may: Java's client that gets an error, or nothing, to its
-first question never asks again, and shares the queues with the other members by itself. While this node knows no
-leader, or what other broker groups have is not known, the answer is that the client goes on with what it has.
+Request 400 is always answered within the client's time-out. Java's client never repeats the request if the first fails
+or gets no answer; it then shares the queues with the other members by itself. An empty answer lets the client continue
+with the queues that it has. It is sent while this node knows no leader, or not the queues of other broker groups.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ from dledger_remoting.topics import is_retry_topic, require_readable, validate_g
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
 UNANSWERED_S: Final = 2.5
-"""How long the leader's answer to 400 is waited for: Java's client gives up after 3 s."""
+"""Time limit in seconds for the leader's answer to 400. Java's client gives up after 3 s."""
 
 
-def _topic_asked(request: Request) -> tuple[str, ...]:
+def _topic_of_query(request: Request) -> tuple[str, ...]:
     return (decode_body(QueryAssignmentBody, request.body, "query assignment").topic,)
 
 
-def _group_asked(request: Request) -> tuple[str, ...]:
+def _group_of_query(request: Request) -> tuple[str, ...]:
     return (decode_body(QueryAssignmentBody, request.body, "query assignment").consumer_group,)
 
 
-def _topic_set(request: Request) -> tuple[str, ...]:
+def _topic_of_mode(request: Request) -> tuple[str, ...]:
     return (decode_body(RequestModeBody, request.body, "request mode").topic,)
 
 
-def _group_set(request: Request) -> tuple[str, ...]:
+def _group_of_mode(request: Request) -> tuple[str, ...]:
     return (decode_body(RequestModeBody, request.body, "request mode").consumer_group,)
 
 
 _ASSIGNMENT: Final = (
-    rights.groups_in("consumerGroup in the body", _group_asked, Action.SUB),
-    rights.topics_in("topic in the body", _topic_asked, Action.SUB),
+    rights.groups_in("consumerGroup in the body", _group_of_query, Action.SUB),
+    rights.topics_in("topic in the body", _topic_of_query, Action.SUB),
 )
 _MODE: Final = (
-    rights.groups_in("consumerGroup in the body", _group_set, Action.UPDATE),
-    rights.topics_in("topic in the body", _topic_set, Action.UPDATE),
+    rights.groups_in("consumerGroup in the body", _group_of_mode, Action.UPDATE),
+    rights.topics_in("topic in the body", _topic_of_mode, Action.UPDATE),
 )
 
 
 class AssignmentRequests(Part):
-    """Assigns queues on the leader, who knows the members of all nodes; keeps what groups are said to do."""
+    """Part that assigns queues on the leader, which knows the members on all nodes, and manages request modes."""
 
     def __init__(
         self,
@@ -93,11 +93,10 @@ class AssignmentRequests(Part):
         self._gossip = gossip
         self._topic_routes = routes
         self._under_way: Counter[ModeKey] = Counter()
-        """Modes that are staged and not applied yet: how often."""
+        """Number of commands in flight for each key."""
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.QUERY_ASSIGNMENT: Route(self.query, Needs.NOTHING, ASKED, rights=_ASSIGNMENT),
             RequestCode.SET_MESSAGE_REQUEST_MODE: Route(self.put_mode, Needs.LEADER, CHANGES, rights=_MODE),
@@ -108,8 +107,7 @@ class AssignmentRequests(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
-        return (Gauge("request_modes", "Topics of groups of which was said how they are consumed", self._count),)
+        return (Gauge("request_modes", "Pairs of a topic and a group whose request mode is set", self._count),)
 
     def _count(self) -> int:
         return len(self._table)
@@ -121,7 +119,7 @@ class AssignmentRequests(Part):
     # ---------------------------------------------------------------- assignments
 
     def query(self, request: Request) -> None:
-        """400: the queues of a topic that a client is to consume, and how."""
+        """Handle 400: answer with the queues of a topic that a client consumes, and with its mode."""
         body = decode_body(QueryAssignmentBody, request.body, "query assignment")
         validate_topic(body.topic)
         validate_group(body.consumer_group)
@@ -133,21 +131,21 @@ class AssignmentRequests(Part):
             )
         if not self._group.ready:
             if self._group.leader_id is None:
-                _go_on(request)
+                _answer_empty(request)
             else:
                 self._requests.pass_on(request)
         elif self._machine.topic(body.topic) is None:
-            _go_on(request)
+            _answer_empty(request)
         else:
             strategy = self._strategy_of(body)
-            self._topic_routes.find(body.topic, partial(self._found, request, body, strategy))
+            self._topic_routes.find(body.topic, partial(self._on_route, request, body, strategy))
 
     def _strategy_of(self, body: QueryAssignmentBody) -> Strategy:
-        """How the members share the queues. Raises `InvalidParameter` if only clients know that."""
+        """Return the strategy by which members share the queues. Raises `InvalidParameter` for an unknown strategy."""
         name = body.strategy_name or DEFAULT_STRATEGY
         mode = self._mode_of(body.topic, body.consumer_group)
         if body.message_model is MessageModel.BROADCASTING or (mode.pops and mode.pop_share_queues <= 0):
-            name = DEFAULT_STRATEGY  # nothing is shared
+            name = DEFAULT_STRATEGY  # every member gets all queues, so the strategy does not matter
         if name not in STRATEGIES:
             raise InvalidParameter(
                 f"strategy {name[:64]!r} is not one of {', '.join(STRATEGIES)}: let the clients share by themselves"
@@ -155,31 +153,34 @@ class AssignmentRequests(Part):
         return STRATEGIES[name]
 
     def _mode_of(self, topic: str, group: str) -> Mode:
-        """How a group consumes a topic; what comes again to consumers that pull they pull."""
-        said = self._table.get(ModeKey(topic, group))
-        if said is not None:
-            return said
+        """Return how a group consumes a topic: the mode that was set, else `default_request_mode`.
+
+        Retry topics are pulled by default, because they have the messages that pulling consumers have sent back.
+        """
+        mode = self._table.get(ModeKey(topic, group))
+        if mode is not None:
+            return mode
         return Mode(self._live.config.default_request_mode == "pop" and not is_retry_topic(topic))
 
-    def _found(
+    def _on_route(
         self, request: Request, body: QueryAssignmentBody, strategy: Strategy, route: TopicRouteData | None
     ) -> None:
         if route is None:
-            _go_on(request)
+            _answer_empty(request)
         else:
-            self._gossip.when_complete(partial(self._answer, request, body, strategy, route))
+            self._gossip.after_all_tables(partial(self._answer, request, body, strategy, route))
 
     def _answer(self, request: Request, body: QueryAssignmentBody, strategy: Strategy, route: TopicRouteData) -> None:
         topic = self._machine.topic(body.topic)
         if topic is None or not self._group.ready:
-            _go_on(request)
+            _answer_empty(request)
             return
         queues = readable_queues(body.topic, self._live.config.broker_group, topic.config, route.queue_datas)
         mode = self._mode_of(body.topic, body.consumer_group)
         if body.message_model is not MessageModel.BROADCASTING:
-            members = self._gossip.merged.members(body.consumer_group)
+            members = self._gossip.merged.member_ids(body.consumer_group)
             if not members:
-                _go_on(request)
+                _answer_empty(request)
                 return
             queues = share(strategy, mode, body.client_id, members, queues)
         how = RequestMode.POP if mode.pops else RequestMode.PULL
@@ -192,7 +193,7 @@ class AssignmentRequests(Part):
     # ---------------------------------------------------------------- modes
 
     def put_mode(self, request: Request) -> None:
-        """401: a group is to consume a topic in a mode from now on; its members learn of it when they ask next."""
+        """Handle 401: set the mode in which a group consumes a topic. Members learn of the mode with their next 400."""
         body = decode_body(RequestModeBody, request.body, "request mode")
         validate_topic(body.topic)
         validate_group(body.consumer_group)
@@ -206,7 +207,7 @@ class AssignmentRequests(Part):
         self._machine.stage_command(command, partial(self._put, request, key))
 
     def _require_room(self, key: ModeKey) -> None:
-        """Raise `InvalidParameter` if one more is one too many."""
+        """Raise `InvalidParameter` if another request mode would exceed the limit."""
         table, limit = self._table, self._live.config.max_request_modes
         new = {other for other in self._under_way if table.get(other) is None} - {key}
         if table.get(key) is None and len(table) + len(new) >= limit:
@@ -226,7 +227,7 @@ class AssignmentRequests(Part):
             self._requests.fail(request, error)
 
     def modes(self, request: Request) -> None:
-        """402: all modes that were set."""
+        """Handle 402: answer with all modes that were set."""
         found: dict[str, dict[str, RequestModeBody]] = {}
         for (topic, group), mode in sorted(self._table):
             how = RequestMode.POP if mode.pops else RequestMode.PULL
@@ -234,9 +235,9 @@ class AssignmentRequests(Part):
         self._requests.respond(request, encode_body(RequestModesBody(found)))
 
 
-def _go_on(request: Request) -> None:
-    """The client goes on with what it has."""
+def _answer_empty(request: Request) -> None:
+    """Send an empty answer, which lets the client continue with the queues that it has."""
     request.respond(body=encode_body(AssignmentsBody()))
 
 
-ASKED: Final = Effect(changes=False, answer_timeout_s=UNANSWERED_S, unanswered=_go_on)
+ASKED: Final = Effect(changes=False, answer_timeout_s=UNANSWERED_S, unanswered=_answer_empty)

@@ -1,4 +1,4 @@
-"""Table of request modes: how groups consume topics, as far as somebody said so (401)."""
+"""Table of request modes: how consumer groups consume topics, as set by request 401."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 
 NAME: Final = "assignments"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the log records it when the feature is activated."""
 
 
 class ModeKey(NamedTuple):
-    """A topic as a consumer group consumes it; neither has to exist."""
+    """Key of a request mode: a topic and a consumer group. Neither has to exist."""
 
     topic: str
     group: str
 
 
 class Mode(NamedTuple):
-    """Whether members pop or pull; how many other members' queues each pops beside its own, not positive: all."""
+    """Request mode: whether members pop or pull.
+
+    Each member pops its own queues and the queues of `pop_share_queues` other members; all queues if it is not
+    positive.
+    """
 
     pops: bool
     pop_share_queues: int = 0
 
 
 class PutRequestMode(msgspec.Struct, frozen=True):
-    """A group is to consume a topic so from now on. The deletion of the topic, or of the group, ends that."""
+    """Command that sets the request mode of a topic and a group. Deleting the topic or the group removes the mode."""
 
     topic: str
     group: str
@@ -43,13 +47,13 @@ REQUEST_MODE_COMMANDS: Final[Kinds] = {52: PutRequestMode}
 
 
 class RequestModeFrame(msgspec.Struct, frozen=True, tag="request-modes"):
-    """Modes: each a key and what was said of it."""
+    """Frame with request modes and their keys."""
 
     rows: list[tuple[ModeKey, Mode]]
 
 
 class RequestModeTable(Table):
-    """All modes."""
+    """Table of all request modes."""
 
     __slots__ = ("_rows", "digest")
 
@@ -68,35 +72,30 @@ class RequestModeTable(Table):
         return len(self._rows)
 
     def get(self, key: ModeKey) -> Mode | None:
-        """What was said of a topic and a group, or None."""
+        """Return the request mode of a topic and a group, None if none was set."""
         return self._rows.get(key)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutRequestMode(topic=topic, group=group, pops=pops, pop_share_queues=share):
                 self._put(ModeKey(topic, group), Mode(pops, share))
 
     def on_topic_deleted(self, topic: str) -> None:
-        """See `Table.on_topic_deleted`."""
         for key in [key for key in self._rows if key.topic == topic]:
             self._remove(key)
 
     def on_group_deleted(self, group: str, *, clean_offsets: bool) -> None:
-        """See `Table.on_group_deleted`."""
         _ = clean_offsets
         for key in [key for key in self._rows if key.group == group]:
             self._remove(key)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         rows = list(self)
         return {"request-modes": map(RequestModeFrame, in_slices(rows))} if rows else {}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case RequestModeFrame(rows=rows):

@@ -1,7 +1,7 @@
-"""Class filters, as RocketMQ 3 had them: code that the node's configuration names chooses what a consumer gets.
+"""Class filters in the way of RocketMQ 3: code named by the node's configuration filters the messages of a consumer.
 
-A consumer says the name of one; it sends no code, and its name loads none that is not listed. `worker.py` has the
-process of a filter, `judging.py` asks it for pulls and pops.
+A consumer only names a listed filter. It can neither send code nor load any by a name. `worker.py` runs the process of
+a filter, `judging.py` uses it for pulls and pops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judging of messages by class filters, for pulls and pops: on worker threads, never on the event loop."""
+"""Judging of messages by class filters, for pulls and pops. It runs on worker threads, never on the event loop."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Verdicts:
-    """What a filter said of records; they are asked for one after another, in the order of the records."""
+    """Verdicts of a filter about records. They must be read one after another, in the order of the records."""
 
-    def __init__(self, said: bytes) -> None:
-        self._said: Iterator[int] = iter(said)
+    def __init__(self, verdicts: bytes) -> None:
+        self._verdicts: Iterator[int] = iter(verdicts)
 
     def matches_text(self, _properties: bytes) -> bool:
-        """True if the next record matches."""
-        return bool(next(self._said))
+        """Return whether the next record matches."""
+        return bool(next(self._verdicts))
 
 
 class Worker(Protocol):
-    """What judges for one filter: see `FilterWorker`."""
+    """Worker of one filter, see `FilterWorker`."""
 
     @property
     def ended(self) -> int:
-        """Processes that gave no answer."""
+        """Number of processes that were ended because they failed."""
         ...
 
     def load(self) -> None:
-        """Get ready. Raises `FilterFailedError`."""
+        """Start the filter. Raises `FilterFailedError`."""
         ...
 
     def judge(self, count: int, pieces: Sequence[bytes]) -> bytes:
-        """For each of `count` records 1 if it matches, else 0. Raises `FilterFailedError`."""
+        """Return one byte for each of `count` records: 1 if it matches, else 0. Raises `FilterFailedError`."""
         ...
 
     def close(self) -> None:
@@ -51,9 +51,9 @@ class Worker(Protocol):
 
 
 class ClassFilters(Part):
-    """The class filters of a node; none unless `class_filters` lists some.
+    """Class filters of a node. Empty unless the configuration `class_filters` lists some.
 
-    `workers` has that of each filter by name; simulated nodes put their own there before they start.
+    `workers` has the worker of each filter by name. Simulated nodes replace them before the start.
     """
 
     def __init__(self, config: BrokerConfig, env: Environment, counters: BrokerCounters) -> None:
@@ -68,7 +68,6 @@ class ClassFilters(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (
             Gauge("class_filter_waits", "Pulls and pops that wait for code in class_filters", lambda: self._waits),
             Gauge(
@@ -79,17 +78,16 @@ class ClassFilters(Part):
         )
 
     def start(self) -> None:
-        """See `Part.start`: what cannot be loaded is logged at once, not at the first pull."""
+        """Load all filters, so that a filter that fails to load is logged at once, not at the first pull."""
         for name, worker in self.workers.items():
             self._env.run_blocking(FOREIGN, worker.load, partial(_loaded, name))
 
     def close(self) -> None:
-        """See `Part.close`."""
         for worker in self.workers.values():
             worker.close()
 
     def named(self, text: str) -> ClassFilter:
-        """The filter that a consumer means. Raises `ServerError` if there is none of this name."""
+        """Return the filter that a consumer names. Raises `ServerError` if the filter does not exist."""
         if not self.workers:
             raise ServerError("this broker does not filter by class: subscribe by tags")
         if text not in self.workers:
@@ -100,9 +98,8 @@ class ClassFilters(Part):
         return ClassFilter(text)
 
     async def judge(self, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
-        """What a filter says of `count` records, which lie back to back in the pieces.
-
-        Raises `ServerError` if it gave no answer, `SystemBusy` if too many wait for one.
+        """Return the filter's verdicts about `count` records, whose bytes lie back to back in `pieces`. Raises
+        `ServerError` if the filter failed, `SystemBusy` if too many calls wait for filters.
         """
         if self._waits >= self._max_waits:
             self._counters.max_class_filter_waits += 1
@@ -112,12 +109,12 @@ class ClassFilters(Part):
         work = partial(self.workers[wanted.name].judge, count, pieces)
         self._waits += 1
         try:
-            said: bytes = await called_back(lambda done: self._env.run_blocking(FOREIGN, work, done))
+            verdicts: bytes = await called_back(lambda done: self._env.run_blocking(FOREIGN, work, done))
         except FilterFailedError as error:
             raise ServerError(f"class filter {wanted.name} failed: {error}") from error
         finally:
             self._waits -= 1
-        return Verdicts(said)
+        return Verdicts(verdicts)
 
 
 def _loaded(name: str, outcome: BaseException | None) -> None:

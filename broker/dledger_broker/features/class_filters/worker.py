@@ -1,4 +1,4 @@
-"""Worker of a class filter: its process, which is asked from a thread, and replaced when it dies, hangs or grows."""
+"""Worker of a class filter: calls the filter's process from a thread, and replaces it if it dies, hangs or grows."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from dledger_broker.filter_process.frames import JUDGED, MAX_ANSWER_BYTES, SIZE,
 
 _CHUNK_BYTES: Final = 64 << 10
 _GRACE_SECONDS: Final = 1.0
-"""The process ends a look by itself so much later than the node would."""
+"""Time in seconds between the node's time limit and the watchdog of the process.
+
+Also the time limit for a process to end after it has closed its pipe.
+"""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _MAX_PAUSE_SECONDS: Final = 10.0
 
 
 class FilterFailedError(Exception):
-    """A filter gave no answer; the text says why."""
+    """A filter gave no answer. The text says why."""
 
 
 class _EndedError(Exception):
-    """The process has closed its pipe."""
+    """The process has closed its pipe, or its answer is too long."""
 
 
 class FilterWorker:
-    """Runs one filter in a process that may live on for many looks; calls block, one at a time.
+    """Worker that runs one filter in a process, which may serve many calls. Calls block, and run one at a time.
 
-    A process that gives no answer is ended. The next one starts after a pause that grows with each failure, for a
-    filter that fails at once would keep a core busy with starts; looks meanwhile are told why the last one failed.
+    A process that fails is ended. The next process starts after a pause that grows with each failure. A filter that
+    fails at once would otherwise keep a core busy with starts. Calls during the pause fail with the reason of the last
+    failure.
     """
 
     def __init__(self, target: str, timeout_ms: int, memory_bytes: int) -> None:
@@ -48,17 +52,17 @@ class FilterWorker:
         self._next_start = 0.0
         self._why = ""
         self.ended = 0
-        """Processes that gave no answer."""
+        """Number of processes that were ended because they failed."""
 
     def load(self) -> None:
-        """Start the process if there is none. Raises `FilterFailedError`."""
+        """Start the process unless it runs. Raises `FilterFailedError`."""
         with self._lock:
             self._running()
 
     def judge(self, count: int, pieces: Sequence[bytes]) -> bytes:
-        """For each of `count` records, which lie back to back in the pieces, 1 if it matches, else 0.
+        """Return one byte for each of `count` records, which lie back to back in `pieces`: 1 if it matches, else 0.
 
-        Raises `FilterFailedError` within the time of a look, or that of a start.
+        Raises `FilterFailedError` if the time limit for starting the process or for judging is exceeded.
         """
         with self._lock:
             process = self._running()
@@ -76,14 +80,14 @@ class FilterWorker:
             return content
 
     def close(self) -> None:
-        """End the process, and let no other start. What waits for it is told; may be called from any thread."""
+        """End the process, and start no other. A blocked call fails. May be called from any thread."""
         self._closed.set()
         process = self._process
         if process is not None:
             process.kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The process, loaded. Raises `FilterFailedError`."""
+        """Return the loaded process. Start it if necessary. Raises `FilterFailedError`."""
         if self._closed.is_set():
             raise FilterFailedError("this node stops")
         if self._process is not None:
@@ -92,7 +96,7 @@ class FilterWorker:
         if pause > 0:
             raise FilterFailedError(f"{self._why}; its process starts again in {pause:.1f} s")
         process = self._process = self._start()
-        if self._closed.is_set():  # between the look at it and the start
+        if self._closed.is_set():  # `close` was called after the check above, before there was a process to kill
             process.kill()
         try:
             outcome, content = self._answer(process, b"", LOAD_SECONDS)
@@ -121,7 +125,9 @@ class FilterWorker:
 
     @staticmethod
     def _answer(process: subprocess.Popen[bytes], asked: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """The next answer of the process. Raises TimeoutError, and `_EndedError` if none will come."""
+        """Send a question and return the answer. Raises TimeoutError, and `_EndedError` if the process can send no
+        answer.
+        """
         deadline = time.monotonic() + timeout_s
         if process.stdin is None or process.stdout is None:
             raise _EndedError
@@ -147,7 +153,7 @@ class FilterWorker:
         return received[SIZE.size], bytes(received[SIZE.size + 1 : size])
 
     def _failed(self, why: str) -> Never:
-        """End the process; another one starts after a pause."""
+        """End the process and raise `FilterFailedError`. The next process starts after a pause."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -175,7 +181,7 @@ class FilterWorker:
 
 
 def _received(descriptor: int) -> bytes:
-    """What is there. Raises `_EndedError` at the end."""
+    """Return the bytes that can be read now. Raises `_EndedError` at the end of the pipe."""
     data = os.read(descriptor, _CHUNK_BYTES)
     if not data:
         raise _EndedError
@@ -183,7 +189,7 @@ def _received(descriptor: int) -> bytes:
 
 
 def _sent(descriptor: int, data: memoryview) -> int:
-    """How much of it went. Raises `_EndedError` if nobody reads it."""
+    """Return the number of bytes written. Raises `_EndedError` if the process has closed its pipe."""
     try:
         return os.write(descriptor, data[:_CHUNK_BYTES])
     except BlockingIOError:

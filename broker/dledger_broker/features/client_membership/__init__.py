@@ -1,7 +1,10 @@
-"""Client membership: which consumer and producer groups the connected clients are in.
+"""Client membership: the consumer and producer groups that the connected clients are in.
 
-`clients.py` has what clients say of themselves, `members.py` what is done for the members of consumer groups,
-`consumers.py` what others ask about these. Their tables are in `dledger_broker.clients`.
+- `clients.py` handles the requests of clients about themselves.
+- `members.py` makes what members of consumer groups need, and notifies them.
+- `consumers.py` answers questions about members of consumer groups.
+
+Their tables are in `dledger_broker.clients`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests about consumer groups: who the members are (38, 203), who reads a queue (20004)."""
+"""Requests about consumer groups: their members (38, 203), and the clients that read a queue (20004)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
+from dledger_broker.clients.tables import shown_id
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.requests import Request, Requests
+from dledger_broker.kernel.requests import Origin, Request, Requests
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.consumers import (
@@ -22,7 +23,7 @@ from dledger_remoting.headers import ConsumerGroupHeader, decode_ext
 
 
 class ConsumerRequests:
-    """Answers for the group on the leader, and for its readers on every node."""
+    """Handlers that answer for members on the leader, and for readers on every node."""
 
     def __init__(
         self,
@@ -41,27 +42,27 @@ class ConsumerRequests:
     # ---------------------------------------------------------------- members
 
     def client_ids(self, request: Request) -> None:
-        """38: the members of a group on all nodes."""
+        """Handle 38: answer with the client ids of a group's members on all nodes."""
         self._with_members(request, self._answer_client_ids)
 
     def connections(self, request: Request) -> None:
-        """203: the members of a group on all nodes, with what they subscribe to."""
+        """Handle 203: answer with a group's members on all nodes and their subscriptions."""
         self._with_members(request, self._answer_connections)
 
     def _with_members(self, request: Request, answer: Callable[[Request, str], None]) -> None:
-        """Answer once all nodes have told the leader of their clients."""
+        """Answer once all nodes have reported their clients to the leader."""
         group = decode_ext(ConsumerGroupHeader, request.ext).consumer_group
 
         def complete() -> None:
             if self._group.ready:
                 answer(request, group)
-            else:  # since it began to wait for what the others tell the leader
+            else:  # the leadership was lost while waiting for the other nodes' reports
                 self._requests.pass_on(request)
 
-        self._gossip.when_complete(complete)
+        self._gossip.after_all_tables(complete)
 
     def _answer_client_ids(self, request: Request, group: str) -> None:
-        members = self._gossip.merged.members(group)
+        members = self._gossip.merged.member_ids(group)
         if members:
             request.respond(body=encode_body(ConsumerList(members)))
         else:
@@ -79,7 +80,7 @@ class ConsumerRequests:
             consumers.append(own)
             members.append(
                 MemberConnection(
-                    row.client_id,
+                    shown_id(row.client_id),
                     row.address,
                     LanguageCode.from_wire(row.language).name,
                     row.version,
@@ -91,10 +92,14 @@ class ConsumerRequests:
     # ---------------------------------------------------------------- readers
 
     def readers(self, request: Request) -> None:
-        """20004: whose pulls for a group came to this node last."""
+        """Handle 20004: answer with the client that pulled last, for each queue that a group pulls from this node."""
         group, now = decode_ext(ConsumerGroupHeader, request.ext).consumer_group, self._env.now()
         found = [
-            QueueReader(topic, queue_id, sorted(origin.client_ids), str(origin.address), int((now - at) * 1000))
-            for topic, queue_id, (origin, at, _) in self._readers.of(group, now)
+            QueueReader(topic, queue_id, _ids_of(origin), str(origin.address), int((now - at) * 1000))
+            for topic, queue_id, (origin, at, _, _) in self._readers.of(group, now)
         ]
         self._requests.respond(request, encode_body(QueueReaders(found)))
+
+
+def _ids_of(origin: Origin) -> list[str]:
+    return sorted(map(shown_id, origin.client_ids))

@@ -1,7 +1,8 @@
-"""Questions to one consumer: what it is doing (307), with the stacks of its threads if asked, and what comes of a
-message that it consumes now (309).
+"""Questions that a single consumer answers.
 
-Operators ask any node; the leader passes a question on through whichever node the consumer is connected to.
+A consumer reports its state (307), with the stacks of its threads if requested. It can be ordered to consume a message
+now and report the result (309). Operators send the request to any node. The leader passes the request on through the
+node to which the consumer is connected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests that one consumer answers; the answer is passed through byte for byte."""
+"""Requests that a single consumer answers. Its answer is passed on byte for byte."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.signatures import without_signature
 
 ANSWERED_WITHIN_S: Final = 10.0
-"""A consumer has so long, as at RocketMQ's brokers: it may be busy, and many clients never answer."""
+"""Time limit in seconds for a consumer's answer, as in RocketMQ's brokers. Many clients never answer."""
 _FORWARDED_WITHIN_S: Final = 15.0
-"""Another node waits for the leader so much longer."""
+"""Time limit in seconds for the leader's answer at a node that forwards; longer than the consumer's time limit."""
 
 
 class ConsumerQuestions(Part):
-    """Asks on the leader, which knows where clients are."""
+    """Part that sends questions to consumers. It works on the leader, which knows where clients are connected."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ConsumerQuestions(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`; a consumer that is asked twice consumes a message twice."""
+        """Return the routes. Request 309 counts as a change: repeating it would consume the message twice."""
         looks = Effect(changes=False, answer_timeout_s=_FORWARDED_WITHIN_S)
         consumes = Effect(changes=True, answer_timeout_s=_FORWARDED_WITHIN_S)
         return {
@@ -55,7 +55,7 @@ class ConsumerQuestions(Part):
         }
 
     def running_info(self, request: Request) -> None:
-        """307: what a consumer says of itself."""
+        """Handle 307: answer with what a consumer reports about itself."""
         header = decode_ext(ConsumerRunningInfoHeader, request.ext)
         ext = without_signature(request.ext)
         self._when_known(
@@ -63,7 +63,7 @@ class ConsumerQuestions(Part):
         )
 
     def consume(self, request: Request) -> None:
-        """309: have a consumer consume a message now, whatever it has consumed."""
+        """Handle 309: have a consumer consume a message now, even if it has consumed the message before."""
         header = decode_ext(ConsumeDirectlyHeader, request.ext)
         if not header.client_id:
             raise InvalidParameter("clientId is empty: name the consumer that is to consume the message")
@@ -78,22 +78,23 @@ class ConsumerQuestions(Part):
         self._when_known(request, partial(self._ask, request, header.consumer_group, header.client_id, ext, message))
 
     def _when_known(self, request: Request, ask: Callable[[], None]) -> None:
-        """Ask once all nodes have told the leader of their clients."""
+        """Call `ask` once all nodes have reported their clients to the leader."""
 
         def complete() -> None:
             if self._group.ready:
                 ask()
-            else:  # since it began to wait for what the others tell the leader
+            else:  # the leadership was lost while waiting for the other nodes' reports
                 self._requests.pass_on(request)
 
-        self._gossip.when_complete(complete)
+        self._gossip.after_all_tables(complete)
 
     def _ask(self, request: Request, group: str, client_id: str, ext: dict[str, str], body: bytes) -> None:
-        if client_id not in self._gossip.merged.members(group):
-            request.fail(_not_online(group, client_id))
+        member = self._gossip.merged.member(group, client_id)
+        if member is None:
+            request.fail(_not_online_error(group, client_id))
             return
         done = partial(self._done, request, group, client_id)
-        self._relay.call(client_id, request.code, ext, body, ANSWERED_WITHIN_S, done)
+        self._relay.call(member, request.code, ext, body, ANSWERED_WITHIN_S, done)
 
     def _done(self, request: Request, group: str, client_id: str, outcome: Outcome) -> None:
         match outcome:
@@ -103,14 +104,14 @@ class ConsumerQuestions(Part):
                 self._requests.fail(request, _error(group, client_id, outcome))
 
 
-def _not_online(group: str, client_id: str) -> RemotingError:
+def _not_online_error(group: str, client_id: str) -> RemotingError:
     return ServerError(f"The Consumer <{group}> <{client_id}> not online")
 
 
 def _error(group: str, client_id: str, outcome: Gone | TimedOut | Busy | Delivered) -> RemotingError:
     match outcome:
         case Gone(may_have_got=False):
-            return _not_online(group, client_id)
+            return _not_online_error(group, client_id)
         case Busy():
             return SystemBusy("max_relayed_calls requests to clients wait for answers: ask again later")
         case Gone() | TimedOut() | Delivered():

@@ -1,9 +1,12 @@
-"""Due messages: delay levels, and any time to the millisecond. They wait in the log until they are due.
+"""Delayed messages: they wait in the log until they are due, by a delay level or at any time to the millisecond.
 
-`commands.py` are the facts that the log has of them, `table.py` counts by stretches of the log what is pending, and
-`index.py` knows on each node what is due next. `asked.py` says when a message is due, `records.py` how it waits,
-`firing.py` delivers it, `moving.py` keeps it when the log is trimmed, `recalls.py` takes it back; `by_key.py` finds it
-by its key. Start reading in `messages.py`.
+Start reading at `messages.py`.
+
+- `commands.py` has the commands in the log, `table.py` counts pending messages by stretches of the log.
+- `index.py` knows on each node which messages are due next.
+- `asked.py` computes when a message is due, `records.py` writes and reads its waiting record.
+- `firing.py` delivers due messages, `moving.py` preserves pending messages when the log is trimmed.
+- `recalls.py` recalls messages for their producers, `by_key.py` finds them by their key.
 """
 
 from __future__ import annotations

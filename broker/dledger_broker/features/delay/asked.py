@@ -1,7 +1,7 @@
-"""The time at which a message asks to be delivered.
+"""Reader of the delay that a message requests.
 
-Names and rules are RocketMQ's: `DELAY` names a level, the others a time; a time that has come means nothing. A message
-names one of them at most.
+Names and rules are RocketMQ's. `DELAY` names a level; the other properties name a time. A time in the past is ignored.
+A message may have at most one of these properties.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from dledger_remoting.properties import (
 )
 
 _MARK: Final = b"DEL"
-"""Part of the name of every property that asks for a delay."""
+"""Part of the name of each property that requests a delay."""
 _NAMES: Final = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
 _BYTES: Final = tuple(name.encode() for name in _NAMES)
 _MAX_DIGITS: Final = 18
 
 
-class Asked(NamedTuple):
-    """A property that asks for a delay, and its value, above 0."""
+class RequestedDelay(NamedTuple):
+    """Property that requests a delay, and its value, which is positive."""
 
     name: str
     value: int
 
 
 def may_ask(data: bytes) -> bool:
-    """Whether properties may ask for a delay; False for most that do not."""
+    """Return whether properties may ask for a delay. This quick check excludes most messages without delay."""
     return data.find(_MARK) >= 0
 
 
-def asked_delay(properties: bytes, *, of_retry: bool = False) -> Asked | None:
-    """What a message asks for; None if it is an ordinary one. Raises `MessageIllegal`.
+def find_delay(properties: bytes, *, of_retry: bool = False) -> RequestedDelay | None:
+    """Return the delay that a message requests, None if it is not delayed. Raises `MessageIllegal`.
 
-    One that a client stores for retry (`of_retry`) has the properties of the message that failed: a level is the
-    client's, beside which a time is what that one has once asked for.
+    A message that a client stores for retry (`of_retry`) has the properties of the failed message. Its level was set by
+    the client. A time beside the level belongs to the failed message, and is ignored.
     """
     if not may_ask(properties):
         return None
-    asked: Asked | None = None
+    delay: RequestedDelay | None = None
     for name, key in zip(_NAMES, _BYTES, strict=True):
-        if of_retry and asked is not None and asked.name == DELAY:
-            return asked
+        if of_retry and delay is not None and delay.name == DELAY:
+            return delay
         text = (find_property(properties, key) or b"").strip()
         if not text:
             continue
@@ -59,25 +59,28 @@ def asked_delay(properties: bytes, *, of_retry: bool = False) -> Asked | None:
         value = int(text)
         if value <= 0:
             continue
-        if asked is not None:
-            raise MessageIllegal(f"properties {asked.name} and {name} both ask for a delay: keep one of them")
-        asked = Asked(name, value)
-    return asked
+        if delay is not None:
+            raise MessageIllegal(f"properties {delay.name} and {name} both ask for a delay: keep one of them")
+        delay = RequestedDelay(name, value)
+    return delay
 
 
 class Due(NamedTuple):
-    """When a message is due, ms since 1970, and its delay level; 0: it has named a time."""
+    """Due time of a message in ms since 1970, and its delay level; 0 if it has named a time."""
 
     ms: int
     level: int = 0
 
 
-def due_of(asked: Asked, levels_ms: Sequence[int], now_ms: int, max_delay_s: int) -> Due | None:
-    """When a message is due that asks at `now_ms`; None: at once. Raises `MessageIllegal` if it is too far off.
+def due_time(delay: RequestedDelay, levels_ms: Sequence[int], now_ms: int, max_delay_s: int) -> Due | None:
+    """Return when a message sent at `now_ms` is due, None for at once.
 
-    `levels_ms` are the delays of the levels; a level above the last one is the last one.
+    Raises `MessageIllegal` if the delay is too long.
+
+
+    `levels_ms` are the delays of the levels. A level above the last counts as the last.
     """
-    name, value = asked
+    name, value = delay
     if name == DELAY:
         level = min(value, len(levels_ms))
         return Due(now_ms + levels_ms[level - 1], level)

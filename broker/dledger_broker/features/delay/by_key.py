@@ -1,5 +1,6 @@
-"""Look-up of records by the unique key of their message: those of messages that wait, or have waited, are found by no
-query of clients.
+"""Look-up of records by the unique key of their message.
+
+It also finds records of messages that wait or have waited. Clients' queries do not find these records.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from dledger_remoting.errors import IllegalOperation
 from dledger_remoting.properties import UNIQUE_KEY, find_property
 from dledger_remoting.record import MessageRecord
 
-MAX_RECORDS: Final = 256
-"""Records with one key that are looked at; nobody sends a message so often."""
+MAX_RECORDS: Final = 4_096
+"""Maximum number of records that are read for one key. Records of other keys may have the same hash."""
 _END_MS: Final = (1 << 63) - 1
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 
 
 async def records_with_key(machine: BrokerMachine, topic: str, unique_key: bytes) -> list[tuple[bytes, MessageRecord]]:
-    """The records of a topic, as they are stored, whose message has a unique key, the newest first.
+    """Return the stored records of a topic whose message has a unique key, the newest first.
 
     Raises `IllegalOperation` if there may be more than `MAX_RECORDS`, and what `Lookup` raises.
     """
     records: list[tuple[bytes, MessageRecord]] | None = None
     while records is None:
         kept_from = machine.log.first_position
-        positions = await machine.keys.candidates(topic, unique_key, MAX_RECORDS, 0, _END_MS)
+        positions = await machine.keys.candidates(topic, unique_key, MAX_RECORDS + 1, 0, _END_MS)
         if len(positions) > MAX_RECORDS:
             shown = unique_key.decode(errors="replace")
-            raise IllegalOperation(f"too many messages of the topic {topic} have the unique key {shown}")
+            raise IllegalOperation(f"too many messages have the unique key {shown} of the topic {topic}, or its hash")
         records = await _read(machine, topic, unique_key, positions)
         if machine.log.first_position != kept_from:
-            records = None  # what was about to be read may have been moved, and trimmed: it stands elsewhere
+            records = None  # a record may have been moved and its old place trimmed: search for the copy
     return records
 
 
@@ -40,7 +41,8 @@ async def _read(
     machine: BrokerMachine, topic: str, unique_key: bytes, positions: Sequence[int]
 ) -> list[tuple[bytes, MessageRecord]]:
     records: list[tuple[bytes, MessageRecord]] = []
-    for position in positions:
+    for number, position in enumerate(positions, 1):
+        await machine.keys.leave_turn(number)
         found = await machine.lookup.record_at(position)
         if found is None:
             continue

@@ -1,4 +1,4 @@
-"""Overlay of due messages: rows that this leader has proposed to fire, cancel or move, and that are not applied yet."""
+"""Overlay of delayed messages: rows that this leader has proposed to fire, cancel or move, until that is applied."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 
 
 class RowsInFlight:
-    """Rows by the positions of their records. An entry ends with its unit, not with the run of the job that staged it:
-    whatever a later run of this leader decides must see it.
+    """Rows in flight, by the positions of their records.
 
-    `moves_ended` counts units of moves that are on their way no longer.
+    A row stays here until its unit ends, not until the job's run ends. A later run of this leader must see it.
+    `moves_ended` counts units of moves that have ended.
     """
 
     def __init__(self) -> None:
@@ -21,59 +21,59 @@ class RowsInFlight:
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
     def __contains__(self, position: int) -> bool:
-        """Whether something is on its way for the row of a record."""
+        """Return whether a change of a record's row is in flight."""
         return position in self._positions
 
     def is_fired(self, position: int) -> bool:
-        """Whether it is on its way to be fired."""
+        """Return whether a row is about to be fired."""
         return position in self._fired
 
     @property
     def fires(self) -> int:
-        """How many units of messages that are due are on their way: one at the most."""
+        """Return the number of units in flight that fire rows; at most 1."""
         return self._fires
 
     @property
     def moves(self) -> int:
-        """How many units of moved messages are on their way."""
+        """Return the number of units in flight that move rows."""
         return self._moves
 
-    def when_ended(self, position: int, told: Callable[[], None]) -> None:
-        """Call back once what is on its way for a row is applied, or lost."""
-        self._waiting.setdefault(position, []).append(told)
+    def call_when_ended(self, position: int, callback: Callable[[], None]) -> None:
+        """Call back once the change of a row is applied or lost."""
+        self._waiting.setdefault(position, []).append(callback)
 
     def fire(self, positions: Collection[int]) -> None:
-        """A unit fires these rows."""
+        """Note a unit that fires these rows."""
         self._fires += 1
         self._fired.update(positions)
         self._positions.update(positions)
 
     def fired(self, positions: Collection[int]) -> None:
-        """That unit is applied, or lost."""
+        """Note that a unit of `fire` is applied or lost."""
         self._fires -= 1
         self._fired.difference_update(positions)
         self._end(positions)
 
     def move(self, positions: Collection[int]) -> None:
-        """A unit moves these rows."""
+        """Note a unit that moves these rows."""
         self._moves += 1
         self._positions.update(positions)
 
     def moved(self, positions: Collection[int]) -> None:
-        """That unit is applied, or lost."""
+        """Note that a unit of `move` is applied or lost."""
         self._moves -= 1
         self.moves_ended += 1
         self._end(positions)
 
     def cancel(self, positions: Collection[int]) -> None:
-        """A unit cancels these rows."""
+        """Note a unit that cancels these rows."""
         self._positions.update(positions)
 
     def cancelled(self, positions: Collection[int]) -> None:
-        """That unit is applied, or lost."""
+        """Note that a unit of `cancel` is applied or lost."""
         self._end(positions)
 
     def _end(self, positions: Collection[int]) -> None:
         self._positions.difference_update(positions)
-        for told in [told for position in positions for told in self._waiting.pop(position, ())]:
-            told()
+        for callback in [callback for position in positions for callback in self._waiting.pop(position, ())]:
+            callback()

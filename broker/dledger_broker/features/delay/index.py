@@ -1,4 +1,4 @@
-"""Time index of a node: which messages are due next, derived from the commands about them (`views.timeindex`)."""
+"""Time index of a node: the messages that are due next, derived from their commands (`views.timeindex`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger_broker.views.timerows import Counts, Key, RowChanges
 
 
 class RowsOfTimers:
-    """The rows that commands 33 to 37 are about; implements `dledger_broker.views.timerows.RowSource`."""
+    """Source of the rows in commands 33 to 37; implements `dledger_broker.views.timerows.RowSource`."""
 
     stretch_bytes = STRETCH_BYTES
 
@@ -31,26 +31,29 @@ class RowsOfTimers:
         self._table = state.table(TIMERS)
 
     def decode(self, kind: int, payload: bytes | memoryview) -> RowChanges | None:
-        """See `RowSource.decode`."""
+        """Return the rows that a command adds or ends; None if it is about something else."""
         command = DELAY_COMMANDS.get(kind)
         if command is None or not issubclass(command, TimerRows):
             return None
         rows = TimerRows.unpack(payload)
         if command is AddTimers:
             return RowChanges(added=rows)
-        return RowChanges(gone=[row[:2] for row in rows])
+        return RowChanges(removed=[row[:2] for row in rows])
 
     def lowest(self) -> int | None:
-        """See `RowSource.lowest`."""
+        """Return where the lowest stretch with pending rows begins; None if no rows are pending."""
         return self._table.lowest
 
     def pending(self) -> Counts:
-        """See `RowSource.pending`."""
+        """Return the pending counters of all stretches in the applied state."""
         return dict(self._table.stretches())
 
 
 class TimerIndex:
-    """`rows` is the index; implements `dledger_broker.kernel.feature_views.FeatureView`."""
+    """Time index of delayed messages; implements `dledger_broker.kernel.feature_views.FeatureView`.
+
+    `rows` is the index itself.
+    """
 
     def __init__(self, machine: BrokerMachine, env: Environment) -> None:
         source = RowsOfTimers(machine)
@@ -60,17 +63,21 @@ class TimerIndex:
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """How far the index is, and whether it agrees with the state."""
+        """Return gauges about the progress of the index and its agreement with the state."""
         rows, follower = self.rows, self.rows.follower
         return (
-            Gauge("time_index_lag_bytes", "How much of the log the time index lacks", lambda: rows.lag_bytes),
+            Gauge("time_index_lag_bytes", "Bytes of the log that the time index lacks", lambda: rows.lag_bytes),
             Gauge("time_index_tail_rows", "Rows that the file of the time index lacks", lambda: rows.tail_rows),
             Gauge(
                 "time_index_mismatches",
-                "How often the time index did not agree with the state",
+                "Times that the time index did not agree with the state",
                 lambda: follower.mismatches,
             ),
-            Gauge("time_index_alarms", "How often not even a new time index did: see the log", lambda: follower.alarms),
+            Gauge(
+                "time_index_alarms",
+                "Times that even a new time index did not agree with the state: see the log",
+                lambda: follower.alarms,
+            ),
         )
 
     def _listen(self, state: BrokerState) -> None:
@@ -78,24 +85,24 @@ class TimerIndex:
         table.listener = self._applied
         table.on_ended = self.rows.drop_below
 
-    def _applied(self, added: Sequence[TimerRow], gone: Sequence[Key], end: int) -> None:
-        self.rows.applied(added, gone, end)
+    def _applied(self, added: Sequence[TimerRow], removed: Sequence[Key], end: int) -> None:
+        self.rows.applied(added, removed, end)
 
     def restored(self, position: int) -> None:
-        """See `FeatureView.restored`."""
+        """Start over from a new state, as of a log position."""
         self.rows.restored(position)
         if self._table.ended_below:
             self.rows.drop_below(self._table.ended_below)
 
     def start(self, incarnation: str) -> None:
-        """See `FeatureView.start`."""
+        """Start to follow the log, in the data directory's incarnation."""
         self.rows.follower.incarnation = incarnation
         self.rows.follower.start()
 
     def abandon(self) -> None:
-        """See `FeatureView.abandon`."""
+        """Do nothing more: the log has failed."""
         self.rows.follower.abandon()
 
     async def close(self) -> None:
-        """See `FeatureView.close`."""
+        """Make the index durable, and stop. The node is still running."""
         await self.rows.follower.close()

@@ -1,7 +1,7 @@
-"""Limits of what may wait until it is due: a number of messages, and a part of what the log may have.
+"""Limits of the messages that may wait until they are due: their number, and their share of the log.
 
-What waits is written again before the log is trimmed: it has to fit the log of the smallest node, beside all else. So
-every node tells the leader how much its own log may have.
+Pending messages are written again before the log is trimmed. So they must fit the log of the smallest node, beside
+everything else. Every node therefore reports to the leader how large its log may become.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dledger_broker.kernel.parts import Gauge
 from dledger_remoting.errors import ServerError
 
 LOG_BYTES: Final = "log_bytes"
-"""The fact by which nodes tell how large their logs may become."""
+"""Name of the gossip fact with the maximum size of a node's log."""
 LOG_PART: Final = 4
-"""One byte in so many of the smallest log may wait."""
+"""Share of the smallest log that may wait: one byte in this many."""
 RETRY_FACTOR: Final = 1.25
-"""What consumers send back may go beyond both limits by this."""
+"""Factor by which messages that consumers send back may exceed both limits."""
 
 
 class PendingLimits:
-    """Use from the event loop; `too_many` and `too_large` count what was refused."""
+    """Check of the limits of pending messages. `too_many` and `too_large` count refusals. Use from the event loop."""
 
     def __init__(self, log: Log, gossip: Gossip, live: LiveConfig) -> None:
         self.too_many = self.too_large = 0
@@ -35,11 +35,19 @@ class PendingLimits:
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
-        """What was refused, and the limit that nobody has configured."""
+        """Return gauges of the refusals, and of the byte limit, which follows from the nodes' logs."""
         return (
-            Gauge("max_pending_timers", "Delayed sends refused because too many wait", lambda: self.too_many),
-            Gauge("max_pending_timer_bytes", "Delayed sends refused because what waits is too large", self._too_large),
-            Gauge("timer_bytes_limit", "How many bytes of the log may wait (leader)", lambda: self.max_bytes),
+            Gauge("max_pending_timers", "Delayed sends refused because too many messages wait", lambda: self.too_many),
+            Gauge(
+                "max_pending_timer_bytes",
+                "Delayed sends refused because the waiting messages are too large",
+                self._too_large,
+            ),
+            Gauge(
+                "timer_bytes_limit",
+                "Maximum bytes of the records of messages that are not due yet (leader)",
+                lambda: self.max_bytes,
+            ),
         )
 
     def _too_large(self) -> int:
@@ -47,25 +55,27 @@ class PendingLimits:
 
     @property
     def max_bytes(self) -> int:
-        """How many bytes may wait: a quarter of the smallest voter's log, and what is configured if that is less.
+        """Return the maximum bytes that may wait: a quarter of the smallest voter's log, or the configured limit.
 
-        Voters that have been silent for long are left out: nothing that is refused makes room there.
+        Voters that have been silent for long do not count: refusing messages frees no space on their disks.
         """
         voters = {str(voter.node_id) for voter in self._log.membership.voters}
-        told = [log_bytes for node_id, log_bytes in self._gossip.told(LOG_BYTES).items() if node_id in voters]
+        sizes = [
+            log_bytes for node_id, log_bytes in self._gossip.reported_facts(LOG_BYTES).items() if node_id in voters
+        ]
         own = self._own_log_bytes()
-        smallest = min([*told, *([own] if own is not None else [])], default=1 << 62)
+        smallest = min([*sizes, *([own] if own is not None else [])], default=1 << 62)
         return min(self._live.config.max_pending_timer_bytes or 1 << 60, smallest // LOG_PART)
 
     def has_room(self, pending: Pending, more: Pending) -> bool:
-        """Whether more may wait that producers send; nothing is counted as refused."""
+        """Return whether more messages of producers may wait. A negative answer is not counted as a refusal."""
         return (
             pending.rows + more.rows <= self._live.config.max_pending_timers
             and pending.bytes + more.bytes <= self.max_bytes
         )
 
     def require_room(self, pending: Pending, more: Pending, *, sent_back: bool) -> None:
-        """Raise `ServerError` if more may not wait; `pending` is what does, `sent_back`: a consumer's."""
+        """Raise `ServerError` if more messages may not wait beside `pending`. `sent_back` is True for consumers'."""
         factor = RETRY_FACTOR if sent_back else 1.0
         rows, size = pending.rows + more.rows, pending.bytes + more.bytes
         if rows > self._live.config.max_pending_timers * factor:
@@ -84,10 +94,10 @@ class PendingLimits:
             )
 
     def _own_log_bytes(self) -> int | None:
-        """How large this node's log may become, by what is configured and what its disk has.
+        """Return the maximum size of this node's log in bytes, by configuration and disk; None if both are unknown.
 
-        One segment at least, which no disk is too full for: the newest one is never trimmed away. Else next to nothing
-        could wait on a disk that others have filled, for as long as the log is short.
+        A full disk still leaves at least one segment, because the newest segment is never trimmed. Otherwise hardly
+        anything could wait while the log is short and other files fill the disk.
         """
         space, limit = self._log.disk_space, self._live.config.retention_bytes
         if space is None:

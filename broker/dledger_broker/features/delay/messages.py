@@ -1,5 +1,7 @@
-"""A node's part of due messages: takes messages that are not due yet, and has the jobs that deliver and
-move them; `recalls` take them back."""
+"""Part of a node for delayed messages: stores them, and has the jobs that deliver and move them.
+
+Recalls are in `recalls`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from dledger.errors import LogError
 from dledger.format import MAX_UNIT_BYTES
 from dledger.log import Log
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.features.delay.asked import Asked, Due, due_of
+from dledger_broker.features.delay.asked import Due, RequestedDelay, due_time
 from dledger_broker.features.delay.commands import added_rows
-from dledger_broker.features.delay.firing import FireTimersInTime
-from dledger_broker.features.delay.handing_over import HandOverToAWholeIndex
+from dledger_broker.features.delay.firing import TimerFirer
+from dledger_broker.features.delay.handing_over import IndexHandover
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import TimerIndex
 from dledger_broker.features.delay.limits import PendingLimits
-from dledger_broker.features.delay.moving import MoveTimersOutOfTheWay
+from dledger_broker.features.delay.moving import TimerMover
 from dledger_broker.features.delay.reading import RecordReads
 from dledger_broker.features.delay.recalls import Recalls
 from dledger_broker.features.delay.records import FREE_BYTES, due_topic, waiting
@@ -46,8 +48,15 @@ from dledger_remoting.topics import is_retry_topic
 NAME: Final = "delay"
 
 
+STEP_BACK_MS: Final = 1_000
+"""Maximum backward step in ms that counts as a better estimate of other nodes' clocks.
+
+A longer step means that a clock was set back.
+"""
+
+
 class WaitingMessage(NamedTuple):
-    """A message as it waits: its record, when it is due, in ms, and how many bytes of the log it takes."""
+    """Waiting form of a message: its record, its due time in ms, and its size in bytes of the log."""
 
     record: NewRecord
     due_ms: int
@@ -55,7 +64,11 @@ class WaitingMessage(NamedTuple):
 
 
 class DueMessages(Part):
-    """See the module: `index` tells what is due, `in_flight` what is on its way, `moves` if the log may be trimmed."""
+    """Part of a node for delayed messages.
+
+    `index` finds due messages, `in_flight` has the rows with a change in flight. `moves` decides whether the log may be
+    trimmed.
+    """
 
     def __init__(
         self,
@@ -75,24 +88,24 @@ class DueMessages(Part):
         self._live = live
         self._levels_ms = parse_delay_levels(live.own.delay_levels)
         self._limits = PendingLimits(log, gossip, live)
-        self._on_their_way = NOTHING
+        self._in_flight = NOTHING
+        self._last_base_ms = 0
         self.in_flight, self.reads = RowsInFlight(), RecordReads(log)
         self.index = TimerIndex(machine, env)
         rows, in_flight, reads = self.index.rows, self.in_flight, self.reads
         shares = [LogShare(machine, log, env) for _ in range(2)]
-        self.fires = FireTimersInTime(machine, env, rows, in_flight, reads, shares[0], self._group_time)
+        self.fires = TimerFirer(machine, env, rows, in_flight, reads, shares[0], self._group_time)
         self._recalls = Recalls(machine, live.own.broker_group, rows, in_flight, requests)
-        self.moves = MoveTimersOutOfTheWay(machine, env, rows, in_flight, reads, shares[1])
-        self._remedy = HandOverToAWholeIndex(log, env, gossip, rows)
+        self.moves = TimerMover(machine, env, rows, in_flight, reads, shares[1])
+        self._index_handover = IndexHandover(log, env, gossip, rows)
         machine.on_state(self._keep_table)
-        clock.needed_by(lambda: bool(self._table.total.rows))
+        clock.add_dependent(lambda: bool(self._table.total.rows))
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(TIMERS)
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.RECALL_MESSAGE: Route(
                 self._recalls.handle, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.PUB),)
@@ -101,20 +114,28 @@ class DueMessages(Part):
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
-        return (self.fires, self.moves, self._remedy)
+        return (self.fires, self.moves, self._index_handover)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (
             Gauge("timers_pending", "Messages that are not due yet", lambda: self._table.total.rows),
-            Gauge("timer_bytes_pending", "Bytes of their records in the log", lambda: self._table.total.bytes),
+            Gauge(
+                "timer_bytes_pending",
+                "Bytes in the log of the records of messages that are not due yet",
+                lambda: self._table.total.bytes,
+            ),
             Gauge("timers_fired", "Delayed messages that this node has delivered", lambda: self.fires.fired),
-            Gauge("timers_recalled", "Delayed messages that it took back for their producers", self._recalled),
-            Gauge("timers_moved", "Delayed messages that it wrote again before a trim", lambda: self.moves.moved),
-            Gauge("timers_lost", "Delayed messages that a full disk or rot has cost", self._lost),
-            Gauge("timers_late_ms", "How long what is being delivered has been due", lambda: self.fires.late_ms),
+            Gauge("timers_recalled", "Delayed messages that this node recalled for their producers", self._recalled),
+            Gauge(
+                "timers_moved", "Delayed messages that this node wrote again before a trim", lambda: self.moves.moved
+            ),
+            Gauge("timers_lost", "Delayed messages that were lost by a full disk or rot", self._lost),
+            Gauge(
+                "timers_late_ms",
+                "Time in ms since the messages that are being delivered were due",
+                lambda: self.fires.late_ms,
+            ),
             Gauge("timers_set_aside", "Due messages that could not be read", lambda: self.fires.unreadable),
             Gauge("timers_without_topic", "Due messages whose topic was gone", lambda: self.fires.without_topic),
             *self._limits.gauges,
@@ -131,23 +152,34 @@ class DueMessages(Part):
         return self._clock.now_ms()
 
     def close(self) -> None:
-        """See `Part.close`."""
         self.reads.close()
 
-    def reckoned_from_ms(self) -> int | None:
-        """Leader: the time that a delay is reckoned from; None: it is not known, see `wait_for_time`."""
-        return self._clock.reckoned_from_ms()
+    def delay_base_ms(self) -> int | None:
+        """Return the time from which a leader counts delays; None while unknown, see `wait_for_time`.
+
+        The time does not take small steps back when the estimate of other nodes' clocks improves. Otherwise, of two
+        messages with the same delay, the later could be due first. It does go back when clocks are set back.
+        """
+        now_ms = self._clock.delay_base_ms()
+        if now_ms is not None:
+            if 0 < self._last_base_ms - now_ms <= STEP_BACK_MS:
+                now_ms = self._last_base_ms
+            self._last_base_ms = now_ms
+        return now_ms
 
     def wait_for_time(self, request: Request) -> None:
-        """Have a request handled again once that time is known, for which nothing was proposed."""
+        """Have a request, for which nothing was proposed, handled again once `delay_base_ms` is known."""
         self._clock.hold(request, self._requests)
 
-    def due(self, asked: Asked, now_ms: int) -> Due | None:
-        """When a message is due that asks at a time; None: at once. Raises `MessageIllegal` if it is too far off."""
-        return due_of(asked, self._levels_ms, now_ms, self._live.config.timer_max_delay_s)
+    def due(self, delay: RequestedDelay, now_ms: int) -> Due | None:
+        """Return when a message is due, None for at once. Raises `MessageIllegal` if the delay is too long."""
+        return due_time(delay, self._levels_ms, now_ms, self._live.config.timer_max_delay_s)
 
     def topic_missing(self, due: Due, then: Callable[[LogError | None], None]) -> bool:
-        """Leader: whether the topic is missing where a message waits; it is made, and `then` is called."""
+        """Return whether the topic where a message waits is missing, or has too few queues.
+
+        If so, the leader makes the topic, and then calls `then`.
+        """
         config = due_topic(due.level, len(self._levels_ms))
         topic = self._machine.topic(config.topic_name)
         if topic is not None and topic.queue_count >= config.write_queue_nums:
@@ -159,14 +191,14 @@ class DueMessages(Part):
         return True
 
     def recall_handle(self, topic: str, due: Due, unique_key: bytes) -> bytes:
-        """What the producer of a message holds of it, to take it back; empty where RocketMQ gives it none."""
+        """Return the handle by which a producer can recall a message; empty if RocketMQ would return no handle."""
         if due.level or is_retry_topic(topic):
             return b""
         key = unique_key.decode(errors="replace")
         return RecallHandle(topic, self._live.own.broker_group, due.ms, key).encode().encode()
 
     def waiting(self, message: NewRecord, due: Due) -> WaitingMessage:
-        """The record in which a message waits. Raises `MessageIllegal` if that is too large."""
+        """Return a message in its waiting form. Raises `MessageIllegal` if it is too large."""
         record = waiting(message, due)
         size, limit = record.size, min(MAX_UNIT_BYTES, self._machine.log.segment_bytes) - FREE_BYTES
         if size > limit:
@@ -174,8 +206,10 @@ class DueMessages(Part):
         return WaitingMessage(record, due.ms, size)
 
     def have_room(self, messages: Sequence[WaitingMessage]) -> bool:
-        """Leader: whether all of them may wait, beside what does and what is on its way."""
-        return self._limits.has_room(_sum(self._table.total, self._on_their_way), _size(messages))
+        """Return whether all messages may wait, beside the messages that wait already or are in flight. Only a leader
+        knows.
+        """
+        return self._limits.has_room(_sum(self._table.total, self._in_flight), _size(messages))
 
     def store(
         self,
@@ -185,12 +219,13 @@ class DueMessages(Part):
         *,
         sent_back: bool = False,
     ) -> None:
-        """Leader: store messages that are delivered when they are due, in one unit with other facts about them.
+        """Store messages that are delivered when they are due, in one unit with other facts about them, as the leader.
 
-        What consumers have `sent_back` may wait beyond the limits. Raises `RemotingError` and `LogError`, with nothing
-        stored: if the topic is gone where they wait, see `topic_missing`; if not all of them may wait.
+        Messages that consumers have `sent_back` may exceed the limits. Raises `RemotingError` and `LogError` with
+        nothing stored, for example if the topic where they wait is gone (see `topic_missing`) or the limits are
+        exceeded.
         """
-        more, before = _size(messages), self._on_their_way
+        more, before = _size(messages), self._in_flight
         self._limits.require_room(_sum(self._table.total, before), more, sent_back=sent_back)
         self._machine.activation.require(NAME)
         for topic, queue_id in {(message.record.topic, message.record.queue_id) for message in messages}:
@@ -199,10 +234,10 @@ class DueMessages(Part):
         rows = added_rows([(message.due_ms, message.size) for message in messages])
         records = [message.record for message in messages]
         self._writer.write(records, (rows, *facts), done=partial(self._stored, more, done))
-        self._on_their_way = _sum(self._on_their_way, more)
+        self._in_flight = _sum(self._in_flight, more)
 
     def _stored(self, more: Pending, done: Told, outcome: UnitOutcome) -> None:
-        self._on_their_way = _sum(self._on_their_way, Pending(-more.rows, -more.bytes))
+        self._in_flight = _sum(self._in_flight, Pending(-more.rows, -more.bytes))
         done(outcome)
 
 

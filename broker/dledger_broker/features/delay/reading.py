@@ -1,9 +1,10 @@
-"""Reads of records whose rows are due or are to be moved: from memory at once, from the disk beside the event loop.
+"""Reads of records whose rows are due or must be moved: from memory at once, from disk without blocking the event loop.
 
-A record that is due at another time than its row says has rotted here, and nothing is done with it until it is healed:
+A record whose due time differs from its row has rotted on this node. Nothing is done with it until it is healed:
 
-1. A bit of a waiting message's due time flips on the leader's disk; its body is whole, and so is the body's checksum.
-2. The leader moves or delivers it: what it writes stands in the log of every node, and nothing can heal that.
+1. A bit of a waiting message's due time flips on the leader's disk. The body and its checksum are intact.
+2. If the leader moved or delivered the message, the wrong copy would be in the log of every node. Nothing could heal
+   it.
 
 See `docs/decisions/contradicted-rows-are-set-aside.md`.
 """
@@ -22,18 +23,18 @@ from dledger_remoting.errors import RecordError
 from dledger_remoting.record import MessageRecord, decode_record
 
 Readable: TypeAlias = tuple[TimerRow, tuple[MessageRecord, Real] | None]
-"""A row, its record and where its message goes; None if that cannot be read now."""
+"""Row with its record and the destination of its message; None if the record cannot be read now."""
 
 
 class RecordReads:
-    """Reads of one node."""
+    """Reader of records on one node."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
 
     def read(self, rows: Sequence[TimerRow], done: Callable[[Sequence[Readable]], None]) -> None:
-        """Read the records of some rows; `done` is called at once if all of them are in memory."""
+        """Read the records of some rows. `done` is called at once if all records are in memory."""
         found: list[bytes | None] = []
         for _, position, size in rows:
             try:
@@ -62,7 +63,7 @@ class RecordReads:
         done(records)
 
     def close(self) -> None:
-        """Read no more."""
+        """Cancel all reads."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,18 +1,19 @@
-"""Recalls (370): a message that waits until it is due is taken back, unless it is too late.
+"""Recalls (370): a producer takes a delayed message back before it is due.
 
-Answer 0 says that nothing of the message is delivered any more, and may be asked for again, whoever leads then. Any
-other answer but one of unknown outcome leaves the message as it is. Several records may wait under one unique key, of a
-send that was repeated: all of them are taken back.
+Answer 0 says that the message will not be delivered. A producer may repeat the request, also to a later leader. With
+any other answer the message is unchanged, unless the outcome is unknown. A repeated send leaves several records with
+one unique key; all of them are recalled.
 
-What waits is found by its key in the log, and looked up in the time index. Whether it may be cancelled is decided in
-the turn that proposes it, when nothing else is on its way for it. Meanwhile it may have been moved:
+Records are found by their key in the log, and their rows are looked up in the time index. The decision to cancel is
+made in the turn that proposes it, if no other change of the rows is in flight. A move may interfere:
 
-1. The record at A is found by its key. 2. A move is applied: the message waits at B now. 3. The time index says that
-nothing waits at A. Answered 0 by that, the message would be delivered from B.
+1. The record at A is found by its key.
+2. A move is applied. The message waits at B now.
+3. The time index says that nothing waits at A. If that led to answer 0, the message would be delivered from B.
 
-So a record that does not wait any more counts only if no move has ended since it was looked for. Then the message was
-delivered, and its copy stands in its topic behind it, or it was taken back before, or lost. A leader says so only once
-a majority has confirmed it.
+So a record without a pending row counts only if no move has ended since the search began. Then the message was
+delivered, recalled earlier, or lost. If it was delivered, its copy is in its topic, later in the log. A leader gives
+this answer only after a majority has confirmed it.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from dledger_remoting.topics import TIMER_TOPIC, is_retry_topic
 _TIMER_OUT_MS: Final = TIMER_OUT_MS.encode()
 
 
-class _Found(Enum):
-    """What a look at the records of a message has come to."""
+class _Verdict(Enum):
+    """Result of one search for the records of a message."""
 
-    TAKEN_BACK = auto()
-    LOOK_AGAIN = auto()
-    NOTHING_WAITS = auto()
+    RECALLED = auto()
+    RETRY = auto()
+    NOT_PENDING = auto()
 
 
-_Told: TypeAlias = Callable[[_Found | BaseException], None]
+_VerdictCallback: TypeAlias = Callable[[_Verdict | BaseException], None]
 
 
 class Recalls:
-    """Answers 370 on the leader of `broker_group`. `recalled` counts the rows that this node has cancelled for it."""
+    """Handler of 370 on the leader of `broker_group`. `recalled` counts the rows that this node has cancelled."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Recalls:
         self._requests = requests
 
     def handle(self, request: Request) -> None:
-        """370: take a message back."""
+        """Handle 370: recall a message."""
         header = decode_ext(RecallMessageHeader, request.ext)
         if self._machine.topic(header.topic) is None:
             raise TopicNotExist(f"recall failed, the topic[{header.topic}] not exist")
@@ -88,22 +89,22 @@ class Recalls:
         self._requests.spawn(request, self._recall(request, handle))
 
     async def _recall(self, request: Request, handle: RecallHandle) -> None:
-        found, rows = _Found.LOOK_AGAIN, list[TimerRow]()
-        while found is _Found.LOOK_AGAIN:
+        verdict, rows = _Verdict.RETRY, list[TimerRow]()
+        while verdict is _Verdict.RETRY:
             moves = self._in_flight.moves_ended
-            rows = await self._rows(handle)
-            found = await called_back(partial(self._take_back, rows, moves))
-        if found is _Found.NOTHING_WAITS:
+            rows = await self._find_rows(handle)
+            verdict = await called_back(partial(self._check_pending, rows, moves))
+        if verdict is _Verdict.NOT_PENDING:
             if not request.confirmed:
                 self._requests.confirm(request)
                 return
-            await self._require_taken_back(handle, rows)
+            await self._require_recalled(handle, rows)
         request.respond(ext=encode_ext(RecallMessageResponseHeader(handle.unique_key)))
 
-    # ---------------------------------------------------------------- what waits
+    # ---------------------------------------------------------------- records
 
-    async def _rows(self, handle: RecallHandle) -> list[TimerRow]:
-        """The rows of all records that wait for the message to be due, or have."""
+    async def _find_rows(self, handle: RecallHandle) -> list[TimerRow]:
+        """Return the rows of all records of the message that wait, or have waited, until it is due."""
         rows: list[TimerRow] = []
         for data, record in await records_with_key(self._machine, TIMER_TOPIC, handle.unique_key.encode()):
             real = real_of(record)
@@ -113,53 +114,59 @@ class Recalls:
 
     # ---------------------------------------------------------------- decisions
 
-    def _take_back(self, rows: Sequence[TimerRow], moves: int, told: _Told) -> None:
-        self._index.pending([row[:2] for row in rows], partial(self._decide, rows, moves, told))
+    def _check_pending(self, rows: Sequence[TimerRow], moves: int, callback: _VerdictCallback) -> None:
+        self._index.pending([row[:2] for row in rows], partial(self._decide, rows, moves, callback))
 
-    def _decide(self, rows: Sequence[TimerRow], moves: int, told: _Told, pending: set[Key] | BaseException) -> None:
-        """Cancel those of the rows that are pending now, if nothing else is on its way for them."""
+    def _decide(
+        self, rows: Sequence[TimerRow], moves: int, callback: _VerdictCallback, pending: set[Key] | BaseException
+    ) -> None:
+        """Cancel the rows that are pending now, unless another change of them is in flight.
+
+        `callback` gets the verdict, `RETRY` if the search has to begin anew, or an error.
+        """
         if isinstance(pending, BaseException):
-            told(SystemBusy(f"what waits cannot be read now, nothing was recalled: {pending}"))
+            callback(SystemBusy(f"what waits cannot be read now, nothing was recalled: {pending}"))
             return
         waiting = [row for row in rows if row[:2] in pending]
-        busy = next((row[1] for row in waiting if row[1] in self._in_flight), None)
+        busy_position = next((row[1] for row in waiting if row[1] in self._in_flight), None)
         if not self._machine.leadership.ready:
-            told(NotLeaderError(None, 0, "this node does not lead any more"))
+            callback(NotLeaderError(None, 0, "this node does not lead any more"))
         elif any(self._in_flight.is_fired(row[1]) for row in waiting):
-            told(IllegalOperation("recall failed: too late, the message is being delivered"))
-        elif busy is not None:
-            self._in_flight.when_ended(busy, partial(told, _Found.LOOK_AGAIN))
+            callback(IllegalOperation("recall failed: too late, the message is being delivered"))
+        elif busy_position is not None:
+            self._in_flight.call_when_ended(busy_position, partial(callback, _Verdict.RETRY))
         elif self._in_flight.moves_ended != moves and (not waiting or len(waiting) < len(rows)):
-            told(_Found.LOOK_AGAIN)
+            callback(_Verdict.RETRY)
         elif waiting:
-            self._cancel(waiting, told)
+            self._cancel(waiting, callback)
         else:
-            told(_Found.NOTHING_WAITS)
+            callback(_Verdict.NOT_PENDING)
 
-    def _cancel(self, rows: Sequence[TimerRow], told: _Told) -> None:
-        """Propose it, on a full disk too: it makes room for others."""
+    def _cancel(self, rows: Sequence[TimerRow], callback: _VerdictCallback) -> None:
+        """Propose to cancel rows. That makes room, so it is allowed on a full disk, too."""
         positions = [row[1] for row in rows]
 
-        def ended(error: LogError | None) -> None:
+        def on_applied(error: LogError | None) -> None:
             self._in_flight.cancelled(positions)
             if error is None:
                 self.recalled += len(rows)
-            told(_Found.TAKEN_BACK if error is None else error)
+            callback(_Verdict.RECALLED if error is None else error)
 
         privileged = self._machine.overlay.may_use_reserve
         self._in_flight.cancel(positions)
-        self._machine.stage_command(CancelTimers.of(rows), ended, privileged=privileged)
+        self._machine.stage_command(CancelTimers.of(rows), on_applied, privileged=privileged)
 
-    async def _require_taken_back(self, handle: RecallHandle, rows: Sequence[TimerRow]) -> None:
-        """Raise `IllegalOperation` unless a message that does not wait any more was taken back, or lost."""
-        unknown = IllegalOperation(f"recall failed: no message with the unique key {handle.unique_key} waits here")
+    async def _require_recalled(self, handle: RecallHandle, rows: Sequence[TimerRow]) -> None:
+        """Raise `IllegalOperation` unless a message that does not wait any more was recalled or lost."""
+        not_found = IllegalOperation(f"recall failed: no message with the unique key {handle.unique_key} waits here")
         waited_at = [position for due_ms, position, _ in rows if due_ms == handle.due_ms]
         if not waited_at:
-            raise unknown
+            raise not_found
         due = b"%d" % handle.due_ms
         for _, record in await records_with_key(self._machine, handle.topic, handle.unique_key.encode()):
             if find_property(record.properties, _TIMER_OUT_MS) == due:
                 raise IllegalOperation("recall failed: too late, the message has been delivered")
-        # 1. The record is found. 2. A trim takes it, and the copy behind it. 3. No copy is found; it was delivered.
+        # 1. A record is found. 2. A trim removes it, and the copy later in the log. 3. No copy is found, although the
+        #    message was delivered.
         if min(waited_at) < self._machine.log.first_position:
-            raise unknown
+            raise not_found

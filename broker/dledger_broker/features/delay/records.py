@@ -1,8 +1,8 @@
-"""Records of messages that wait, and what they become when they are due.
+"""Records of delayed messages: how they wait, and how they are delivered.
 
-A message waits as an ordinary record in one of RocketMQ's topics for that, with the topic and the queue that it is for,
-and when it is due, in properties behind its own. When it is due its record is written again, with all properties, in
-the queue that it is for.
+A message waits as an ordinary record in one of RocketMQ's topics for delayed messages. Properties after its own name
+the real topic, the real queue and the due time. When the message is due, its record is written again with all
+properties in the real queue.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, MAX_PROPERTIES_BYTES, Messag
 from dledger_remoting.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
 
 DUE_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-"""Where messages wait."""
+"""Topics in which messages wait."""
 FREE_BYTES: Final = 1024
-"""Bytes of properties that a message leaves free which the broker writes again later."""
+"""Size in bytes of properties that a message must leave free, because the broker writes its record again later."""
 _NUMBER_DIGITS: Final = 20
 
 
 class Real(NamedTuple):
-    """What the record of a message that waits says it is for."""
+    """Destination of a waiting message, and its due time, as its record says."""
 
     topic: str
     queue_id: int
@@ -35,14 +35,14 @@ class Real(NamedTuple):
 
 
 def due_topic(level: int, levels: int) -> TopicConfig:
-    """The topic of messages of a level, or of those that have named a time (0)."""
+    """Return the topic of messages of a level, or of messages that name a time (level 0)."""
     if level:
         return TopicConfig(SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels)
     return TopicConfig(TIMER_TOPIC, read_queue_nums=1, write_queue_nums=1)
 
 
 def waiting(message: NewRecord, due: Due) -> NewRecord:
-    """A message as it waits. Raises `MessageIllegal` if its properties leave no room."""
+    """Return a message in its waiting form. Raises `MessageIllegal` if its properties leave too little room."""
     properties = with_facts(message.properties, Real(message.topic, message.queue_id, due.ms))
     limit = MAX_PROPERTIES_BYTES - FREE_BYTES
     if len(properties) > limit:
@@ -55,7 +55,7 @@ def waiting(message: NewRecord, due: Due) -> NewRecord:
 
 
 def with_facts(properties: bytes, real: Real) -> bytes:
-    """A message's own properties, and behind them where it goes and when."""
+    """Return a message's own properties, followed by its destination and due time."""
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     facts = f"{REAL_TOPIC}\x01{real.topic}\x02{REAL_QUEUE_ID}\x01{real.queue_id}\x02{TIMER_OUT_MS}\x01{real.due_ms}\x02"
@@ -63,7 +63,7 @@ def with_facts(properties: bytes, real: Real) -> bytes:
 
 
 def real_of(record: MessageRecord) -> Real | None:
-    """Where the message in a record goes; None if the record is not that of a message that waits."""
+    """Return the destination of the message in a record; None if the record is not that of a waiting message."""
     properties = record.properties
     topic = find_property(properties, REAL_TOPIC.encode())
     numbers = [find_property(properties, name.encode()) for name in (REAL_QUEUE_ID, TIMER_OUT_MS)]
@@ -76,7 +76,7 @@ def real_of(record: MessageRecord) -> Real | None:
 
 
 def written_again(record: MessageRecord, topic: str, queue_id: int) -> NewRecord:
-    """The message in a record, for a queue."""
+    """Return the message of a record as a new record for a queue."""
     return NewRecord(
         topic=topic,
         queue_id=queue_id,

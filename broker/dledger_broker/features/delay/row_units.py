@@ -1,4 +1,4 @@
-"""Units of the jobs that deliver and move due messages: copies, and the facts about the rows that they were made of."""
+"""Units of the jobs that deliver and move delayed messages: copies, and commands about the rows of the originals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dledger_broker.kernel.units import FixedRows, NewRecord
 
 
 class RowUnit(ABC):
-    """What one unit says: `done` are rows whose messages are delivered or moved, `cancelled` those that end otherwise.
+    """Unit of a job: rows and the copies of their messages.
 
-    A delivered row may have no copy, for its topic may be gone. `facts_of_done` is how many facts tell each row that is
-    done.
+    The messages of rows in `done` are delivered or moved; rows in `cancelled` end otherwise. A delivered row may have
+    no copy, because its topic may be gone. `facts_of_done` is the number of commands that list each row in `done`.
     """
 
     facts_of_done: ClassVar[int]
@@ -33,23 +33,23 @@ class RowUnit(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """Return whether there is nothing to write."""
         return not (self.done or self.cancelled)
 
     @property
     def positions(self) -> list[int]:
-        """Where the records of all rows are."""
+        """Return the positions of the records of all rows."""
         return [row[1] for row in (*self.done, *self.cancelled)]
 
     @property
     def size(self) -> int:
-        """Bytes of the log."""
+        """Return the size of the unit in bytes of the log."""
         commands = [command_bytes(len(rows)) for rows in (self.cancelled, *[self.done] * self.facts_of_done) if rows]
         return sum(copy.size for copy in self.copies) + sum(commands)
 
     @property
     def commands(self) -> list[Command | FixedRows]:
-        """The facts."""
+        """Return the commands about all rows."""
         commands = self._done_commands() if self.done else []
         if self.cancelled:
             commands.append(CancelTimers.of(self.cancelled))
@@ -57,11 +57,11 @@ class RowUnit(ABC):
 
     @abstractmethod
     def _done_commands(self) -> list[Command | FixedRows]:
-        """What is said of the rows that are done; there are some."""
+        """Return the commands about the rows in `done`, which is not empty."""
 
 
 class FireUnit(RowUnit):
-    """Deliveries. `topics_gone` has the topic of each row that has no copy."""
+    """Unit that delivers messages. `topics_gone` has the topic of each row without a copy."""
 
     facts_of_done = 1
 
@@ -74,7 +74,7 @@ class FireUnit(RowUnit):
 
 
 class MoveUnit(RowUnit):
-    """Moves to the log's end, where the copies wait."""
+    """Unit that moves messages to the log's end, where the copies wait."""
 
     facts_of_done = 2
 

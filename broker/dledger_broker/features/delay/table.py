@@ -1,7 +1,7 @@
-"""Table of due messages: how many are pending, and how large, in each stretch of the log.
+"""Table of delayed messages: number and bytes of pending messages in each stretch of the log.
 
-It knows no single row: what is due when is in the time index, which each node derives from the log. These counters are
-what decides on all nodes alike whether the log may be trimmed: below a position nothing may go while a row below it is
+The table has no single rows. The time index, which each node derives from the log, knows which row is due when. From
+these counters all nodes decide alike whether the log may be trimmed: nothing below a position while a row below it is
 pending.
 """
 
@@ -24,13 +24,14 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Frame, Table, TableKey, in_slices
 
 STRETCH_BYTES: Final = 64 << 10
-"""Rows are counted by stretches of the log of this many bytes: no segment is smaller, and replicas need not know how
-large theirs are.
+"""Size in bytes of a stretch of the log, the range of one counter.
+
+No segment is smaller, so replicas may have different segment sizes.
 """
 
 
 class Pending(NamedTuple):
-    """How many rows are pending, and the bytes of their records."""
+    """Number of pending rows, and the bytes of their records."""
 
     rows: int
     bytes: int
@@ -40,40 +41,40 @@ NOTHING: Final = Pending(0, 0)
 
 
 class TimerFrame(msgspec.Struct, frozen=True, tag="timers"):
-    """Stretches with pending rows as (where it begins, rows, bytes)."""
+    """Frame with the stretches that have pending rows, as (begin, rows, bytes)."""
 
     stretches: list[tuple[int, int, int]]
 
 
 class EndedTimersFrame(msgspec.Struct, frozen=True, tag="ended-timers"):
-    """The position below which rows count no more."""
+    """Frame with the position below which no rows count any more."""
 
     below: int
 
 
 class RowsListener(Protocol):
-    """Told which rows were added and are gone, after the entries that were committed together."""
+    """Callback for added and gone rows. It is called after the entries that were committed together."""
 
-    def __call__(self, added: Sequence[TimerRow], gone: Sequence[tuple[int, int]], end: int) -> None:
-        """Rows that are pending now, those that are so no longer (due, position), and the end of the last entry."""
+    def __call__(self, added: Sequence[TimerRow], removed: Sequence[tuple[int, int]], end: int) -> None:
+        """Note rows that are pending now, rows that no longer are (due, position), and the end of the last entry."""
 
 
 class TimerTable(Table):
-    """The counters; `total` is what is pending in all.
+    """Table of pending counters; `total` is their sum.
 
-    `listener` and `on_ended` are a node's own: they are told of rows that came and went, and of the position below
-    which they were ended, for the time index. `lost` is how many were ended since this state was put in place.
+    `listener` and `on_ended` belong to a node's time index. They receive the rows that were added or removed, and the
+    position below which rows were ended. `lost` counts rows that were ended since this state was put in place.
 
-    Stretches are kept in the order of the log, at whose end rows are added: there may be 160,000 of them, and the
-    lowest are asked for often.
+    Stretches are kept in the order of the log. There may be 160,000 of them, and the lowest are needed often. Rows are
+    added at the end of the log, so the order is easy to keep.
     """
 
     __slots__ = (
         "_added",
         "_contributions",
         "_ended_now",
-        "_gone",
         "_hash_due",
+        "_removed",
         "_rows_end",
         "_stretches",
         "_sum",
@@ -95,7 +96,7 @@ class TimerTable(Table):
         self._ended_now = False
         self._stretches: dict[int, Pending] = {}
         self._added: list[TimerRow] = []
-        self._gone: list[tuple[int, int]] = []
+        self._removed: list[tuple[int, int]] = []
         self._rows_end = 0
         self._sum = 0
         self._contributions: dict[int, int] = {}
@@ -103,7 +104,7 @@ class TimerTable(Table):
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`; that of an empty table is 0."""
+        """Return the digest of the counters; 0 for an empty table."""
         for stretch in self._hash_due:
             pending = self._stretches.get(stretch)
             after = item_hash("timers", stretch, *pending) if pending is not None else 0
@@ -116,11 +117,11 @@ class TimerTable(Table):
 
     @property
     def lowest(self) -> int | None:
-        """Where the lowest stretch with pending rows begins; None if nothing is pending."""
+        """Return where the lowest stretch with pending rows begins; None if nothing is pending."""
         return next(iter(self._stretches), None)
 
     def below(self, position: int) -> Pending:
-        """What is pending in stretches that begin below a position; the log may be trimmed there if it is nothing."""
+        """Return what is pending in stretches that begin below a position. If nothing, the log may be trimmed there."""
         rows = size = 0
         for stretch, pending in self._stretches.items():
             if stretch >= position:
@@ -130,11 +131,11 @@ class TimerTable(Table):
         return Pending(rows, size)
 
     def stretches(self) -> Mapping[int, Pending]:
-        """What is pending in each stretch, by where it begins; to be read."""
+        """Return the pending counters of each stretch by its begin. Do not change the result."""
         return self._stretches
 
     def raw_handler(self, command: type[Command]) -> RawHandler:
-        """See `Table.raw_handler`."""
+        """Return the method that applies the payloads of a command."""
         if command is EndTimers:
             return self._end
         if command is AddTimers:
@@ -142,17 +143,17 @@ class TimerTable(Table):
         return self._remove
 
     def batch_applied(self, now: Callable[[], float]) -> None:
-        """See `Table.batch_applied`."""
+        """Report the changes by the applied entries to the time index."""
         _ = now
         if self._ended_now:
             self._ended_now = False
             if self.on_ended is not None:
                 self.on_ended(self.ended_below)
-        if not (self._added or self._gone):
+        if not (self._added or self._removed):
             return
-        added, gone, self._added, self._gone = self._added, self._gone, [], []
+        added, removed, self._added, self._removed = self._added, self._removed, [], []
         if self.listener is not None:
-            self.listener(added, gone, self._rows_end)
+            self.listener(added, removed, self._rows_end)
 
     def _add(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
         for row in TimerRows.unpack(payload):
@@ -163,11 +164,14 @@ class TimerTable(Table):
     def _remove(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
         for due_ms, position, size in TimerRows.unpack(payload):
             self._count(position, -1, -size)
-            self._gone.append((due_ms, position))
+            self._removed.append((due_ms, position))
         self._rows_end = entry.end
 
     def _end(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        """A stretch that begins below the position ends as a whole: it may be half above."""
+        """End all rows in stretches that begin below the position.
+
+        The last of these stretches ends as a whole, although a part of it may be above the position.
+        """
         _ = entry
         below = EndTimers.from_payload(payload).below
         ended = self.below(below)
@@ -178,7 +182,10 @@ class TimerTable(Table):
         self._ended_now = True
 
     def _count(self, position: int, rows: int, size: int) -> None:
-        """A row that is ended already, but was on its way to be fired, counts no more."""
+        """Add to the counter of a stretch.
+
+        A row below `ended_below` is not counted: it was ended while the unit that fires it was in flight.
+        """
         if position < self.ended_below:
             return
         stretch = position - position % STRETCH_BYTES
@@ -198,7 +205,6 @@ class TimerTable(Table):
         self._hash_due.add(stretch)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         captured: dict[str, Iterable[Frame]] = {}
         if self._stretches:
@@ -209,7 +215,6 @@ class TimerTable(Table):
         return captured
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case TimerFrame(stretches=stretches):

@@ -1,4 +1,4 @@
-"""Settings of the group that every leader sees to: its ordinal, limits of other features, topics from the start."""
+"""Settings that every leader records for its broker group: its ordinal, limits of other features, and system topics."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Settings that a leader records in its group's state once every member understands them: the group's ordinal, which
-never changes, the limits of remembered sends, which follow the leader's configuration, and the topics that are always
-there.
+"""Recording of the broker group's settings by its leader, once every member understands their commands.
 
-They are recorded in this order and have one timer for what is refused. Each belongs to whoever uses it; here is only
-when they are recorded.
+The settings are recorded in this order, and share one timer for retries:
+
+- the ordinal, which never changes
+- the limits of remembered sends, which follow the leader's configuration
+- the topics that always exist
+
+Each setting belongs to the feature that uses it. This module decides only when it is recorded.
 """
 
 from __future__ import annotations
@@ -21,21 +24,21 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.kernel.parts import Part
-from dledger_broker.kernel.trying_again import RETRY_S, TryingAgain
+from dledger_broker.kernel.trying_again import RETRY_S, RetryTimer
 
 _logger = logging.getLogger(__name__)
 
 
 class GroupSettings(Part):
-    """Watches a machine, from when it is made."""
+    """Part that records missing settings whenever leadership or members change."""
 
     def __init__(self, machine: BrokerMachine, env: Environment, config: BrokerConfig) -> None:
         self._machine = machine
         self._topics = system_topics(config)
         self._ordinal = config.group_ordinal
         self._limits = configured_limits(config)
-        self._on_their_way: set[type[Command]] = set()
-        self._again = TryingAgain(env, self._check)
+        self._in_flight: set[type[Command]] = set()
+        self._retry_timer = RetryTimer(env, self._check)
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_members_changed.append(self._check)
         self._check()
@@ -64,26 +67,26 @@ class GroupSettings(Part):
             )
 
     def _record(self, command: Command) -> None:
-        """Propose what every member understands, unless it is on its way; look again later while one does not.
+        """Propose a command, unless it is in flight. Try again later while a member does not understand it.
 
-        Who does not may leave the group, of which nothing else tells.
+        A timer is needed: that member may leave the membership, and no callback reports that.
         """
         kind = type(command)
-        if kind in self._on_their_way:
+        if kind in self._in_flight:
             return
         if not self._machine.understood_by_all(kind):
-            self._again.want()
+            self._retry_timer.schedule()
             return
-        self._on_their_way.add(kind)
+        self._in_flight.add(kind)
 
         def settled(error: LogError | None) -> None:
-            self._on_their_way.discard(kind)
+            self._in_flight.discard(kind)
             self._settled(kind.__name__, error)
 
         self._machine.stage_command(command, settled)
 
     def _settled(self, what: str, error: LogError | None) -> None:
-        """What a leader was refused it tries again; otherwise that is up to the next leader."""
-        if error is not None and not isinstance(error, NotLeaderError) and not self._again.is_wanted:
+        """Try again later after a refusal. After a loss of the leadership the next leader records the setting."""
+        if error is not None and not isinstance(error, NotLeaderError) and not self._retry_timer.is_scheduled:
             _logger.info("event=group_setting_refused what=%r error=%r again_s=%.0f", what, str(error), RETRY_S)
-            self._again.want()
+            self._retry_timer.schedule()

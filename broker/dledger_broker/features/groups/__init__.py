@@ -1,7 +1,7 @@
-"""Consumer groups: their settings, what users ask about these, and the topics that stand for groups.
+"""Consumer groups: their settings, the requests about them, and the retry topics of groups.
 
-`table.py` has what is replicated, `proposals.py` the changes of it that a leader proposes,
-`requests.py` the request codes.
+`table.py` has the replicated settings, `proposals.py` the changes that a leader proposes, `requests.py` the request
+codes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Final
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.groups.table import GROUP_COMMANDS, GROUPS
+from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> GroupRequests:
-    proposals = GroupProposals(context.machine)
+    proposals = GroupProposals(context.machine, context.parts[NamesMade])
     return GroupRequests(context.machine, context.group, context.announcements, context.requests, proposals)
 
 

@@ -1,4 +1,7 @@
-"""Requests about consumer groups' configuration: 200, 201, 207, 225, 352. All on the leader, all replicated."""
+"""Requests about the configuration of consumer groups: 200, 201, 207, 225, 352.
+
+The leader handles all of them, and changes are replicated.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.topics.configuration import (
     MAX_QUEUES,
-    Asked,
+    ConfigChange,
     changed_attributes,
     check_attributes,
     data_version,
     outcome_of_all,
+    require_few,
     signed_changes,
 )
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
@@ -38,7 +43,7 @@ from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, va
 
 
 class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 201."""
+    """Body of the answer to 201."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig]
     forbidden_table: dict[str, dict[str, int]] = {}
@@ -46,7 +51,7 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupConfigList(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of 225."""
+    """Body of request 225."""
 
     group_config_list: list[SubscriptionGroupConfig] = []
 
@@ -60,8 +65,10 @@ def _groups_in(request: Request) -> list[str]:
 
 
 class GroupRequests(Part):
-    """Creates, changes, deletes and lists consumer groups. `checks` are what other features ask of settings; each
-    raises `RemotingError` for those that it refuses.
+    """Part that creates, changes, deletes and lists consumer groups.
+
+    `checks` are called with settings before they are stored. Other features add them; a check refuses settings by
+    raising `RemotingError`.
     """
 
     def __init__(
@@ -81,7 +88,6 @@ class GroupRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: Route(
                 self.put_group,
@@ -106,49 +112,72 @@ class GroupRequests(Part):
             ),
         }
 
+    @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: lambda request: self._group_states(
+                [decode_body(SubscriptionGroupConfig, request.body).group_name]
+            ),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP_LIST: lambda request: self._group_states(
+                [config.group_name for config in decode_body(GroupConfigList, request.body).group_config_list]
+            ),
+            RequestCode.DELETE_SUBSCRIPTION_GROUP: lambda request: self._group_states(
+                [request.ext.get("groupName", "")]
+            ),
+        }
+
+    def _group_states(self, names: Sequence[str]) -> object:
+        groups = self._machine.state.table(GROUPS).by_name
+        return {name: msgspec.to_builtins(groups[name]) if name in groups else None for name in names}
+
     def put_group(self, request: Request) -> None:
-        """200: create or change a consumer group."""
-        self._put([self._checked(decode_body(SubscriptionGroupConfig, request.body))], request)
+        """Handle 200: create or change a consumer group."""
+        self._put([self._validate(decode_body(SubscriptionGroupConfig, request.body))], request)
 
     def put_groups(self, request: Request) -> None:
-        """225: create or change several groups, none if one is refused; of one that is named twice the last form
-        counts.
+        """Handle 225: create or change several groups, or no group if any is refused.
+
+        If a group is named twice, its last configuration counts.
         """
         configs = decode_body(GroupConfigList, request.body).group_config_list
+        require_few(len(configs), "groups")
         if not configs:
             raise InvalidParameter("groupConfigList is empty: name at least one group")
-        self._put(list({one.group_name: self._checked(one) for one in configs}.values()), request)
+        self._put(list({config.group_name: self._validate(config) for config in configs}.values()), request)
 
-    def _put(self, asked: Sequence[Asked[SubscriptionGroupConfig]], request: Request) -> None:
-        """Store groups and make the retry topics that are missing: consumers ask for their routes when they start.
+    def _put(self, changes: Sequence[ConfigChange[SubscriptionGroupConfig]], request: Request) -> None:
+        """Store groups and make their missing retry topics.
 
-        One that is told that there is none asks again 30 s later, and gets nothing by then that was sent back to it. A
-        heartbeat makes the topic as well, and may be first.
+        A consumer asks for the route of its retry topic when it starts. If the topic is missing, it asks again only
+        after 30 s. Until then it gets no messages that it has sent back. A heartbeat makes the topic as well, and may
+        have been first.
         """
-        configs = [one.config for one in asked]
-        made = [retry_topic_config(config) for config in configs if not is_system_group(config.group_name)]
-        made = [topic for topic in made if self._is_missing(topic.topic_name)]
-        done = self._finish(request, [topic.topic_name for topic in made])
+        configs = [change.config for change in changes]
+        for config in configs:
+            self.proposals.require_room(request, config.group_name)
+        new_topics = [retry_topic_config(config) for config in configs if not is_system_group(config.group_name)]
+        new_topics = [topic for topic in new_topics if self._is_missing(topic.topic_name)]
+        finish = self._finish(request, [topic.topic_name for topic in new_topics])
         refusals: list[InvalidParameter] = []
         outcomes: list[LogError | None] = []
 
-        def one_done(error: LogError | None) -> None:
+        def on_done(error: LogError | None) -> None:
             outcomes.append(error)
-            if len(outcomes) == len(configs) + len(made):
-                done(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
+            if len(outcomes) == len(configs) + len(new_topics):
+                finish(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
 
-        for one in asked:
-            self.proposals.change_group(one.config.group_name, partial(one.applied_to, refusals), one_done)
-        for topic in made:
-            self._machine.proposals.ensure_topic(topic, one_done)
+        for change in changes:
+            self.proposals.change_group(change.config.group_name, partial(change.apply, refusals), on_done)
+        for topic in new_topics:
+            self._machine.proposals.ensure_topic(topic, on_done)
 
     def _is_missing(self, topic: str) -> bool:
         return topic not in self._machine.state.topics or self._machine.proposals.topic_deleting(topic)
 
-    def _checked(self, config: SubscriptionGroupConfig) -> Asked[SubscriptionGroupConfig]:
-        """What a request asks of a group. Raises `RemotingError` for what is refused.
+    def _validate(self, config: SubscriptionGroupConfig) -> ConfigChange[SubscriptionGroupConfig]:
+        """Return the checked change that a request demands. Raises `RemotingError` if it is refused.
 
-        Attributes that it does not name stay, as RocketMQ's do.
+        Attributes that the request does not name keep their values, as in RocketMQ.
         """
         validate_group(config.group_name)
         if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
@@ -156,17 +185,17 @@ class GroupRequests(Part):
         if config.retry_max_times < 0:
             raise InvalidParameter(f"retryMaxTimes {config.retry_max_times} is below 0")
         changes = signed_changes(config.attributes)
-        known = self._machine.state.table(GROUPS).by_name.get(config.group_name)
-        check_attributes(changed_attributes({} if known is None else known.attributes, changes))
+        current = self._machine.state.table(GROUPS).by_name.get(config.group_name)
+        check_attributes(changed_attributes({} if current is None else current.attributes, changes))
         policy = config.group_retry_policy
         if not isinstance(policy, GroupRetryPolicy) or policy.is_default:
             config = msgspec.structs.replace(config, group_retry_policy=msgspec.UNSET)
         for check in self.checks:
             check(config)
-        return Asked(msgspec.structs.replace(config, attributes={}), changes)
+        return ConfigChange(msgspec.structs.replace(config, attributes={}), changes)
 
     def delete_group(self, request: Request) -> None:
-        """207: delete a consumer group, there or not, with its offsets if asked."""
+        """Handle 207: delete a consumer group, and its offsets if requested. Succeeds also if the group is missing."""
         header = decode_ext(DeleteSubscriptionGroupHeader, request.ext)
         if is_system_group(header.group_name):
             raise InvalidParameter(f"consumer group {header.group_name} belongs to the system, it cannot be deleted")
@@ -175,7 +204,7 @@ class GroupRequests(Part):
         self.proposals.delete_group(header.group_name, self._finish(request, ()), clean_offsets=clean)
 
     def one_group(self, request: Request) -> None:
-        """352: one group's configuration."""
+        """Handle 352: answer with the configuration of a group."""
         name = decode_ext(GroupHeader, request.ext).group
         config = self._machine.state.table(GROUPS).by_name.get(name)
         if config is None:
@@ -183,18 +212,18 @@ class GroupRequests(Part):
         self._requests.respond(request, encode_body(config))
 
     def all_groups(self, request: Request) -> None:
-        """201: the configuration of every group."""
+        """Handle 201: answer with the configuration of every group."""
         state = self._machine.state
         version = data_version(self._group.term, state.topic_table)
         table = SubscriptionGroupTable(dict(state.table(GROUPS).by_name), data_version=version)
         self._requests.respond(request, encode_body(table))
 
-    def _finish(self, request: Request, new: Sequence[str]) -> Callable[[Exception | None], None]:
-        """Answers when a change is applied and the name servers know the topics of it, or it has failed."""
+    def _finish(self, request: Request, new_topics: Sequence[str]) -> Callable[[Exception | None], None]:
+        """Return a callback that answers a failed change, or an applied change once name servers have its topics."""
 
         def done(error: Exception | None) -> None:
             if error is None:
-                self._announcements.answer(request, new)
+                self._announcements.answer(request, new_topics)
             else:
                 self._requests.fail(request, error)
 

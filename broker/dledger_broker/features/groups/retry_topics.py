@@ -1,4 +1,4 @@
-"""Configuration of the retry topics of consumer groups, and how often a message comes again."""
+"""Retry topics of consumer groups: their configuration, and the limit of redeliveries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dledger_remoting.topics import PERM_READ_WRITE, SubscriptionGroupConfig, To
 
 
 def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
-    """The retry topic of a consumer group."""
+    """Return the configuration of a consumer group's retry topic."""
     queues = max(1, group.retry_queue_nums)
     return TopicConfig(
         retry_topic(group.group_name), read_queue_nums=queues, write_queue_nums=queues, perm=PERM_READ_WRITE
@@ -14,5 +14,5 @@ def retry_topic_config(group: SubscriptionGroupConfig) -> TopicConfig:
 
 
 def retry_limit(asked: int | None, group: SubscriptionGroupConfig) -> int:
-    """How often a message is delivered again at most: what the client asks for, unless that is nothing or below 0."""
+    """Return the maximum number of redeliveries: the client's value, or the group's if that is missing or negative."""
     return group.retry_max_times if asked is None or asked < 0 else asked

@@ -15,13 +15,13 @@ from dledger_remoting.topics import SubscriptionGroupConfig
 
 
 class PutGroup(msgspec.Struct, frozen=True):
-    """Create or replace a consumer group."""
+    """Command that creates or replaces a consumer group."""
 
     config: SubscriptionGroupConfig
 
 
 class DeleteGroup(msgspec.Struct, frozen=True):
-    """Remove a consumer group; with `clean_offsets` its committed offsets go too."""
+    """Command that removes a consumer group. With `clean_offsets` its committed offsets are removed, too."""
 
     group: str
     clean_offsets: bool = False
@@ -31,13 +31,13 @@ GROUP_COMMANDS: Final[Kinds] = {18: PutGroup, 19: DeleteGroup}
 
 
 class GroupFrame(msgspec.Struct, frozen=True, tag="groups"):
-    """Consumer groups."""
+    """Frame with consumer groups."""
 
     rows: list[SubscriptionGroupConfig]
 
 
 class GroupTable(Table):
-    """All consumer groups; `by_name` is for readers and stays the same object."""
+    """Table of all consumer groups. `by_name` is for readers, and stays the same object."""
 
     __slots__ = ("by_name", "digest")
 
@@ -50,7 +50,6 @@ class GroupTable(Table):
         self.digest = 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry
         match command:
             case PutGroup(config=config):
@@ -66,16 +65,14 @@ class GroupTable(Table):
         self.by_name[config.group_name] = config
 
     def delete(self, name: str) -> None:
-        """Remove a consumer group; none is no error."""
+        """Remove a consumer group. A missing group counts as removed."""
         self._replace(self.by_name.pop(name, None), None)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         return {"groups": map(GroupFrame, in_slices(list(self.by_name.values())))}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case GroupFrame(rows=rows):

@@ -1,8 +1,10 @@
-"""Queue locks: one member of a consumer group at a time consumes a queue, so that its messages keep their order.
+"""Queue locks: only one member of a consumer group at a time consumes a locked queue, which preserves message order.
 
-A lock's owner is replicated (`table.py`); how long it may go on without renewing is for the leader alone to know
-(`leases.py`). `changes.py` has what this leader is about to change, `requests.py` the request codes, `job.py` ends the
-locks whose leases are over.
+- `table.py` has the replicated owner of each lock.
+- `leases.py` has the time until which an owner must renew. It is not replicated; only the leader knows it.
+- `changes.py` has the changes that this leader has proposed.
+- `requests.py` has the request codes.
+- `job.py` ends locks whose leases have expired.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Job that ends the locks whose owners have not renewed them in time."""
+"""Leader job that ends locks whose owners have not renewed them in time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from dledger_broker.kernel.jobs import JobHandle
 
 CHECK_PERIOD_S: Final = 10.0
 MAX_ROWS: Final = 200
-"""Locks that one command ends: with the longest names within the smallest segment."""
+"""Maximum number of locks that one command ends. With the longest names it still fits the smallest segment."""
 
 
 class EndedLeases:
-    """Looks every ten seconds; implements `dledger_broker.kernel.jobs.Job`. Before locks are active there are none."""
+    """Leader job that ends expired locks every ten seconds; implements `dledger_broker.kernel.jobs.Job`.
+
+    Before the feature is active no locks exist, so it proposes nothing.
+    """
 
     name: Final = "lock_leases"
 
@@ -22,15 +25,15 @@ class EndedLeases:
         self._changes = changes
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
-        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+        """Begin to search for expired locks, every `CHECK_PERIOD_S`."""
+        handle.call_later(CHECK_PERIOD_S, partial(self._end_expired, handle))
 
-    def _look(self, handle: JobHandle) -> None:
-        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+    def _end_expired(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._end_expired, handle))
         expired = self._changes.expired()
         for begin in range(0, len(expired), MAX_ROWS):
-            self._changes.end(expired[begin : begin + MAX_ROWS], handle, _tried_again)
+            self._changes.end(expired[begin : begin + MAX_ROWS], handle, _ignore_outcome)
 
 
-def _tried_again(_error: object) -> None:
-    """The next look finds what is still there."""
+def _ignore_outcome(_error: object) -> None:
+    """Ignore the outcome: the next search finds the locks that are still there."""

@@ -1,4 +1,4 @@
-"""Requests about queue locks: asked for and renewed (41), given up (42), given up by who leaves its group (20016)."""
+"""Requests about queue locks: lock and renew (41), unlock (42), and unlock everything when a client leaves (20016)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.job import EndedLeases
 from dledger_broker.features.locks.leases import Leases
+from dledger_broker.features.locks.numbers import RequestNumber
 from dledger_broker.features.locks.table import NAME, LockKey, Owner
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
@@ -29,12 +30,12 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext, encode_ext
-from dledger_remoting.queue_locks import LockedQueuesBody, QueueLocksBody
+from dledger_remoting.queue_locks import MAX_SESSION_CHARS, LockedQueuesBody, LockNumberHeader, QueueLocksBody
 from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig, validate_group, validate_topic
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_NAMED_CHARS: Final = 127
-"""So much of a broker group's name a refusal repeats."""
+"""Maximum number of characters of a broker group's name in a refusal."""
 
 
 def _group_in(request: Request) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ _LOCK: Final = (
 
 
 class LockRequests(Part):
-    """Locks queues for members of consumer groups, on the leader."""
+    """Part that locks queues for members of consumer groups, on the leader."""
 
     def __init__(
         self,
@@ -80,7 +81,6 @@ class LockRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.LOCK_BATCH_MQ: Route(self.lock, Needs.LEADER, CHANGES, rights=_LOCK),
             RequestCode.UNLOCK_BATCH_MQ: Route(self.unlock, Needs.LEADER, CHANGES, rights=_LOCK),
@@ -94,28 +94,26 @@ class LockRequests(Part):
 
     @property
     def leases(self) -> Leases:
-        """Leases of all locks, while this node leads."""
+        """Return the leases of all locks, which count while this node leads."""
         return self._changes.leases
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self._job,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (Gauge("queue_locks", "Queues that members of consumer groups have locked", self._count),)
 
     def _count(self) -> int:
         return len(self._changes.table)
 
     def holds_any(self, group: str) -> bool:
-        """Leader: whether members of a group have queues locked."""
+        """Return whether members of a group have queues locked. Only the leader knows."""
         return self._changes.holds_any(group)
 
     def _leadership_changed(self) -> None:
-        """Leases start anew whenever this node is ready again, be it in the same term."""
+        """Let leases run anew whenever this node becomes ready as the leader, also again in the same term."""
         ready_in = self._group.term if self._group.ready else None
         if ready_in is not None and ready_in != self._ready_in:
             self.leases.begin(self._env.now())
@@ -124,28 +122,28 @@ class LockRequests(Part):
     # ---------------------------------------------------------------- lock
 
     def lock(self, request: Request) -> None:
-        """41: lock queues, or go on having them locked; the answer has those that the client owns now.
+        """Handle 41: lock queues or renew locks. The answer has the queues that the client owns now.
 
-        A lock that runs is extended in the turn in which its renewal comes, so that nobody takes it meanwhile; that is
-        told only once a majority has confirmed this leader, for another one may have given the queue away. Everything
-        else is a command, and told when it is applied.
+        The lease of a renewed lock is extended at once, so that nobody takes the lock meanwhile. The answer waits until
+        a majority has confirmed this leader, because another leader may have granted the queue to another client. A new
+        lock is a command, and the answer waits until it is applied.
         """
-        body = self._read(request)
+        body, number = self._read(request), _number_of(request)
         owner, channel = Owner(request.account, body.client_id), request.origin.key
         if body.consumer_group not in self._machine.state.table(GROUPS).by_name:
             self._make_group(request, body.consumer_group)
             return
-        keys = _keys(body)
-        renewed = {key for key in keys if self._changes.renew(key, owner, channel)}
-        wanted = [key for key in keys if key not in renewed and self._changes.may_acquire(key, owner)]
-        acquired = self._within_limit(body.consumer_group, wanted)
-        if acquired or renewed or not wanted:
+        keys = [key for key in _keys(body) if not self._changes.is_released(key, owner, number)]
+        renewed = {key for key in keys if self._changes.renew(key, owner, channel, number)}
+        requested = [key for key in keys if key not in renewed and self._changes.may_acquire(key, owner)]
+        acquired = self._within_limit(body.consumer_group, requested)
+        if acquired or renewed or not requested:
             granted = renewed.union(acquired)
             queues = [(queue, key) for queue in body.mq_set if (key := _key(body, queue)) in granted]
             answer = partial(self._answer, request, queues, owner)
             if acquired:
-                done = partial(self._acquired, request, answer)
-                self._changes.acquire(body.consumer_group, acquired, owner, channel, done)
+                on_acquired = partial(self._on_acquired, request, answer)
+                self._changes.acquire(body.consumer_group, acquired, owner, channel, number, on_acquired)
             else:
                 self._requests.when_confirmed(request, answer)
             return
@@ -159,52 +157,56 @@ class LockRequests(Part):
         return self._live.config.max_locks_per_group
 
     def _make_group(self, request: Request, name: str) -> None:
-        """Go on once the group is there: Go's client locks before its first heartbeat, and again 20 s later."""
+        """Make the group, then resume the request. Go's client locks before its first heartbeat, then 20 s later."""
         if not self._live.config.auto_create_group:
             raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        self._group_proposals.require_room(request, name)
         self._group_proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
 
-    def _within_limit(self, group: str, wanted: Sequence[LockKey]) -> list[LockKey]:
-        """The locks among these that are there, or that the group may have beside those it has."""
-        left = self._max_locks - self._changes.count(group)
+    def _within_limit(self, group: str, requested: Sequence[LockKey]) -> list[LockKey]:
+        """Return the wanted locks that exist already, and as many new locks as the group's limit allows."""
+        free = self._max_locks - self._changes.count(group)
         allowed: list[LockKey] = []
-        for key in wanted:
+        for key in requested:
             is_new = self._changes.owner(key) is None
-            if not is_new or left > 0:
+            if not is_new or free > 0:
                 allowed.append(key)
-            left -= is_new
-        if len(allowed) < len(wanted):
+            free -= is_new
+        if len(allowed) < len(requested):
             self._counters.max_locks_per_group += 1
         return allowed
 
-    def _acquired(self, request: Request, answer: partial[None], error: LogError | None) -> None:
+    def _on_acquired(self, request: Request, answer: partial[None], error: LogError | None) -> None:
         if error is None:
             answer()
         else:
             self._requests.fail(request, error)
 
     def _answer(self, request: Request, granted: Sequence[tuple[MessageQueue, LockKey]], owner: Owner) -> None:
-        """Tell which queues the client owns by what is applied: a lock may have gone to another before."""
+        """Answer with the queues that the client owns by the applied state. Another client may own some by now."""
         queues = [queue for queue, key in granted if self._changes.is_granted(key, owner)]
         self._requests.respond(request, encode_body(LockedQueuesBody(queues)))
 
     # ---------------------------------------------------------------- give up
 
     def unlock(self, request: Request) -> None:
-        """42: give locks up, as far as the client was granted them over this channel; others end with their leases."""
+        """Handle 42: unlock queues that were granted to the client by earlier requests.
+
+        The channel or the number of the request shows which grants were earlier. Other locks end with their leases.
+        """
         body = self._read(request)
-        self._release(request, _keys(body), Owner(request.account, body.client_id))
+        self._release(request, _keys(body), Owner(request.account, body.client_id), _number_of(request))
 
     def release_all(self, request: Request) -> None:
-        """20016: the same of all locks that a client has in a group."""
+        """Handle 20016: unlock all queues that a client has locked in a group."""
         header = decode_ext(UnregisterClientHeader, request.ext)
         owner = Owner(request.account, header.client_id)
-        self._release(request, self._changes.owned(header.consumer_group or "", owner), owner)
+        self._release(request, self._changes.owned(header.consumer_group or "", owner), owner, None)
 
     def client_left(self, request: Request, header: UnregisterClientHeader) -> None:
-        """A client leaves its consumer group (35): the leader frees what it has locked.
+        """Make the leader free the locks of a client that leaves its consumer group (35).
 
-        It hears of it behind all that the client has asked over this channel before, and nobody waits for it.
+        The leader handles this oneway request after all earlier requests of the client over this channel.
         """
         if not header.consumer_group or not self._machine.is_active(NAME):
             return
@@ -216,17 +218,17 @@ class LockRequests(Part):
         else:
             self._requests.run(release)
 
-    def _release(self, request: Request, keys: Iterable[LockKey], owner: Owner) -> None:
-        self._changes.release(keys, owner, request.origin.key, partial(self._released, request))
+    def _release(self, request: Request, keys: Iterable[LockKey], owner: Owner, number: RequestNumber | None) -> None:
+        self._changes.release(keys, owner, request.origin.key, number, partial(self._on_released, request))
 
-    def _released(self, request: Request, error: LogError | None) -> None:
+    def _on_released(self, request: Request, error: LogError | None) -> None:
         if error is None:
             request.respond()
         else:
             self._requests.fail(request, error)
 
     def _read(self, request: Request) -> QueueLocksBody:
-        """The body of 41 or 42. Raises `BodyError` or `InvalidParameter` with what to change."""
+        """Return the body of 41 or 42. Raises `BodyError` or `InvalidParameter`, which say what to change."""
         body = decode_body(QueueLocksBody, request.body, "queue locks")
         validate_group(body.consumer_group)
         if not body.client_id.strip():
@@ -243,7 +245,7 @@ class LockRequests(Part):
         for queue in body.mq_set:
             validate_topic(queue.topic)
             if queue.broker_name not in {own, ""}:
-                # Its number alone would free, or take, the queue of the same number here.
+                # The queue number alone would lock or unlock the queue with the same number here.
                 raise InvalidParameter(
                     f"queue locks body: queue {queue.queue_id} of {queue.topic} is of broker group "
                     f"{queue.broker_name[:MAX_NAMED_CHARS]}, and this is {own}: ask a node of that group"
@@ -253,10 +255,22 @@ class LockRequests(Part):
         return body
 
 
+def _number_of(request: Request) -> RequestNumber | None:
+    """Return the number of a request, None if its client does not number requests. Raises `InvalidParameter`."""
+    header = decode_ext(LockNumberHeader, request.ext)
+    if header.lock_session is None or header.lock_number is None:
+        return None
+    if len(header.lock_session) > MAX_SESSION_CHARS:
+        raise InvalidParameter(
+            f"lockSession has {len(header.lock_session)} characters, the limit is {MAX_SESSION_CHARS}"
+        )
+    return RequestNumber(header.lock_session, header.lock_number)
+
+
 def _key(body: QueueLocksBody, queue: MessageQueue) -> LockKey:
     return LockKey(body.consumer_group, queue.topic, queue.queue_id)
 
 
 def _keys(body: QueueLocksBody) -> list[LockKey]:
-    """The queues in a body, each once."""
+    """Return the keys of the queues in a body, without duplicates."""
     return list(dict.fromkeys(_key(body, queue) for queue in body.mq_set))

@@ -1,4 +1,4 @@
-"""Table of queue locks: which member of a consumer group owns which queue."""
+"""Table of queue locks: the member of a consumer group that owns each locked queue."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 
 NAME: Final = "locks"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the log records it when the feature is activated."""
 
 
 class Owner(NamedTuple):
-    """A client, which its account and the id that it gives itself tell from others; without an account that is ""."""
+    """Client, identified by its account and the client id that it chose. The account is "" for a client without an
+    account.
+    """
 
     account: str
     client_id: str
 
 
 class LockKey(NamedTuple):
-    """A queue as a consumer group locks it; neither has to exist."""
+    """Key of a lock: a consumer group and a queue. Both may have been deleted since."""
 
     group: str
     topic: str
@@ -32,7 +34,7 @@ class LockKey(NamedTuple):
 
 
 class PutRow(NamedTuple):
-    """One lock that changes hands, if `expected` owns it then; None: if nobody does."""
+    """Row of `PutLocks`: the lock changes hands only if `expected` owns it then; None means that nobody does."""
 
     topic: str
     queue_id: int
@@ -40,7 +42,7 @@ class PutRow(NamedTuple):
 
 
 class PutLocks(msgspec.Struct, frozen=True):
-    """Give `owner` those of these queues that who is expected owns; the others stay as they are."""
+    """Command that gives locks to `owner`. A lock in another state than its row expects is unchanged."""
 
     group: str
     owner: Owner
@@ -48,7 +50,7 @@ class PutLocks(msgspec.Struct, frozen=True):
 
 
 class DeleteRow(NamedTuple):
-    """One lock that ends, if `owner` has it then."""
+    """Row of `DeleteLocks`: the lock ends only if `owner` has it then."""
 
     group: str
     topic: str
@@ -57,7 +59,7 @@ class DeleteRow(NamedTuple):
 
 
 class DeleteLocks(msgspec.Struct, frozen=True):
-    """End those of these locks that who is named owns; the others stay as they are."""
+    """Command that ends locks. A lock that is not owned by the owner in its row is unchanged."""
 
     rows: tuple[DeleteRow, ...]
 
@@ -66,14 +68,16 @@ LOCK_COMMANDS: Final[Kinds] = {31: PutLocks, 32: DeleteLocks}
 
 
 class LockFrame(msgspec.Struct, frozen=True, tag="locks"):
-    """Locks: each a key and its owner."""
+    """Frame with locks and their owners."""
 
     rows: list[tuple[LockKey, Owner]]
 
 
 class LockTable(Table):
-    """All locks. The deletion of a topic or a group ends none: until its lease ends the owner believes that it has it,
-    and a topic that is made anew would be consumed by two.
+    """Table of all locks. The deletion of a topic or a group ends no lock.
+
+    The owner believes in its lock until its lease ends. If the lock were gone, two members could consume a queue
+    of a topic that is created again.
     """
 
     __slots__ = ("_by_group", "digest")
@@ -94,15 +98,14 @@ class LockTable(Table):
         return sum(map(len, self._by_group.values()))
 
     def owner(self, key: LockKey) -> Owner | None:
-        """Who has a queue, or None."""
+        """Return the owner of a queue, None if nobody has locked it."""
         return self.of_group(key.group).get(key)
 
     def of_group(self, group: str) -> Mapping[LockKey, Owner]:
-        """The locks of a group."""
+        """Return the locks of a group with their owners."""
         return self._by_group.get(group, {})
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutLocks(group=group, owner=owner, rows=rows):
@@ -117,13 +120,11 @@ class LockTable(Table):
                         self._remove(key)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         rows = list(self)
         return {"locks": map(LockFrame, in_slices(rows))} if rows else {}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case LockFrame(rows=rows):

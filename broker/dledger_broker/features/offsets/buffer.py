@@ -1,4 +1,4 @@
-"""Consumer offsets on their way into the log: collected for a while, then one command for all groups."""
+"""Buffer for commits of consumer offsets: collects them for a while, then proposes a single command for all groups."""
 
 from __future__ import annotations
 
@@ -7,68 +7,74 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, NotLeaderError
-from dledger_broker.features.offsets.recent_commits import Committer, Key, Taken
+from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommit
 from dledger_broker.features.offsets.table import CommitOffsets
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
 from dledger_broker.kernel.contexts import Done
 
 
 class _Flight:
-    """A batch that is proposed and not yet applied."""
+    """Batch of commits that is proposed and not yet applied."""
 
     __slots__ = ("offsets", "waiters")
 
-    def __init__(self, offsets: dict[Key, Taken], waiters: list[Done]) -> None:
+    def __init__(self, offsets: dict[Key, RecentCommit], waiters: list[Done]) -> None:
         self.offsets = offsets
         self.waiters = waiters
 
 
 class OffsetBuffer:
-    """The leader's commits of the last moments.
+    """Buffer for the commits that the leader took in the last moments.
 
-    A commit is proposed within `delay_ms`; later commits of the same queue replace it until then.  A caller that waits
-    is answered after its batch was applied.  When the log is busy the batch waits for another `delay_ms`; when it
-    refuses, the batch is dropped and its waiters get the error.
+    A commit is proposed within `delay_ms`. Until then, later commits of the same queue replace it. A caller that waits
+    is answered once its batch is applied. If the log is busy, the batch waits for another `delay_ms`. On any other
+    refusal the batch is dropped, and its waiters get the error.
     """
 
     def __init__(self, env: Environment, propose: Callable[[Command, Done], None], delay_ms: int) -> None:
         self._env = env
         self._propose = propose
         self._delay_s = delay_ms / 1000
-        self._offsets: dict[Key, Taken] = {}
+        self._offsets: dict[Key, RecentCommit] = {}
         self._waiters: list[Done] = []
         self._flights: list[_Flight] = []
         self._timer_armed = False
 
     def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        done: Done | None = None,
+        committer: Committer | None = None,
     ) -> None:
-        """Take a commit; `done`, if given, is told when it is applied."""
-        self._offsets[group, topic, queue_id] = Taken(offset, by, self._env.now())
+        """Take a commit. `done`, if given, is called when the commit is applied."""
+        self._offsets[group, topic, queue_id] = RecentCommit(offset, committer, self._env.now())
         if done is not None:
             self._waiters.append(done)
         self._arm()
 
     def pending(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The newest offset of a queue that is taken and not yet applied, or None."""
-        taken = self.under_way((group, topic, queue_id))
-        return taken[-1].offset if taken else None
+        """Return the newest offset of a queue that is taken and not yet applied, or None."""
+        commit = self.under_way((group, topic, queue_id))
+        return commit[-1].offset if commit else None
 
-    def under_way(self, key: Key) -> tuple[Taken, ...]:
-        """What is taken of a queue and not yet applied, oldest first."""
+    def under_way(self, key: Key) -> tuple[RecentCommit, ...]:
+        """Return the commits of a queue that are taken and not yet applied, oldest first."""
         batches = [flight.offsets for flight in self._flights]
         return tuple(batch[key] for batch in (*batches, self._offsets) if key in batch)
 
     @property
     def collected(self) -> int:
-        """Commits that are not proposed yet."""
+        """Number of commits that are not proposed yet."""
         return len(self._offsets)
 
     def flush(self, done: Done, key: Key | None = None) -> None:
-        """Propose what is buffered now; `done` is told when everything taken before is applied.
+        """Propose what is buffered. `done` is called when every commit taken before this call is applied.
 
-        With `key`, (group, topic, queue id), only commits of that queue are waited for.  If there are none, `done` is
-        called at once.
+        With `key`, (group, topic, queue id), only commits of that queue are waited for. Without any commit to wait for,
+        `done` is called at once.
         """
         if key in self._offsets or (key is None and self._offsets):
             self._waiters.append(done)
@@ -81,9 +87,10 @@ class OffsetBuffer:
             done(None)
 
     def fence(self, keys: Iterable[Key]) -> None:
-        """Nothing that was taken of these queues comes behind what the caller proposes next.
+        """Ensure that the log has no commit taken so far of these queues behind the caller's next proposal.
 
-        It is proposed now; what the log refuses because it is busy is not proposed again.
+        Buffered commits are proposed now. Commits of these queues that the log refuses because it is busy are not
+        proposed again.
         """
         if self._offsets:
             self._send()
@@ -91,13 +98,13 @@ class OffsetBuffer:
         for batch in (self._offsets, *(flight.offsets for flight in self._flights)):
             for key in keys & batch.keys():
                 del batch[key]
-        if not self._offsets:  # else the timer finds those that wait, too
+        if not self._offsets:  # If commits are left, the timer proposes them and answers these waiters.
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 waiter(BusyError("the queue is being reset"))
 
     def discard(self, error: NotLeaderError) -> None:
-        """This replica no longer leads: what is buffered was not proposed."""
+        """Drop what is buffered, because this replica no longer leads. The waiters get the error."""
         waiters, self._waiters = self._waiters, []
         self._offsets.clear()
         for waiter in waiters:
@@ -122,12 +129,12 @@ class OffsetBuffer:
         for start in starts[:-1]:
             outcomes: list[LogError | None] = []
             self._propose(_command(rows[start : start + MAX_OFFSETS_PER_COMMAND]), outcomes.append)
-            if outcomes and outcomes[0] is not None:  # refused, so the rest is not proposed either
-                self._landed(flight, outcomes[0])
+            if outcomes and outcomes[0] is not None:  # The log refused these rows. Do not propose the next rows either.
+                self._on_outcome(flight, outcomes[0])
                 return
-        self._propose(_command(rows[starts[-1] :]), partial(self._landed, flight))
+        self._propose(_command(rows[starts[-1] :]), partial(self._on_outcome, flight))
 
-    def _landed(self, flight: _Flight, error: LogError | None) -> None:
+    def _on_outcome(self, flight: _Flight, error: LogError | None) -> None:
         self._flights.remove(flight)
         if isinstance(error, BusyError) and flight.offsets:
             self._offsets = {**flight.offsets, **self._offsets}
@@ -138,8 +145,10 @@ class OffsetBuffer:
             waiter(error)
 
 
-def _command(rows: list[tuple[Key, Taken]]) -> CommitOffsets:
-    """Commits with who made them, each of whom is named once."""
+def _command(rows: list[tuple[Key, RecentCommit]]) -> CommitOffsets:
+    """Return a command with these commits and their committers, each committer listed once."""
     numbers: dict[Committer, int] = {}
-    by = tuple(-1 if taken.by is None else numbers.setdefault(taken.by, len(numbers)) for _, taken in rows)
-    return CommitOffsets(tuple((*key, taken.offset) for key, taken in rows), tuple(numbers), by)
+    by = tuple(
+        -1 if commit.committer is None else numbers.setdefault(commit.committer, len(numbers)) for _, commit in rows
+    )
+    return CommitOffsets(tuple((*key, commit.offset) for key, commit in rows), tuple(numbers), by)

@@ -1,4 +1,4 @@
-"""Commits of consumer offsets that this leader takes, on their way into its log."""
+"""Commits of consumer offsets on their way into the log of this leader."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.machine import BrokerMachine
 
 FLUSH_AT_STOP_S: Final = 1.0
-"""How long a leader that stops waits for a majority to have the commits that it holds back."""
+"""Time limit for committing the held-back offsets when a leader stops."""
 
 
 class OffsetCommits:
-    """Collects commits in `buffer`; proposes them at the latest when a topic or a group is about to be deleted, when
-    this leader hands over, and when it stops; discards them when it is deposed.
+    """Collector of commits in `buffer`, which proposes or discards them when the leadership or a deletion requires it.
+
+    It proposes held-back commits before a topic or group is deleted, before a handover, and at the stop. It discards
+    them when this leader is deposed.
     """
 
     def __init__(self, machine: BrokerMachine, env: Environment, delay_ms: int) -> None:
@@ -31,9 +33,9 @@ class OffsetCommits:
         machine.on_unready.append(self._discard)
 
     async def flush(self) -> None:
-        """Put what is held back into the log: whoever leads next has it, and nobody asks for one-way commits again.
+        """Commit what is held back, so that the next leader has it: clients do not repeat one-way commits.
 
-        While that is under way more may come.
+        More commits may arrive meanwhile, so this repeats until no commit is left or the time limit has passed.
         """
         deadline = self._env.now() + FLUSH_AT_STOP_S
         while self._machine.leadership.ready and (left_s := deadline - self._env.now()) > 0:
@@ -57,7 +59,7 @@ class OffsetCommits:
         self.buffer.discard(error)
 
     def _propose_all(self) -> None:
-        self.buffer.flush(_nobody_asked)
+        self.buffer.flush(_ignore_result)
 
 
 def _resolve(future: asyncio.Future[None], _error: LogError | None) -> None:
@@ -65,5 +67,5 @@ def _resolve(future: asyncio.Future[None], _error: LogError | None) -> None:
         future.set_result(None)
 
 
-def _nobody_asked(_error: LogError | None) -> None:
-    """Told what became of commits that have waiters of their own."""
+def _ignore_result(_error: LogError | None) -> None:
+    """Ignore the outcome: the commits have waiters of their own."""

@@ -1,15 +1,15 @@
-"""Memory of who committed which consumer offset of late: it tells a delayed commit from a consumer that seeks back.
+"""Memory of recent committers: distinguishes a delayed commit from a consumer that seeks back.
 
-A commit that another node passed on must not undo a newer one of its client:
+A commit that another node passed on must not undo a newer commit of its client:
 
-1. a client commits 100 through a follower, where it is held up;
-2. it commits 120 at the leader, or through another node;
-3. the first commit arrives, at this leader or at a later one.
+1. A client commits 100 through a follower, where the commit is held up.
+2. The client commits 120 at the leader, or through another node.
+3. The first commit arrives, at this leader or at a later leader.
 
-A client that seeks back commits the lower offset through the channel that it committed through before. So each row of
-`CommitOffsets` says who committed, every replica remembers that for `LATE_COMMIT_S` after it has applied it, and a new
-leader tells the two apart from its first moment. The digest of the state leaves it out, because each replica counts the
-time by its own clock.
+A client that seeks back commits the lower offset through the same channel as before. So each row of `CommitOffsets`
+names the committer, and every replica remembers the committer for `LATE_COMMIT_S` after it has applied the row. A new
+leader can therefore distinguish the two cases from its first moment. The digest of the state leaves this memory out,
+because each replica measures the time by its own clock.
 """
 
 from __future__ import annotations
@@ -22,21 +22,28 @@ from typing import Final, NamedTuple, TypeAlias
 from dledger_broker.kernel.digest import item_hash
 
 LONGEST_STANDSTILL_S: Final = 60.0
-"""A node may stand still for so long (SIGSTOP, a suspended machine) and then pass on what its clients sent before."""
-LATE_COMMIT_S: Final = LONGEST_STANDSTILL_S + 15.0
-"""How long after a commit an older one of its client, delayed on its way through another node, is recognised: longer
-than that node stands still, and the commit waits for a leader and for its answer, together."""
+"""Maximum pause in seconds of a node (SIGSTOP, a suspended machine) after which it passes on earlier requests."""
+MAX_COMMIT_HOLD_S: Final = 5.0
+"""Maximum time in seconds for which a request that may commit waits for a leader, whatever `forward_hold_ms` is."""
+LATE_COMMIT_S: Final = LONGEST_STANDSTILL_S + MAX_COMMIT_HOLD_S + 10.0
+"""Time in seconds for which commits are remembered, to recognise an older commit of the same client that another node
+delayed.
+
+It is the sum of three times: a node's pause, a commit's wait for a leader, and the wait for the answer.
+"""
 MAX_CLIENTS_PER_CHANNEL: Final = 8
-"""So many of the clients that heartbeat through one channel are told apart from others."""
+"""Maximum number of clients of one channel that are distinguished. Further clients of the channel are left out."""
 MAX_CLIENTS_PER_QUEUE: Final = 4
-"""So many clients that committed the same queue's offset one after the other are remembered."""
+"""Maximum number of recent committers remembered for one queue."""
 
 Key: TypeAlias = tuple[str, str, int]
 """Group, topic, queue id."""
 
 
 class Committer(NamedTuple):
-    """Who committed: hashes of 64 bits of a channel's key, of the clients behind it and of their address."""
+    """Identity of a committer: 64-bit hashes of the channel's key, of the clients behind the channel and of their
+    address.
+    """
 
     channel: int
     clients: tuple[int, ...]
@@ -44,23 +51,23 @@ class Committer(NamedTuple):
 
     @classmethod
     def of(cls, channel: str, client_ids: Iterable[str], ip: str) -> Committer:
-        """The committer that a channel stands for now."""
+        """Return the committer that uses a channel now."""
         clients = sorted(map(_hashed, client_ids))[:MAX_CLIENTS_PER_CHANNEL]
         return cls(_hashed(channel), tuple(clients), _hashed(ip))
 
     def is_same_client(self, other: Committer) -> bool:
-        """Whether both are one client, as far as is known: without heartbeats its address stands for it."""
+        """Return whether both appear to be the same client. If one has sent no heartbeat, the address decides."""
         if self.clients and other.clients:
             return not set(self.clients).isdisjoint(other.clients)
         return self.ip == other.ip
 
 
-class Taken(NamedTuple):
-    """A commit that was taken at a time of the event loop's clock; `by` is None if nobody said who it was."""
+class RecentCommit(NamedTuple):
+    """Commit that was taken at a time of the event loop's clock. `committer` is None if the committer is unknown."""
 
     offset: int
-    by: Committer | None
-    at: float
+    committer: Committer | None
+    taken_at_s: float
 
 
 Remembered: TypeAlias = tuple[int, int, Committer | None]
@@ -68,98 +75,102 @@ Remembered: TypeAlias = tuple[int, int, Committer | None]
 
 
 class RecentCommits:
-    """The last commit of each of a queue's last clients, for `LATE_COMMIT_S`.
+    """Memory of the last commit of each of a queue's recent committers, kept for `LATE_COMMIT_S`.
 
-    Of a queue of which nothing is remembered, nobody has committed an offset for so long; before `unknown_until` that
-    is not known, because the state came from a version that did not remember.
+    If nothing is remembered of a queue, no offset of the queue was committed within that time. Before `unknown_until`
+    this conclusion does not hold, because the state is from a version that did not remember committers.
     """
 
     def __init__(self) -> None:
         self.unknown_until = float("-inf")
-        self._taken: OrderedDict[Key, tuple[Taken, ...]] = OrderedDict()
+        self._commits: OrderedDict[Key, tuple[RecentCommit, ...]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._commits)
 
     def learn(
         self,
         rows: Iterable[tuple[str, str, int, int]],
         committers: tuple[Committer, ...],
-        by: tuple[int, ...],
+        committer_numbers: tuple[int, ...],
         now: float,
     ) -> None:
-        """Remember what a `CommitOffsets` command has just changed."""
-        numbers = iter(by)
+        """Remember the commits of a `CommitOffsets` command that was just applied."""
+        numbers = iter(committer_numbers)
         for group, topic, queue_id, offset in rows:
             number = next(numbers, -1)
             committer = committers[number] if 0 <= number < len(committers) else None
-            self.note((group, topic, queue_id), Taken(offset, committer, now))
+            self.note((group, topic, queue_id), RecentCommit(offset, committer, now))
         self._forget_old(now)
 
-    def note(self, key: Key, taken: Taken) -> None:
-        """Remember one commit; it takes the place of the one before of the same client."""
-        others = [known for known in self._taken.get(key, ()) if not _is_same(known.by, taken.by)]
-        self._taken[key] = (*others[1 - MAX_CLIENTS_PER_QUEUE :], taken)
-        self._taken.move_to_end(key)
+    def note(self, key: Key, commit: RecentCommit) -> None:
+        """Remember a commit, in place of the previous commit of the same client."""
+        other_commits = [
+            previous for previous in self._commits.get(key, ()) if not _is_same(previous.committer, commit.committer)
+        ]
+        self._commits[key] = (*other_commits[1 - MAX_CLIENTS_PER_QUEUE :], commit)
+        self._commits.move_to_end(key)
 
-    def of(self, key: Key, now: float) -> tuple[Taken, ...]:
-        """What is remembered of a queue, oldest first."""
-        known = self._taken.get(key, ())
-        return known if not known or now - known[0].at <= LATE_COMMIT_S else _recent(known, now)
+    def of(self, key: Key, now: float) -> tuple[RecentCommit, ...]:
+        """Return the remembered commits of a queue, oldest first."""
+        commits = self._commits.get(key, ())
+        return commits if not commits or now - commits[0].taken_at_s <= LATE_COMMIT_S else _recent(commits, now)
 
-    def is_late(self, by: Committer, key: Key, offset: int, under_way: tuple[Taken, ...], now: float) -> bool:
-        """True if the same client has committed a higher offset since, through another channel.
+    def is_overtaken(
+        self, sender: Committer, key: Key, offset: int, in_flight: tuple[RecentCommit, ...], now: float
+    ) -> bool:
+        """Return whether the same client has since committed a higher offset through another channel.
 
-        `under_way` are commits of the queue that were taken and are not yet applied, oldest first.
+        `in_flight` are commits of the queue that were taken and are not yet applied, oldest first.
         """
-        for taken in reversed(self.of(key, now) + under_way):
-            if taken.by is not None and taken.by.is_same_client(by):
-                return taken.by.channel != by.channel and offset < taken.offset
+        for commit in reversed(self.of(key, now) + in_flight):
+            if commit.committer is not None and commit.committer.is_same_client(sender):
+                return commit.committer.channel != sender.channel and offset < commit.offset
         return False
 
-    def may_be_late(self, key: Key, offset: int, now: float) -> bool:
-        """True if nobody knows who has committed a higher offset of late."""
-        known = self.of(key, now)
-        unnamed = any(taken.by is None and offset < taken.offset for taken in known)
-        return unnamed or (not known and now < self.unknown_until)
+    def may_be_overtaken(self, key: Key, offset: int, now: float) -> bool:
+        """Return whether an unknown client has, or may have, recently committed a higher offset."""
+        commits = self.of(key, now)
+        unnamed = any(commit.committer is None and offset < commit.offset for commit in commits)
+        return unnamed or (not commits and now < self.unknown_until)
 
-    def moved(self, by: Committer, key: Key, now: float) -> bool:
-        """True if a client that repeats its last commit does so through another channel than the one remembered."""
-        for taken in reversed(self.of(key, now)):
-            if taken.by is not None and taken.by.is_same_client(by):
-                return taken.by.channel != by.channel
+    def has_changed_channel(self, sender: Committer, key: Key, now: float) -> bool:
+        """Return whether the last commit of the same client came through another channel."""
+        for commit in reversed(self.of(key, now)):
+            if commit.committer is not None and commit.committer.is_same_client(sender):
+                return commit.committer.channel != sender.channel
         return False
 
     def capture(self, now: float) -> dict[tuple[str, str], list[Remembered]]:
-        """What is remembered now, by (group, topic)."""
+        """Return what is remembered now, by (group, topic)."""
         captured: dict[tuple[str, str], list[Remembered]] = {}
-        for (group, topic, queue_id), known in self._taken.items():
-            for taken in _recent(known, now):
-                captured.setdefault((group, topic), []).append((queue_id, taken.offset, taken.by))
+        for (group, topic, queue_id), commits in self._commits.items():
+            for commit in _recent(commits, now):
+                captured.setdefault((group, topic), []).append((queue_id, commit.offset, commit.committer))
         return captured
 
     def restore(self, group: str, topic: str, rows: Iterable[Remembered], now: float) -> None:
-        """Remember what another replica, or this one before it was restarted, has captured: as if it were new."""
-        for queue_id, offset, by in rows:
-            self.note((group, topic, queue_id), Taken(offset, by, now))
+        """Remember what another replica, or this replica before a restart, has captured. The commits count as new."""
+        for queue_id, offset, committer in rows:
+            self.note((group, topic, queue_id), RecentCommit(offset, committer, now))
 
     def forget(self, key: Key) -> None:
-        """Whoever committed a queue's offset, its group goes on elsewhere now."""
-        self._taken.pop(key, None)
+        """Forget the committers of a queue, because its group now continues at another offset."""
+        self._commits.pop(key, None)
 
     def _forget_old(self, now: float) -> None:
-        while self._taken and now - next(iter(self._taken.values()))[-1].at > LATE_COMMIT_S:
-            self._taken.popitem(last=False)
+        while self._commits and now - next(iter(self._commits.values()))[-1].taken_at_s > LATE_COMMIT_S:
+            self._commits.popitem(last=False)
 
 
-def _recent(known: tuple[Taken, ...], now: float) -> tuple[Taken, ...]:
-    return tuple(taken for taken in known if now - taken.at <= LATE_COMMIT_S)
+def _recent(commits: tuple[RecentCommit, ...], now: float) -> tuple[RecentCommit, ...]:
+    return tuple(commit for commit in commits if now - commit.taken_at_s <= LATE_COMMIT_S)
 
 
-def _is_same(one: Committer | None, other: Committer | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.is_same_client(other)
+def _is_same(first: Committer | None, second: Committer | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first.is_same_client(second)
 
 
 @lru_cache(maxsize=16_384)

@@ -1,11 +1,13 @@
-"""Offsets: consumer offsets (14, 15), and the offsets and times of queues (29, 30, 31, 32)."""
+"""Requests about offsets: consumer offsets (14, 15), and the offsets and times of queues (29, 30, 31, 32)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from dledger.environment import Environment
+from dledger_broker.clients.readers import Readers
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.commits import OffsetCommits
@@ -23,7 +25,14 @@ from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_json_header
-from dledger_remoting.errors import GroupNotExist, InvalidParameter, QueryNotFound, SystemBusy, TopicNotExist
+from dledger_remoting.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    NoPermission,
+    QueryNotFound,
+    SystemBusy,
+    TopicNotExist,
+)
 from dledger_remoting.frame import SerializeType
 from dledger_remoting.headers import (
     MaxOffsetHeader,
@@ -36,16 +45,20 @@ from dledger_remoting.headers import (
     decode_ext,
     encode_ext,
 )
+from dledger_remoting.headers_consume import TOPIC_CREATED_FIELD
 from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import is_system_group, require_readable, validate_group
 
+MAX_SYSTEM_GROUPS: Final = 1_000
+"""Maximum number of groups with offsets that exist without being created. No limit on groups counts them."""
+
 
 class OffsetRequests(Part):
-    """Answers requests about offsets, on the leader.
+    """Handler of requests about offsets, on the leader.
 
-    `take_reset` takes a commit that says `reset`, if it returns True. `admits` says whether a commit counts in a queue
-    that was reset of late, or raises `SystemBusy`; `on_query` is told who is about to learn a committed offset, and may
-    know another one.
+    - `take_reset` is called for a commit that says `reset`, and returns True if it takes the commit over.
+    - `admits` returns whether a commit counts in a queue that was reset recently, or raises `SystemBusy`.
+    - `on_query` is called with the client that is about to learn a committed offset, and may return another offset.
     """
 
     def __init__(
@@ -56,7 +69,9 @@ class OffsetRequests(Part):
         requests: Requests,
         groups: GroupProposals,
         commits: OffsetCommits,
+        readers: Readers,
     ) -> None:
+        self._readers = readers
         self._machine = machine
         machine.on_state(self._keep_table)
         self._env = env
@@ -65,13 +80,12 @@ class OffsetRequests(Part):
         self._groups = groups
         self.commits = commits
         self._buffer = commits.buffer
-        self.take_reset: Callable[[Request, UpdateConsumerOffsetHeader], bool] = _nobody_pops
+        self.take_reset: Callable[[Request, UpdateConsumerOffsetHeader], bool] = _ignore_reset
         self.admits: Callable[[Request, Key], bool] = _all_count
-        self.on_query: Callable[[Request, Key], int | None] = _nothing_known
+        self.on_query: Callable[[Request, Key], int | None] = _no_pending_reset
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: Route(
                 self.query,
@@ -112,13 +126,12 @@ class OffsetRequests(Part):
         self._offsets = state.table(OFFSETS)
 
     async def save(self) -> None:
-        """See `Part.save`."""
         await self.commits.flush()
 
     # ---------------------------------------------------------------- of consumer groups
 
     def query(self, request: Request) -> None:
-        """14: the committed offset, once commits under way are applied."""
+        """Answer with the committed offset (14), once commits under way are applied."""
         header = decode_ext(QueryConsumerOffsetHeader, request.ext)
         key = (header.consumer_group, header.topic, header.queue_id)
 
@@ -128,31 +141,40 @@ class OffsetRequests(Part):
                 return
             try:
                 reset = self.on_query(request, key)
-                _respond_offset(request, self._committed(header) if reset is None else reset)
+                self._respond_offset(request, header.topic, self._committed(header) if reset is None else reset)
             except QueryNotFound as missing:
                 self._requests.fail(request, missing)
 
         self._buffer.flush(applied, key)
 
     def _committed(self, header: QueryConsumerOffsetHeader) -> int:
-        """The offset that a group goes on at. Raises `QueryNotFound`.
+        """Return the offset at which a group continues. Raises `QueryNotFound`.
 
-        A group without one starts at the beginning of a queue that has lost nothing yet, whatever it asks for: the
-        "young topic" rule, which quick starts rely on.
+        A group without a committed offset starts at 0 if the queue has lost nothing yet, unless the request has
+        `setZeroIfNotFound` = false. That is RocketMQ's "young topic" rule, which quick starts rely on. An empty queue
+        counts as young, too. Otherwise a message could be skipped:
+
+        1. A consumer that starts at the end of a queue learns that its group has no offset.
+        2. The first message arrives.
+        3. The consumer asks where the queue ends, and skips that message.
         """
         stored = self._offsets.get(header.consumer_group, header.topic, header.queue_id)
         if stored is not None and stored >= 0:
             return stored
-        if header.set_zero_if_not_found is not False:
-            queue = self._queue(header.topic, header.queue_id)
-            if queue is not None and queue.min_offset == 0 < queue.max_offset:
+        # Read the applied state: a deletion in flight may still fail.
+        topic = self._machine.state.topics.get(header.topic)
+        if header.set_zero_if_not_found is not False and topic is not None:
+            queue = topic.queues.get(header.queue_id)
+            is_empty = queue is None and 0 <= header.queue_id < topic.queue_count
+            if is_empty or (queue is not None and queue.first_offset == 0):
                 return 0
-        raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        ext = {} if topic is None else {TOPIC_CREATED_FIELD: str(topic.created_position)}
+        raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first", ext=ext)
 
     def update(self, request: Request) -> None:
-        """15: store what the request says, lower or higher; answered when it is applied.
+        """Store a consumer offset (15), lower or higher than before. Answer once the offset is applied.
 
-        A queue that a topic had before it was given fewer still has its messages, and consumers who finish them.
+        A queue beyond the topic's current queue count is accepted if it exists: consumers still finish its messages.
         """
         header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
         if header.commit_offset < 0:
@@ -163,6 +185,11 @@ class OffsetRequests(Part):
             if not is_system_group(group):
                 raise GroupNotExist(f"consumer group {group} does not exist: create it first")
             validate_group(group)
+            if not self._has_room(group):
+                raise NoPermission(
+                    f"{MAX_SYSTEM_GROUPS} groups that nobody has created have offsets, and {group} has none: create a "
+                    "group with another name"
+                )
         topic = self._machine.topic(header.topic)
         if topic is None:
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
@@ -171,33 +198,56 @@ class OffsetRequests(Part):
         if header.reset and self.take_reset(request, header):
             return
         key = (header.consumer_group, header.topic, header.queue_id)
+        created = topic.created_position
+        if self._is_of_earlier_topic(request, header, created):
+            # The field is for clients that know it. Others have nothing to do.
+            ext = {TOPIC_CREATED_FIELD: str(created)}
+            self._requests.when_confirmed(request, lambda: request.respond(ext=ext))
+            return
         if not self.admits(request, key):
-            # A leader that was deposed does not know that the reset was seen.
+            # A deposed leader does not know that consumers have seen the reset.
             self._requests.when_confirmed(request, request.respond)
             return
-        if self._is_late(request, key, header.commit_offset) and not self._is_lost(key, header.commit_offset):
+        if self._is_overtaken(request, key, header.commit_offset) and not self._is_overtaker_lost(
+            key, header.commit_offset
+        ):
             self._buffer.flush(partial(self._finish_overtaken, request, key, header.commit_offset), key)
             return
-        if self._may_be_late(request, key, header.commit_offset):
+        if self._may_be_overtaken(request, key, header.commit_offset):
             raise SystemBusy(
                 f"offset {header.commit_offset} was passed on, is below the committed one, and an earlier version "
                 "did not store who committed that: it may be an old one, commit it again"
             )
-        by = _committer(request.origin)
-        if self._is_stored(key, header.commit_offset, by):
-            # A leader that was deposed does not know of the commits that another one has taken since.
+        committer = _committer(request.origin)
+        if self._is_stored(key, header.commit_offset, committer):
+            # A deposed leader does not know of commits that the next leader has taken.
             self._requests.when_confirmed(request, request.respond)
         elif request.is_oneway:
-            self._commit(key, header.commit_offset, by)
+            self._commit(key, header.commit_offset, committer)
             request.respond()
         else:
-            self._commit(key, header.commit_offset, by, partial(self._finish_update, request))
+            self._commit(key, header.commit_offset, committer, partial(self._finish_update, request))
 
-    def _commit(self, key: Key, offset: int, by: Committer, done: Done | None = None) -> None:
-        self._buffer.commit(*key, offset, done, by)
+    def _has_room(self, group: str) -> bool:
+        """Return whether offsets may be stored for a group that exists without being created."""
+        groups = self._offsets.system_groups
+        return group in groups or len(groups) < MAX_SYSTEM_GROUPS
 
-    def _is_lost(self, key: Key, offset: int) -> bool:
-        """True if nothing as high is committed or under way: what overtook a commit was lost with its leadership."""
+    def _is_of_earlier_topic(self, request: Request, header: UpdateConsumerOffsetHeader, created: int) -> bool:
+        """Return whether an offset belongs to an earlier creation of its topic."""
+        if header.topic_created is not None:
+            return header.topic_created != created
+        key = (header.consumer_group, header.topic, header.queue_id)
+        return self._readers.read_earlier_creation(*key, request.origin, created)
+
+    def _commit(self, key: Key, offset: int, committer: Committer, done: Done | None = None) -> None:
+        self._buffer.commit(*key, offset, done, committer)
+
+    def _is_overtaker_lost(self, key: Key, offset: int) -> bool:
+        """Return whether no offset as high is committed or under way.
+
+        Then the commit that overtook this commit was lost with its leadership.
+        """
         return self._buffer.pending(*key) is None and not self._covers(key, offset)
 
     def _covers(self, key: Key, offset: int) -> bool:
@@ -205,32 +255,37 @@ class OffsetRequests(Part):
         return committed is not None and committed >= offset
 
     def _finish_overtaken(self, request: Request, key: Key, offset: int, error: Exception | None) -> None:
-        """Answer a commit that was overtaken, now that it is known what became of the one that overtook it."""
+        """Answer an overtaken commit, now that the outcome of the later commit is certain."""
         if error is None and not self._covers(key, offset):
             error = SystemBusy(f"a commit that overtook offset {offset} was lost: commit it again")
         self._finish_update(request, error)
 
-    def _is_late(self, request: Request, key: Key, offset: int) -> bool:
-        """True if a commit was overtaken on its way, or here, where it waited until a majority confirmed the leader."""
-        recent, now = self._offsets.recent, self._env.now()
-        under_way = self._buffer.under_way(key)
-        if request.confirmed:
-            last = (*recent.of(key, now), *under_way)[-1:]
-            if any(taken.at > request.received and offset < taken.offset for taken in last):
-                return True
-        return request.took_a_detour and recent.is_late(_committer(request.origin), key, offset, under_way, now)
+    def _is_overtaken(self, request: Request, key: Key, offset: int) -> bool:
+        """Return whether a commit was overtaken by a later commit.
 
-    def _may_be_late(self, request: Request, key: Key, offset: int) -> bool:
-        """True if a commit that was passed on lowers an offset, and nobody knows whether it was overtaken.
-
-        So it is while commits are recent which a leader took whose version did not tell who made them.
+        That happens on the way through another node, or here, while the commit waited until a majority confirmed the
+        leader.
         """
-        if not request.took_a_detour or self._buffer.under_way(key):
+        recent, now = self._offsets.recent, self._env.now()
+        in_flight = self._buffer.under_way(key)
+        if request.confirmed:
+            last_commits = (*recent.of(key, now), *in_flight)[-1:]
+            if any(commit.taken_at_s > request.received and offset < commit.offset for commit in last_commits):
+                return True
+        return request.is_rerouted and recent.is_overtaken(_committer(request.origin), key, offset, in_flight, now)
+
+    def _may_be_overtaken(self, request: Request, key: Key, offset: int) -> bool:
+        """Return whether a forwarded commit lowers an offset, and it is unknown whether the commit was overtaken.
+
+        This happens only after an upgrade, while there are recent commits from a version that did not record the
+        committer.
+        """
+        if not request.is_rerouted or self._buffer.under_way(key):
             return False
         committed = self._offsets.get(*key)
         if committed is None or offset >= committed:
             return False
-        return self._offsets.recent.may_be_late(key, offset, self._env.now())
+        return self._offsets.recent.may_be_overtaken(key, offset, self._env.now())
 
     def _finish_update(self, request: Request, error: Exception | None) -> None:
         if error is None:
@@ -238,37 +293,42 @@ class OffsetRequests(Part):
         else:
             self._requests.fail(request, error)
 
-    def _is_stored(self, key: Key, offset: int, by: Committer) -> bool:
-        """True if the offset is the committed one and nothing else is under way: what an idle consumer repeats.
+    def _is_stored(self, key: Key, offset: int, committer: Committer) -> bool:
+        """Return whether the offset is the committed offset and no other commit is under way. Idle consumers repeat
+        their last commit.
 
-        The first repetition through another channel is stored once more: what comes through the one before is late now.
+        The first repetition through another channel is stored once more. From then on, commits that arrive through the
+        previous channel count as late.
         """
         if self._offsets.get(*key) != offset or self._buffer.under_way(key):
             return False
-        return not self._offsets.recent.moved(by, key, self._env.now())
+        return not self._offsets.recent.has_changed_channel(committer, key, self._env.now())
 
     def commit_by_pull(self, request: Request, fields: PullFields) -> None:
-        """The offset that a pull carries: committed here, or sent on to the leader without waiting.
+        """Commit the offset that a pull carries, or send the commit on to the leader without waiting.
 
-        Whoever the pull came to first has seen to that: if it was passed on since, later commits of its client may be
-        ahead of it. A pull itself overtakes what its channel still waits for; the commit must not.
+        The node that first received the pull has already committed this offset. A forwarded pull must not commit again:
+        the client may have committed a later offset meanwhile. A pull itself may overtake earlier requests of its
+        channel that still wait for the leader. Its commit must not, so it is then sent behind them.
         """
-        if request.took_a_detour:
+        if request.is_rerouted:
             return
         if not self._group.ready or request.origin.forwards:
             self._pass_on_commit(request, fields)
             return
         if self._machine.topic(fields.topic) is None or self._groups.is_deleting(fields.consumer_group):
             return
+        if is_system_group(fields.consumer_group) and not self._has_room(fields.consumer_group):
+            return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         try:
             if not self.admits(request, key):
                 return
         except SystemBusy:
-            return  # the next pull brings it again
-        by = _committer(request.origin)
-        if not self._is_stored(key, offset, by):
-            self._commit(key, offset, by)
+            return  # The next pull carries the offset again.
+        committer = _committer(request.origin)
+        if not self._is_stored(key, offset, committer):
+            self._commit(key, offset, committer)
 
     def _pass_on_commit(self, request: Request, fields: PullFields) -> None:
         if self._group.leader_id is None:
@@ -277,27 +337,27 @@ class OffsetRequests(Part):
         command = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=FLAG_ONEWAY, ext=encode_ext(header))
         commit = read_request(request.origin, SerializeType.JSON, encode_json_header(command), b"", request.received)
         if commit is not None:
-            if request.principal is not None:  # nobody signed this, and the pull was judged
+            if request.principal is not None:  # Nobody signed this commit, but the pull was already authorised.
                 commit.principal = Principal(request.account, is_node=True)
-            request.origin.in_flight += 1  # as `own_request` does
+            request.origin.in_flight += 1  # As in `own_request`.
             self._requests.pass_on(commit)
 
     # ---------------------------------------------------------------- of queues
 
     def maximum(self, request: Request) -> None:
-        """30: the offset that the next message will get; 0 for a queue that does not exist."""
+        """Answer with the offset that the next message will get (30), or 0 for a queue that does not exist."""
         header = decode_ext(MaxOffsetHeader, request.ext)
         queue = self._queue(header.topic, header.queue_id)
-        _respond_offset(request, 0 if queue is None else queue.max_offset)
+        self._respond_offset(request, header.topic, 0 if queue is None else queue.max_offset)
 
     def minimum(self, request: Request) -> None:
-        """31: the first kept offset; 0 for a queue that does not exist."""
+        """Answer with the first kept offset (31), or 0 for a queue that does not exist."""
         header = decode_ext(QueueHeader, request.ext)
         queue = self._queue(header.topic, header.queue_id)
-        _respond_offset(request, 0 if queue is None else queue.min_offset)
+        self._respond_offset(request, header.topic, 0 if queue is None else queue.first_offset)
 
     def search(self, request: Request) -> None:
-        """29: the first offset stored at or after a time."""
+        """Answer with the first offset stored at or after a time (29)."""
         header = decode_ext(SearchOffsetHeader, request.ext)
         require_readable(header.topic)
         kind = (header.boundary_type or "LOWER").upper()
@@ -310,10 +370,10 @@ class OffsetRequests(Part):
         offset = 0
         if queue is not None:
             offset = await self._machine.lookup.search_offset(queue, header.timestamp, upper=upper)
-        _respond_offset(request, offset)
+        self._respond_offset(request, header.topic, offset)
 
     def earliest_time(self, request: Request) -> None:
-        """32: the store time of the first kept message, -1 if there is none."""
+        """Answer with the store time of the first kept message (32), or -1 if the queue is empty."""
         self._requests.spawn(request, self._earliest_time(request, decode_ext(QueueHeader, request.ext)))
 
     async def _earliest_time(self, request: Request, header: QueueHeader) -> None:
@@ -321,12 +381,17 @@ class OffsetRequests(Part):
         timestamp = -1 if queue is None else await self._machine.lookup.earliest_store_time(queue)
         request.respond(ext=encode_ext(TimestampResponseHeader(timestamp)))
 
+    def _respond_offset(self, request: Request, name: str, offset: int) -> None:
+        topic = self._machine.state.topics.get(name)
+        created = None if topic is None else topic.created_position
+        request.respond(ext=encode_ext(OffsetResponseHeader(offset, created)))
+
     def _queue(self, topic: str, queue_id: int) -> QueueState | None:
         found = self._machine.state.topics.get(topic)
         return None if found is None else found.queues.get(queue_id)
 
 
-def _nobody_pops(_request: Request, _header: UpdateConsumerOffsetHeader) -> bool:
+def _ignore_reset(_request: Request, _header: UpdateConsumerOffsetHeader) -> bool:
     return False
 
 
@@ -334,12 +399,8 @@ def _all_count(_request: Request, _key: Key) -> bool:
     return True
 
 
-def _nothing_known(_request: Request, _key: Key) -> int | None:
+def _no_pending_reset(_request: Request, _key: Key) -> int | None:
     return None
-
-
-def _respond_offset(request: Request, offset: int) -> None:
-    request.respond(ext=encode_ext(OffsetResponseHeader(offset)))
 
 
 def _committer(origin: Origin) -> Committer:

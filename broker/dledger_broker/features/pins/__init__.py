@@ -1,7 +1,7 @@
 """Pins: positions from which readers need the log kept, each with a lease that the leader ends.
 
-`table.py` has those that are replicated, `proposed.py` what this leader is about to change of them, `requests.py` their
-request codes, `job.py` the end of leases.
+`table.py` has the replicated pins, and `proposed.py` the changes that this leader has proposed. `requests.py` has the
+request codes, and `job.py` ends leases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Job that ends leases: a leader gives up the pins that nobody has renewed."""
+"""Leader job that deletes the pins whose leases have ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 
 CHECK_PERIOD_S: Final = 10.0
+"""Interval in seconds between two searches."""
 
 
 class PinLeases:
-    """Looks every ten seconds; implements `dledger_broker.kernel.jobs.Job`.
-
-    The first look comes as late as any: while there was no leader, readers could not renew what they need.
+    """Leader job that ends expired leases every ten seconds; implements `dledger_broker.kernel.jobs.Job`. The first
+    search also waits that long: without a leader, readers could not renew their pins.
     """
 
     name: Final = "pin_leases"
@@ -28,19 +28,19 @@ class PinLeases:
         self._env = env
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
-        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+        """Begin to search for expired leases."""
+        handle.call_later(CHECK_PERIOD_S, partial(self._check_regularly, handle))
 
-    def _look(self, handle: JobHandle) -> None:
-        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+    def _check_regularly(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._check_regularly, handle))
         self.check(handle)
 
     def check(self, handle: JobHandle) -> None:
-        """Give up the pins whose leases are over."""
+        """Delete the pins whose leases are over."""
         names = self._proposed.expired(self._env.wall_ms())
         if names and self._machine.understood_by_all(DeletePins):
-            self._proposed.delete(names, _tried_again, handle)
+            self._proposed.delete(names, _ignore_outcome, handle)
 
 
-def _tried_again(_error: object) -> None:
-    """The next look finds what is still there."""
+def _ignore_outcome(_error: object) -> None:
+    """Ignore the outcome: the next search finds the pins that are still there."""

@@ -1,4 +1,4 @@
-"""The leader's overlay of pins: changes that are proposed and not yet applied."""
+"""Overlay of the leader's pins: changes that are proposed and not yet applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 
 
 class ProposedPins:
-    """Proposes changes of pins, and answers with those in flight in mind.
+    """Proposer of changes of pins, whose answers take the changes in flight into account.
 
     Every `done` is called exactly once, as `BrokerMachine.stage_command` says.
     """
@@ -21,7 +21,7 @@ class ProposedPins:
         self._given_up: list[DeletePins] = []
 
     def put(self, pin: PutPin, done: Done) -> None:
-        """Make or renew a pin, which holds from now on: until it is applied it may be acknowledged at any moment."""
+        """Make or renew a pin. The pin holds from now on, because its request may be acknowledged at any moment."""
         self._put.append(pin)
 
         def finished(error: LogError | None) -> None:
@@ -31,9 +31,9 @@ class ProposedPins:
         self._machine.stage_command(pin, finished)
 
     def delete(self, names: tuple[str, ...], done: Done, by: JobHandle | None = None) -> None:
-        """Give pins up, even if the disk is full: that makes room; a name without a pin is no error.
+        """Delete pins, even if the disk is full, because that makes room. Names without a pin are ignored.
 
-        `by` a job, or else for a client.
+        `by` is the handle of the job that deletes, or None for a client.
         """
         command = DeletePins(names)
         pins = self._machine.state.table(PINS)
@@ -47,16 +47,16 @@ class ProposedPins:
         try:
             (by or self._machine).stage_command(command, finished, privileged=makes_room)
         except BaseException:
-            self._given_up.remove(command)  # or nobody could renew these pins any more
+            self._given_up.remove(command)  # Otherwise nobody could renew these pins any more.
             raise
 
     def lasting(self, name: str) -> Pin | None:
-        """A pin that is applied and that nobody gives up at this moment, or None."""
+        """Return a pin that is applied and has no deletion in flight, or None."""
         given_up = any(name in command.names for command in self._given_up)
         return None if given_up else self._machine.state.table(PINS).get(name)
 
     def lowest(self, now_ms: int) -> int | None:
-        """The lowest position of a pin whose lease runs, or None."""
+        """Return the lowest position of a pin whose lease has not ended, or None."""
         positions = [pin.position for pin in self._put]
         applied = self._machine.state.table(PINS).lowest(now_ms)
         if applied is not None:
@@ -64,6 +64,6 @@ class ProposedPins:
         return min(positions, default=None)
 
     def expired(self, now_ms: int) -> tuple[str, ...]:
-        """The pins whose leases are over and that nobody renews, or gives up, at this moment."""
+        """Return the pins whose leases are over and that have no renewal or deletion in flight."""
         changing = {pin.name for pin in self._put}.union(*(command.names for command in self._given_up))
         return tuple(name for name in self._machine.state.table(PINS).expired(now_ms) if name not in changing)

@@ -1,4 +1,4 @@
-"""Requests about pins: made (20013), given up (20014), listed (20015), renewed by range reads that name them."""
+"""Requests about pins: made (20013), deleted (20014), listed (20015), renewed by range reads that name them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.errors import InvalidParameter, ReadTrimmed, ServiceNotAvailable
 from dledger_remoting.headers import PinHeader, PinNameHeader, PinResponseHeader, decode_ext, encode_ext
-from dledger_remoting.headers_range import MAX_LEASE_MS, MAX_PIN_NAME_BYTES
+from dledger_remoting.headers_range import MAX_LEASE_MS
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.name_limits import MAX_PIN_NAME_BYTES
 from dledger_remoting.range_reads import PinList, PinRow
 
 MAX_PINS: Final = 1_000
 RENEW_AFTER_SHARE: Final = 0.25
-"""A range read renews a pin once so much of its lease is over."""
+"""Share of a pin's lease after which a range read renews the pin."""
 
 
 _LOG: Final = (rights.cluster(Action.LOG),)
 
 
 class PinRequests(Part):
-    """Changes pins on the leader."""
+    """Handler of requests that change or list pins, on the leader."""
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class PinRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.PIN_LOG: Route(self.pin, Needs.LEADER, CHANGES, rights=_LOG),
             RequestCode.UNPIN_LOG: Route(self.unpin, Needs.LEADER, CHANGES, rights=_LOG),
@@ -67,18 +67,16 @@ class PinRequests(Part):
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self._leases,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (Gauge("pins", "Pins that keep parts of the log from being trimmed", self._count),)
 
     def pin(self, request: Request) -> None:
-        """20013: keep the log from a position on, or go on keeping it.
+        """Pin the log from a position on, or renew a pin (20013).
 
-        A renewal that no client asked for may be late: the leader knows whether there still is a pin.
+        A renewal made for a range read may arrive late. The leader ignores it if the pin is gone.
         """
         header = decode_ext(PinHeader, request.ext)
         self._require_understanding(PutPin)
@@ -114,7 +112,9 @@ class PinRequests(Part):
             request.respond(ext=encode_ext(PinResponseHeader(pin.position, pin.expires_ms)))
 
     def unpin(self, request: Request) -> None:
-        """20014: give a pin up, there or not: it may be on its way, or a later leader may have it."""
+        """Delete a pin (20014). A missing pin counts as deleted: the pin may be in flight, or a later leader may have
+        it.
+        """
         header = decode_ext(PinNameHeader, request.ext)
         _check_name(header.name)
         self._require_understanding(DeletePins)
@@ -127,7 +127,9 @@ class PinRequests(Part):
             self._requests.fail(request, error)
 
     def _require_understanding(self, command: type[Command]) -> None:
-        """A member that joined a moment ago has not told yet what it understands."""
+        """Raise unless all members have reported that they understand the command. A member that has just joined has
+        not reported its kinds yet.
+        """
         if not self._machine.understood_by_all(command):
             raise ServiceNotAvailable("not every member of the group is known to understand pins: try again later")
 
@@ -135,13 +137,13 @@ class PinRequests(Part):
         return len(self._machine.state.table(PINS))
 
     def list(self, request: Request) -> None:
-        """20015: all pins."""
+        """Answer with all pins (20015)."""
         pins = sorted(self._machine.state.table(PINS), key=lambda pin: pin.name)
         rows = [PinRow(pin.name, pin.position, pin.lease_ms, pin.expires_ms) for pin in pins]
         self._requests.respond(request, encode_body(PinList(rows)))
 
     def renew_by_read(self, name: str) -> None:
-        """A read names a pin: have its lease start anew, now and then. A pin that is gone stays gone."""
+        """Renew a pin that a read names, at intervals. A pin that is gone is not made again."""
         pin = self._machine.state.table(PINS).get(name)
         now = self._env.now()
         if pin is None:
@@ -162,13 +164,13 @@ class PinRequests(Part):
 
 
 def _check_name(name: str) -> None:
-    """Raise `InvalidParameter` unless a pin may have the name."""
+    """Raise `InvalidParameter` unless the name is valid for a pin."""
     if not 0 < len(name.encode()) <= MAX_PIN_NAME_BYTES:
         raise InvalidParameter(f"the pin's name has {len(name.encode())} bytes, 1 to {MAX_PIN_NAME_BYTES}")
 
 
-class _Unheard(WaitsCounted):
-    """The `Origin` of a request that the node itself makes and whose answer nobody needs."""
+class _OwnOrigin(WaitsCounted):
+    """Origin of a request that the node itself makes and whose answer nobody needs."""
 
     is_forwarded: Final = False
     is_open: Final = True
@@ -178,26 +180,27 @@ class _Unheard(WaitsCounted):
         self.born_host = bytes(8)
         self.key = channel_key(node_id)
         self.client_ids: set[str] = set()
+        self.is_trusted = True
         self.held = self.in_flight = self.forwards = self.forward_refused = self.forward_epoch = 0
         self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
 
     def answer(self, parts: Sequence[Buffer]) -> None:
-        """See `Origin`."""
+        """Drop the answer."""
 
     def answer_frame(self, frame: bytes) -> None:
-        """See `Origin`."""
+        """Drop the answer."""
 
     def answer_frames(self, frames: Sequence[bytes]) -> None:
-        """See `Origin`."""
+        """Drop the answers."""
 
     def settle(self) -> None:
-        """See `Origin`."""
+        """Do nothing: no client waits for this request."""
 
     def refuse(self, term: int) -> None:
-        """Never called: only a forwarded request is refused."""
+        """Do nothing. This is never called, because only a forwarded request is refused."""
 
 
 def _own_request(node_id: str, header: PinHeader, now: float) -> Request:
     command = RemotingCommand(RequestCode.PIN_LOG, opaque=1, flag=FLAG_ONEWAY, ext=encode_ext(header))
-    return own_request(_Unheard(node_id), command, now)
+    return own_request(_OwnOrigin(node_id), command, now)

@@ -1,4 +1,4 @@
-"""Pins: positions from which readers need the log kept, each with a lease that the leader ends."""
+"""Table of pins: positions from which readers need the log kept, each with a lease that the leader ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_sli
 
 
 class PutPin(msgspec.Struct, frozen=True):
-    """Keep the log from `position` on for `lease_ms` after `renewed_ms`, the leader's clock when it decided.
+    """Command that keeps the log from `position` on for `lease_ms` after `renewed_ms`, the leader's clock.
 
-    Of a pin that exists, the lower position stays and the lease starts anew.
+    For an existing pin, the lower position stays and the lease starts anew.
     """
 
     name: str
@@ -26,7 +26,7 @@ class PutPin(msgspec.Struct, frozen=True):
 
 
 class DeletePins(msgspec.Struct, frozen=True):
-    """Give pins up; a name without a pin is no error."""
+    """Command that deletes pins. Names without a pin are ignored."""
 
     names: tuple[str, ...]
 
@@ -35,7 +35,7 @@ PIN_COMMANDS: Final[Kinds] = {25: PutPin, 26: DeletePins}
 
 
 class Pin(msgspec.Struct, frozen=True, array_like=True):
-    """The log is kept from `position` on until `lease_ms` after `renewed_ms`, by the leader's clock."""
+    """Pin of the log from `position` on until `lease_ms` after `renewed_ms`, by the leader's clock."""
 
     name: str
     position: int
@@ -44,18 +44,18 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def expires_ms(self) -> int:
-        """When the lease ends."""
+        """Time at which the lease ends, in milliseconds since the epoch."""
         return self.renewed_ms + self.lease_ms
 
 
 class PinFrame(msgspec.Struct, frozen=True, tag="pins"):
-    """Pins."""
+    """Snapshot frame with pins."""
 
     rows: list[Pin]
 
 
 class PinTable(Table):
-    """All pins by name. `digest` is order-independent; no clock has a say in what is in the table."""
+    """Table of all pins by name. `digest` is order-independent. No clock decides which pins are in the table."""
 
     __slots__ = ("_pins", "digest")
 
@@ -74,7 +74,6 @@ class PinTable(Table):
         return len(self._pins)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutPin(name=name, position=position, lease_ms=lease_ms, renewed_ms=renewed_ms):
@@ -83,11 +82,11 @@ class PinTable(Table):
                 self.remove(names)
 
     def get(self, name: str) -> Pin | None:
-        """A pin, or None."""
+        """Return a pin, or None."""
         return self._pins.get(name)
 
     def put(self, pin: Pin) -> None:
-        """Make a pin, or renew one; of two positions the lower one counts, of two renewals the later one."""
+        """Make or renew a pin. The lower of two positions and the later of two renewals count."""
         before = self._pins.get(pin.name)
         if before is not None:
             self.digest -= _hash(before)
@@ -101,27 +100,25 @@ class PinTable(Table):
         self.digest = (self.digest + _hash(pin)) & MASK
 
     def remove(self, names: Iterable[str]) -> None:
-        """Give pins up; a name without one is no error."""
+        """Delete pins. Names without a pin are ignored."""
         for name in names:
             pin = self._pins.pop(name, None)
             if pin is not None:
                 self.digest = (self.digest - _hash(pin)) & MASK
 
     def expired(self, now_ms: int) -> tuple[str, ...]:
-        """The pins whose leases are over."""
+        """Return the pins whose leases are over."""
         return tuple(pin.name for pin in self if pin.expires_ms <= now_ms)
 
     def lowest(self, now_ms: int) -> int | None:
-        """The lowest position of a pin whose lease runs, or None."""
+        """Return the lowest position of a pin whose lease has not ended, or None."""
         return min((pin.position for pin in self if pin.expires_ms > now_ms), default=None)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         return {"pins": map(PinFrame, in_slices(list(self)))}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case PinFrame(rows=rows):

@@ -1,11 +1,14 @@
-"""POP: members of a group take messages of any queue, each hidden from the others until it is acknowledged, or comes
-again because that took too long.
+"""POP: members of a group take messages of any queue, each hidden from all other members for its invisible time.
 
-`commands.py`, `deliveries.py` and `table.py` have what is replicated, `changes.py` what this leader is about to change.
-`requests.py` takes pops, `choosing.py` and `reading.py` find what they get, `held.py` lets them wait, `answers.py` says
-what they got. `acks.py` takes acknowledgements, `resets.py`
-resets. `revival.py` delivers again what `dues.py` says is due, as `copies.py`
-writes it. Start reading in `table.py`.
+A message that is not acknowledged within its invisible time is delivered again. Start reading in `table.py`.
+
+- `commands.py`, `deliveries.py` and `table.py` have the replicated state. `changes.py` has the changes that this leader
+  has proposed.
+- `requests.py` takes pops. `choosing.py` and `reading.py` find the messages for them, `held.py` lets pops wait,
+  `answers.py` builds the answers, and `counts.py` counts the deliveries of each message.
+- `turns.py` spreads pops that search many queues over turns of the event loop.
+- `acks.py` takes acknowledgements, and `resets.py` takes resets.
+- `revival.py` delivers messages again, once `dues.py` says that they are due. `copies.py` writes their copies.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Chooser
 from dledger_broker.features.pop.commands import NAME, POP_COMMANDS
+from dledger_broker.features.pop.counts import OrderedCounts
 from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import PopReads
 from dledger_broker.features.pop.requests import PopRequests
@@ -55,7 +59,7 @@ def _build(context: Context) -> PopRequests:
         requests,
         clock,
         changes,
-        Chooser(machine, reads, changes, live, dues.is_due),
+        Chooser(machine, reads, changes, live, dues.is_due, env.random(), OrderedCounts(machine, changes)),
         reads,
         ReaderGroups(live, context.group, requests, groups),
         Subscriptions(live, context.counters, context.parts[Gossip], classes),

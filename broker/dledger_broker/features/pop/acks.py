@@ -1,7 +1,7 @@
-"""Acknowledgements of popped messages (200051, 200151), and changes of the time that one is hidden (200053).
+"""Acknowledgements of popped messages (200051, 200151), and changes of a message's invisible time (200053).
 
-Each is answered when it is applied. A message that is acknowledged already is so, 0; one that comes again, or of which
-nothing is known, is answered 208: it may be with another consumer by now.
+Each request is answered when its change is applied. A repeated acknowledgement gets 0 while the delivery has other open
+messages. A message that is delivered again, or that is unknown, gets 208: another consumer may have it by now.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from dledger.errors import LogError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import AckRow, PopQueueKey
-from dledger_broker.features.pop.limits import MAX_ACK_ROWS, invisible_ms_of
+from dledger_broker.features.pop.limits import MAX_ACK_ROWS, UNTAKEN_MS, invisible_ms_of
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
@@ -24,22 +24,30 @@ from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import BodyError, MessageIllegal, TopicNotExist
 from dledger_remoting.headers import decode_ext, encode_ext
-from dledger_remoting.headers_pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResponseHeader
+from dledger_remoting.headers_pop import (
+    UNTAKEN_FIELD,
+    AckHeader,
+    ChangeInvisibleHeader,
+    ChangeInvisibleResponseHeader,
+)
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic, revive_queue_of
 from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
 from dledger_remoting.topics import is_retry_topic, retry_topic
 
 
 def _acked_topic(group: str, topic: str) -> tuple[str, ...]:
-    """The topic whose right is asked for; none beside the group's for what came again to the group, whose topics have
-    names that begin with its own. Only what the group itself has popped is found there.
+    """Return the topic whose right is required, or nothing for a retry topic of the group itself.
+
+    The group's right is enough for its retry topics, whose names begin with the group's own retry topic. An
+    acknowledgement finds only what the group itself has popped there.
     """
     return () if topic.startswith(retry_topic(group)) else (topic,)
 
 
 def _popped_topic(group: str, topic: str, point: CheckPoint) -> str:
-    """The topic in which a message stands. Old clients, which know no retry topics of the second form, name the topic
-    that they popped instead.
+    """Return the topic that holds a message.
+
+    Old clients do not know retry topics of the second form, and name the topic that they popped instead.
     """
     if point.retry is not Retry.V2 or is_retry_topic(topic):
         return topic
@@ -66,8 +74,10 @@ _BATCH_ACK: Final = (
 
 
 class AckRequests:
-    """Takes them on the leader. `on_settled` is told the topics of which messages that are popped in order are done
-    with: the next ones may be popped.
+    """Handler of acknowledgements and changes of invisible time, on the leader.
+
+    `on_settled` is called with the topics of acknowledged messages, because the next messages of an ordered queue may
+    then be popped. `on_untaken` is called with queue and pop time of a delivery that no consumer received.
     """
 
     def __init__(self, machine: BrokerMachine, changes: PopChanges, clock: GroupClock, requests: Requests) -> None:
@@ -75,11 +85,12 @@ class AckRequests:
         self._changes = changes
         self._clock = clock
         self._requests = requests
-        self.on_settled: Callable[[Iterable[str]], None] = _nobody_waits
+        self.on_settled: Callable[[Iterable[str]], None] = _ignore_topics
+        self.on_untaken: Callable[[PopQueueKey, int], None] = _ignore_untaken
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
+        """Routes of the requests that this handler takes."""
         return {
             RequestCode.ACK_MESSAGE: Route(self.ack, Needs.LEADER, CHANGES, rights=_ACK),
             RequestCode.BATCH_ACK_MESSAGE: Route(self.batch_ack, Needs.LEADER, CHANGES, rights=_BATCH_ACK),
@@ -89,7 +100,7 @@ class AckRequests:
     # ---------------------------------------------------------------- one message
 
     def ack(self, request: Request) -> None:
-        """200051: a message is done with."""
+        """Acknowledge a message (200051)."""
         header = decode_ext(AckHeader, request.ext)
         point = parse_check_point(header.extra_info)
         name = _popped_topic(header.consumer_group, header.topic, point)
@@ -103,14 +114,17 @@ class AckRequests:
         self._changes.ack(row, partial(self._acked, request, [name]))
 
     def change(self, request: Request) -> None:
-        """200053: hide a message for another while, from now on."""
+        """Hide a message for another invisible time, from now on (200053). End the hiding if no consumer received the
+        message.
+        """
         header = decode_ext(ChangeInvisibleHeader, request.ext)
-        invisible_ms = invisible_ms_of(header.invisible_time)
         point = parse_check_point(header.extra_info)
+        is_untaken = request.ext.get(UNTAKEN_FIELD) == "true" and not point.is_ordered
+        invisible_ms = UNTAKEN_MS if is_untaken else invisible_ms_of(header.invisible_time)
         name = _popped_topic(header.consumer_group, header.topic, point)
         topic = self._topic(name, header.queue_id)
         key = PopQueueKey(header.consumer_group, name, header.queue_id)
-        now_ms = self._clock.reckoned_from_ms()
+        now_ms = self._clock.delay_base_ms()
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
@@ -119,10 +133,11 @@ class AckRequests:
             self._unknown(request, f"offset {header.offset} of {name}/{header.queue_id}")
             return
         row = AckRow(*_queue_of(key, topic), point.pop_time_ms, bit, now_ms, invisible_ms)
-        self._changes.ack(row, partial(self._changed, request, invisible_ms, point.is_ordered))
+        untaken = key if is_untaken else None
+        self._changes.ack(row, partial(self._changed, request, invisible_ms, point.is_ordered, untaken))
 
     def _topic(self, name: str, queue_id: int) -> TopicState:
-        """The topic of a popped message. Raises `RemotingError`."""
+        """Return the topic of a popped message. Raises `RemotingError`."""
         topic = self._machine.topic(name)
         if topic is None:
             raise TopicNotExist(f"topic {name} does not exist: what was popped of it is gone")
@@ -131,7 +146,7 @@ class AckRequests:
         return topic
 
     def _bit_of(self, key: PopQueueKey, pop_time_ms: int, offset: int) -> int | None:
-        """A message of a delivery that is with its consumer, or done with; None if it is neither."""
+        """Return the bit of a message that is open or acknowledged in its delivery, or None for any other message."""
         delivery = self._changes.table.delivery(key, pop_time_ms)
         bit = 0 if delivery is None else delivery.bit_of(offset)
         if delivery is None or not bit & ~delivery.closed or self._changes.is_closing(key, pop_time_ms, bit):
@@ -139,7 +154,9 @@ class AckRequests:
         return bit
 
     def _open_bit_of(self, key: PopQueueKey, pop_time_ms: int, offset: int) -> int | None:
-        """The same of one that is with its consumer."""
+        """Return the bit of a message that is open and has no acknowledgement in flight, or None for any other
+        message.
+        """
         bit = self._bit_of(key, pop_time_ms, offset)
         delivery = self._changes.table.delivery(key, pop_time_ms)
         if bit is None or delivery is None or not bit & delivery.open_bits:
@@ -149,7 +166,7 @@ class AckRequests:
     # ---------------------------------------------------------------- many messages
 
     def batch_ack(self, request: Request) -> None:
-        """200151: messages of several deliveries are done with. 208 says that some of them were not to be found."""
+        """Acknowledge messages of several deliveries (200151). The answer is 208 if some of them are not found."""
         acks = decode_batch_ack(request.body)
         if len(acks) > MAX_ACK_ROWS:
             raise BodyError(f"batch ack body: {len(acks)} acks, the limit is {MAX_ACK_ROWS}: send fewer at once")
@@ -168,7 +185,7 @@ class AckRequests:
             self._changes.ack(row, batch.told)
 
     def _row_of(self, ack: BatchAck) -> tuple[AckRow | None, int]:
-        """The row of what can be acknowledged, None for nothing; and how many messages can not."""
+        """Return the row of the messages that can be acknowledged, or None, and the number of the other messages."""
         name, offsets = pop_retry_topic(ack.consumer_group, ack.topic, ack.retry), ack.offsets
         topic = self._machine.topic(name)
         if topic is None:
@@ -182,7 +199,7 @@ class AckRequests:
     # ---------------------------------------------------------------- answers
 
     def _unknown(self, request: Request, what: str) -> None:
-        """Say that nothing is known of a message, once a majority has confirmed that this leader knows all."""
+        """Answer that a message is unknown, once a majority has confirmed that this leader is up to date."""
         why = f"{what}: not with this consumer, the time is over, it was hidden anew, or nobody popped it"
         self._requests.when_confirmed(request, partial(request.respond, ResponseCode.NO_MESSAGE, why))
 
@@ -202,9 +219,17 @@ class AckRequests:
             self._acked(request, topics, error)
 
     def _changed(
-        self, request: Request, invisible_ms: int, is_ordered: bool, error: LogError | None, pop_time_ms: int
+        self,
+        request: Request,
+        invisible_ms: int,
+        is_ordered: bool,
+        untaken: PopQueueKey | None,
+        error: LogError | None,
+        pop_time_ms: int,
     ) -> None:
         if error is None:
+            if untaken is not None:
+                self.on_untaken(untaken, pop_time_ms)
             header = ChangeInvisibleResponseHeader(pop_time_ms, invisible_ms, revive_queue_of(is_ordered=is_ordered))
             request.respond(ext=encode_ext(header))
         else:
@@ -212,7 +237,7 @@ class AckRequests:
 
 
 class _Batch:
-    """Collects what became of the rows of one request."""
+    """Collector of the outcomes of one request's rows."""
 
     def __init__(self, rows: int, done: Callable[[LogError | None], None]) -> None:
         self._left = rows
@@ -220,7 +245,7 @@ class _Batch:
         self._error: LogError | None = None
 
     def told(self, error: LogError | None, _pop_time_ms: int) -> None:
-        """One row is applied, or lost."""
+        """Note that a row is applied or lost."""
         self._left -= 1
         self._error = self._error or error
         if not self._left:
@@ -228,9 +253,13 @@ class _Batch:
 
 
 def _queue_of(key: PopQueueKey, topic: TopicState) -> tuple[str, str, int, int]:
-    """The first fields of an `AckRow`."""
+    """Return the first fields of an `AckRow`."""
     return key.group, key.topic, topic.created_position, key.queue_id
 
 
-def _nobody_waits(_topics: Iterable[str]) -> None:
-    """What `on_settled` is until somebody sets it."""
+def _ignore_topics(_topics: Iterable[str]) -> None:
+    """Do nothing: the default of `on_settled`."""
+
+
+def _ignore_untaken(_key: PopQueueKey, _pop_time_ms: int) -> None:
+    """Do nothing: the default of `on_untaken`."""

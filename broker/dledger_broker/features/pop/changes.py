@@ -1,4 +1,4 @@
-"""The leader's overlay of popped queues: what it has proposed of them, or is about to, and what is not applied yet."""
+"""Overlay of the leader's popped queues: changes that are collected or proposed, and not yet applied."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 
 AckDone: TypeAlias = Callable[[LogError | None, int], None]
-"""Told the outcome once, and the new pop time of a message that is hidden anew."""
+"""Called once with the outcome, and with the new pop time of a message that is hidden anew."""
 MAX_ROWS: Final = 50
-"""Rows of one command: with the longest names within the smallest segment."""
+"""Maximum number of rows of one command. With the longest names they fit into the smallest segment."""
 
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """A pop or a reset in flight: how far the group has come in a queue once it is applied."""
+    """Pop or reset in flight: the group's next offset in a queue once the change is applied."""
 
     next_offset: int
     messages: int
@@ -34,15 +34,16 @@ class _Step:
 
 @dataclass(slots=True)
 class _InFlight:
-    """What is in flight for one queue of a group."""
+    """Changes in flight for one queue of a group."""
 
     steps: list[_Step] = field(default_factory=list)
     last_pop_ms: int = 0
-    """The highest pop time among those in flight, or that were so lately."""
+    """Highest pop time of the changes that are in flight, or were so recently."""
     acking: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Acknowledgements of messages, by (pop time, bit): a repeated one may be on its way with the first."""
+    """Acknowledgements in flight, by (pop time, bit). A repeated acknowledgement may be in flight along with the first.
+    """
     closing: set[tuple[int, int]] = field(default_factory=set)
-    """Messages that are revived, hidden anew or popped again in order, likewise."""
+    """Messages that are being revived, hidden anew or popped again in order, by (pop time, bit)."""
 
     @property
     def is_empty(self) -> bool:
@@ -50,11 +51,11 @@ class _InFlight:
 
 
 class PopChanges:
-    """Proposes changes of popped queues, with those in flight in mind. Each `done` is called once, see `Overlay`.
+    """Proposer of changes of popped queues, which takes the changes in flight into account. Each `done` is called once.
 
-    Nobody but a ready leader changes them, and its changes are applied in the order in which they were proposed: what
-    each of them will find is known when it is proposed, unless a trim or a deletion comes in between. Acknowledgements
-    are collected until the turn of the event loop ends.
+    Only a ready leader changes popped queues, and its changes are applied in the order of their proposals. So the state
+    that a change will find is known when the change is proposed, unless a trim or a deletion is applied in between.
+    Acknowledgements are collected until the turn of the event loop ends. See `Overlay`.
     """
 
     def __init__(self, machine: BrokerMachine, env: Environment) -> None:
@@ -75,36 +76,42 @@ class PopChanges:
     # ---------------------------------------------------------------- what there is, when all is applied
 
     def next_offset(self, key: PopQueueKey) -> int:
-        """Where the next pop of a queue begins; `NO_ROW` if the group never popped it."""
+        """Return the offset at which the next pop of a queue begins, or `NO_ROW` if the group never popped the
+        queue.
+        """
         flight = self._in_flight.get(key)
         if flight is not None and flight.steps:
             return flight.steps[-1].next_offset
         queue = self.table.queue(key)
         return NO_ROW if queue is None else queue.next_offset
 
+    def changing(self, group: str, topic: str) -> set[int]:
+        """Return the ids of the queues of a topic that have changes of a group in flight."""
+        return {key.queue_id for key in self._in_flight if key.group == group and key.topic == topic}
+
     def last_pop_ms(self, key: PopQueueKey) -> int:
-        """The pop time that the next one of a queue must exceed."""
+        """Return the pop time that the next pop of a queue must exceed."""
         queue, flight = self.table.queue(key), self._in_flight.get(key)
         last = 0 if queue is None else queue.last_pop_ms
         return last if flight is None else max(last, flight.last_pop_ms)
 
     def open_count(self, key: PopQueueKey) -> int:
-        """Messages of a queue that are delivered and not done with, at most."""
+        """Return the maximum number of messages of a queue that are delivered and not done with."""
         queue, flight = self.table.queue(key), self._in_flight.get(key)
         count = 0 if queue is None else queue.open_count
         return count if flight is None else count + sum(step.messages for step in flight.steps)
 
     def is_popping(self, key: PopQueueKey) -> bool:
-        """Whether a pop or a reset of a queue is in flight."""
+        """Return whether a pop or a reset of a queue is in flight."""
         flight = self._in_flight.get(key)
         return flight is not None and bool(flight.steps)
 
     def is_free(self, queue: PopQueue, delivery: Delivery) -> bool:
-        """Whether nothing is in flight for any message of a delivery."""
+        """Return whether no change is in flight for any message of a delivery."""
         return self.free_bits(queue, delivery) == delivery.open_bits
 
     def free_bits(self, queue: PopQueue, delivery: Delivery) -> int:
-        """The open messages of a delivery that nothing is in flight for."""
+        """Return the open messages of a delivery that have no change in flight."""
         bits, flight = delivery.open_bits, self._in_flight.get(queue.key)
         if flight is not None:
             for pop_time_ms, bit in (*flight.acking, *flight.closing):
@@ -113,19 +120,19 @@ class PopChanges:
         return bits
 
     def is_closing(self, key: PopQueueKey, pop_time_ms: int, bit: int) -> bool:
-        """Whether a message is about to be delivered again, or hidden anew."""
+        """Return whether a message is about to be delivered again, or hidden anew."""
         flight = self._in_flight.get(key)
         return flight is not None and (pop_time_ms, bit) in flight.closing
 
     def is_acking(self, key: PopQueueKey, pop_time_ms: int, bit: int) -> bool:
-        """Whether a message is about to be acknowledged."""
+        """Return whether a message is about to be acknowledged."""
         flight = self._in_flight.get(key)
         return flight is not None and (pop_time_ms, bit) in flight.acking
 
     # ---------------------------------------------------------------- pops
 
     def pop(self, command: Pop, done: Done) -> None:
-        """Propose a pop; its rows rest on what this overlay says."""
+        """Propose a pop whose rows were chosen by the state of this overlay."""
         steps: list[tuple[PopQueueKey, _Step]] = []
         closed: list[tuple[PopQueueKey, int, int]] = []
         for row in command.rows:
@@ -138,7 +145,7 @@ class PopChanges:
         self._stage(command, steps, closed, done)
 
     def reset(self, command: ResetPop, done: Done) -> None:
-        """Propose that a group goes on at another offset of a queue."""
+        """Propose that a group continues at another offset of a queue."""
         key = PopQueueKey(command.group, command.topic, command.queue_id)
         self._flush()
         self._stage(command, [(key, _Step(command.offset, 0))], [], done)
@@ -151,7 +158,7 @@ class PopChanges:
         done: Done,
     ) -> None:
         for key, step in steps:
-            self._of(key).steps.append(step)
+            self._flight_of(key).steps.append(step)
         self.begin_closing(closed)
 
         def finished(error: LogError | None) -> None:
@@ -174,12 +181,12 @@ class PopChanges:
     # ---------------------------------------------------------------- revivals
 
     def begin_closing(self, messages: Sequence[tuple[PopQueueKey, int, int]]) -> None:
-        """These (queue, pop time, bit) are about to be delivered again."""
+        """Note that these messages, as (queue, pop time, bit), are about to be delivered again."""
         for key, pop_time_ms, bit in messages:
-            self._of(key).closing.add((pop_time_ms, bit))
+            self._flight_of(key).closing.add((pop_time_ms, bit))
 
     def end_closing(self, messages: Sequence[tuple[PopQueueKey, int, int]]) -> None:
-        """That is applied, or lost."""
+        """Note that the redelivery of these messages is applied, or lost."""
         for key, pop_time_ms, bit in messages:
             self._in_flight[key].closing.discard((pop_time_ms, bit))
         self._forget(key for key, _, _ in messages)
@@ -187,8 +194,10 @@ class PopChanges:
     # ---------------------------------------------------------------- acknowledgements
 
     def ack(self, row: AckRow, done: AckDone) -> None:
-        """Take an acknowledgement, or a change of one message's invisible time; its pop time may become a later one."""
-        flight = self._of(_key(row))
+        """Take an acknowledgement, or a change of a message's invisible time, whose new pop time may be moved to a
+        later time.
+        """
+        flight = self._flight_of(_key(row))
         for bit in bits_in(row.bits):
             if row.new_pop_time_ms:
                 flight.closing.add((row.pop_time_ms, bit))
@@ -200,7 +209,7 @@ class PopChanges:
             self._env.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Propose what was collected."""
+        """Propose the collected rows."""
         self._is_flush_due = False
         collected, self._collected = self._collected, []
         for begin in range(0, len(collected), MAX_ROWS):
@@ -208,7 +217,7 @@ class PopChanges:
             self._propose(Ack(tuple(row for row, _ in batch)), partial(self._acked, batch))
 
     def _dated(self, row: AckRow) -> AckRow:
-        """The row with a pop time that no other one in its queue has."""
+        """Return the row with a pop time that no other delivery of its queue has."""
         if not row.new_pop_time_ms:
             return row
         pop_time_ms = max(row.new_pop_time_ms, self.last_pop_ms(_key(row)) + 1)
@@ -216,7 +225,7 @@ class PopChanges:
         return row._replace(new_pop_time_ms=pop_time_ms)
 
     def _discard(self, error: NotLeaderError) -> None:
-        """This replica no longer leads: what is collected was not proposed."""
+        """Fail the collected rows, because this replica no longer leads. None of them was proposed."""
         collected, self._collected = self._collected, []
         self._acked(collected, error)
 
@@ -235,11 +244,11 @@ class PopChanges:
 
     # ---------------------------------------------------------------- inside
 
-    def _of(self, key: PopQueueKey) -> _InFlight:
+    def _flight_of(self, key: PopQueueKey) -> _InFlight:
         return self._in_flight.setdefault(key, _InFlight())
 
     def _note_pop_time(self, key: PopQueueKey, pop_time_ms: int) -> None:
-        flight = self._of(key)
+        flight = self._flight_of(key)
         flight.last_pop_ms = max(flight.last_pop_ms, pop_time_ms)
 
     def _forget(self, keys: Iterable[PopQueueKey]) -> None:
@@ -250,7 +259,7 @@ class PopChanges:
 
 
 def bits_in(bits: int) -> list[int]:
-    """Each of the bits by itself, the lowest first."""
+    """Return each of the set bits by itself, the lowest first."""
     return [1 << number for number in range(bits.bit_length()) if bits >> number & 1]
 
 

@@ -1,4 +1,4 @@
-"""Commands about popped messages: taken, acknowledged or hidden anew, revived, started over at another offset."""
+"""Commands about popped messages: popped, acknowledged or hidden anew, revived, reset to another offset."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from dledger_broker.kernel.commands import Kinds
 
 NAME: Final = "pop"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the activation of the feature is recorded under this name."""
 NO_ROW: Final = -1
 """Expected next offset of a queue that the group never popped."""
 
 
 class PopQueueKey(NamedTuple):
-    """A queue as a consumer group pops it."""
+    """Queue as a consumer group pops it."""
 
     group: str
     topic: str
@@ -23,11 +23,12 @@ class PopQueueKey(NamedTuple):
 
 
 class PopRow(NamedTuple):
-    """What one pop does in one queue. It does nothing unless the topic is that of `created_position`, and the group's
-    next offset there is `expected`.
+    """Effect of a pop on one queue. The row is ignored unless `created_position` and `expected` match.
 
-    `offsets` are the messages that are delivered, ascending; others below `next_offset` are passed over, for the
-    consumer does not want them. `again` is the pop time of the delivery in order whose messages these are, else 0.
+    `created_position` is the topic's, and `expected` is the group's next offset in the queue. `offsets` are the
+    delivered messages, ascending. Other messages below `next_offset` are passed over, because the consumer's filter
+    excludes them. `again` is the pop time of the ordered delivery that this delivery replaces, else 0. A row with
+    `again` and without offsets ends a delivery, and the group goes back to `next_offset`.
     """
 
     topic: str
@@ -40,10 +41,10 @@ class PopRow(NamedTuple):
 
 
 class Pop(msgspec.Struct, frozen=True):
-    """A group takes messages, hidden from its other members for `invisible_ms` from `pop_time_ms` on.
+    """Command by which a group takes messages, hidden from its other members for `invisible_ms` from `pop_time_ms` on.
 
-    In each queue the pop time is higher than all before. `attempt_id` is the client's name of a pop in order, "" for
-    none: the same one takes the same messages again, and that counts as no further delivery.
+    The pop time is higher than all earlier pop times of each queue. `attempt_id` is the client's name of an ordered
+    pop, or "". A pop with the same name takes the same messages again, and does not count as a further delivery.
     """
 
     group: str
@@ -55,10 +56,10 @@ class Pop(msgspec.Struct, frozen=True):
 
 
 class AckRow(NamedTuple):
-    """Messages of one delivery that are done with, as bits: the lowest is the delivery's first message.
+    """Messages of one delivery that are acknowledged, as bits. The lowest bit is the delivery's first message.
 
-    With a `new_pop_time_ms` there is one, and it is not done with, but hidden for `invisible_ms` from then on, as a
-    delivery of its own.
+    With `new_pop_time_ms`, the row has a single message, which is not acknowledged. The message is hidden for
+    `invisible_ms` from that time on, as a delivery of its own.
     """
 
     group: str
@@ -72,13 +73,13 @@ class AckRow(NamedTuple):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """Acknowledgements, and changes of invisible times; what is unknown or ended stays as it is."""
+    """Command with acknowledgements and changes of invisible times. Rows of unknown or ended messages are ignored."""
 
     rows: tuple[AckRow, ...]
 
 
 class ReviveRow(NamedTuple):
-    """Messages of one delivery, as in `AckRow`, that the group is to get again."""
+    """Messages of one delivery, as in `AckRow`, that are delivered to the group again."""
 
     group: str
     topic: str
@@ -89,13 +90,15 @@ class ReviveRow(NamedTuple):
 
 
 class Revive(msgspec.Struct, frozen=True):
-    """Messages that nobody acknowledged in time: copies in retry topics or dead letters stand in the same unit."""
+    """Command that closes messages not acknowledged in time. Their copies in retry or dead-letter topics are in the
+    same unit.
+    """
 
     rows: tuple[ReviveRow, ...]
 
 
 class ResetPop(msgspec.Struct, frozen=True):
-    """A group goes on at another offset of a queue that it pops, and all its deliveries there end."""
+    """Command by which a group continues at another offset of a queue that it pops. All its deliveries there end."""
 
     group: str
     topic: str

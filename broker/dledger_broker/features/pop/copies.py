@@ -1,4 +1,4 @@
-"""Copies of messages that are delivered again, and the form in which a pop gets them."""
+"""Copies of messages for redelivery, and the form in which a pop returns them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dledger_remoting.properties import FIRST_POP_TIME, POP_CHECK_POINT, find_pr
 from dledger_remoting.record import MAX_PROPERTIES_BYTES, MessageRecord, decode_record, encode_record
 
 RETRY_QUEUE: Final = 0
-"""Where copies stand in a retry topic, which has no other queue."""
+"""Queue id of the copies in a retry topic, which has no other queue."""
 
 
-def copy_of(record: MessageRecord, topic: str, pop_time_ms: int) -> NewRecord:
-    """The message as it goes to a retry topic, or to the dead letters: delivered once more than before.
+def copy_of(record: MessageRecord, topic: str, pop_time_ms: int, *, counts: bool = True) -> NewRecord:
+    """Return the copy of a message for a retry or dead-letter topic.
 
-    One whose properties have no room for what is added goes with its topic changed.
+    If the delivery `counts`, the copy has a higher reconsume count. If its properties have no room for the first pop
+    time, they stay as they are.
     """
     copy = sent_back(record, topic, RETRY_QUEUE, None)
     first = find_property(record.properties, FIRST_POP_TIME.encode())
@@ -28,12 +29,14 @@ def copy_of(record: MessageRecord, topic: str, pop_time_ms: int) -> NewRecord:
     )
     if len(properties) > MAX_PROPERTIES_BYTES:
         properties = bytes(record.properties)
-    return msgspec.structs.replace(copy, properties=properties)
+    times = copy.reconsume_times if counts else record.reconsume_times
+    return msgspec.structs.replace(copy, properties=properties, reconsume_times=times)
 
 
 def as_popped(data: bytes, topic: str, point: CheckPoint) -> bytes:
-    """A copy as its consumer gets it: in the topic that it pops, with its check point. One that has no room for that
-    stays as it is, and its client makes the check point.
+    """Return a copy as its consumer gets it: in the topic that the consumer pops, with its check point.
+
+    A copy without room for the check point is returned unchanged, and its client makes the check point.
     """
     record = decode_record(data)
     properties = with_property(record.properties, POP_CHECK_POINT, point.text)
@@ -43,7 +46,9 @@ def as_popped(data: bytes, topic: str, point: CheckPoint) -> bytes:
 
 
 def with_property(properties: bytes, name: str, value: str) -> bytes:
-    """A property more, which is the last one and so the one that counts."""
+    """Return the properties with another property at the end, where it overrides an earlier property of the same
+    name.
+    """
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     return properties + f"{name}\x01{value}\x02".encode()

@@ -1,6 +1,6 @@
-"""Deliveries of one queue to a group that pops it: which messages its members have, and until when.
+"""Deliveries of one queue to a group that pops it: the messages that members have, and until when.
 
-A message is open from its delivery until it is acknowledged, or closed because it is to be delivered again: revived, or
+A message is open from its delivery until it is acknowledged or closed. It is closed to be delivered again: revived, or
 hidden anew as a delivery of its own. A delivery is forgotten with its last open message.
 """
 
@@ -10,22 +10,24 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from dledger.invariants import invariant
+from dledger_base.invariants import invariant
 from dledger_broker.features.pop.commands import PopQueueKey
 from dledger_broker.kernel.digest import MASK, item_hash
 
 _SPARE: Final = 1_024
-"""Open messages are listed anew once those that are listed and open no more outnumber them by so many."""
+"""Number by which stale entries of the heap must exceed the open messages before the heap is rebuilt."""
 
 DeliveryRow: TypeAlias = tuple[int, tuple[int, ...], int, int, int, int, bool, str]
-"""A delivery in a snapshot: pop time, offsets, acked and closed bits, invisible time, attempt, in order, attempt id."""
+"""Delivery in a snapshot: pop time, offsets, acked and closed bits, invisible time, attempt, in order, attempt id."""
 
 
 class Delivery:
-    """Messages that were popped together from one queue; the bits count them from the lowest on.
+    """Messages that were popped together from one queue.
 
-    `attempt` is 1 at the first delivery in order. `applied_at` is a time of this replica's event loop, and counts
-    nowhere in the state; it is set in the turn that applies the delivery.
+    `acked` and `closed` have a bit for each message, the lowest bit for the first message.
+
+    `attempt` is 1 at the first ordered delivery. `applied_at` is a time of this replica's event loop, set in the turn
+    that applies the delivery. It is not part of the replicated state.
     """
 
     __slots__ = (
@@ -63,7 +65,7 @@ class Delivery:
 
     @property
     def row(self) -> DeliveryRow:
-        """As a snapshot has it."""
+        """The delivery as stored in a snapshot."""
         return (
             *(self.pop_time_ms, self.offsets, self.acked, self.closed),
             *(self.invisible_ms, self.attempt, self.is_ordered, self.attempt_id),
@@ -71,21 +73,21 @@ class Delivery:
 
     @property
     def due_ms(self) -> int:
-        """The group time from which on its open messages are to be delivered again."""
+        """Group time from which on the open messages are to be delivered again."""
         return self.pop_time_ms + self.invisible_ms
 
     @property
     def open_bits(self) -> int:
-        """Messages that are neither acknowledged nor closed."""
+        """Bits of the messages that are neither acknowledged nor closed."""
         return ((1 << len(self.offsets)) - 1) & ~(self.acked | self.closed)
 
     @property
     def open_offsets(self) -> list[int]:
-        """Their offsets, ascending."""
+        """Offsets of the open messages, ascending."""
         return offsets_of(self.offsets, self.open_bits)
 
     def bit_of(self, offset: int) -> int:
-        """The bit of a message; 0 if it is not among them."""
+        """Return the bit of a message, or 0 if the message is not in this delivery."""
         try:
             return 1 << self.offsets.index(offset)
         except ValueError:
@@ -93,12 +95,12 @@ class Delivery:
 
 
 def offsets_of(offsets: Sequence[int], bits: int) -> list[int]:
-    """The offsets that bits stand for."""
+    """Return the offsets of the set bits."""
     return [offset for number, offset in enumerate(offsets) if bits >> number & 1]
 
 
 class PopQueue:
-    """All deliveries of a queue to a group. `digest` is its share of the table's."""
+    """All deliveries of a queue to a group. `digest` is the queue's share of the table's digest."""
 
     __slots__ = (
         "_hashed",
@@ -124,14 +126,14 @@ class PopQueue:
         self._sum = 0
         self._head = 0
         self._hashed = (-1, -1)
-        """What `_head` is the hash of."""
+        """Values from which `_head` was hashed."""
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries.values())
 
     @property
     def digest(self) -> int:
-        """Order-independent."""
+        """Digest of the queue, independent of the order of the deliveries."""
         facts = (self.next_offset, self.last_pop_ms)
         if facts != self._hashed:
             self._hashed = facts
@@ -140,7 +142,7 @@ class PopQueue:
 
     @property
     def lowest_open(self) -> int:
-        """The lowest offset that is not done with: what the group has committed."""
+        """Offset of the lowest open message, or `next_offset` if none is open. It is the group's committed offset."""
         heap = self._open
         while heap:
             offset, pop_time_ms = heap[0]
@@ -152,18 +154,18 @@ class PopQueue:
 
     @property
     def lowest_delivery(self) -> Delivery | None:
-        """The delivery that the lowest open message belongs to."""
+        """Delivery of the lowest open message, or None."""
         lowest = self.lowest_open
         return self.deliveries[self._open[0][1]] if self._open and self._open[0][0] == lowest else None
 
     def add(self, delivery: Delivery) -> None:
-        """One more, with the highest pop time."""
+        """Add a new delivery, which has the highest pop time."""
         invariant(delivery.pop_time_ms > self.last_pop_ms, "pop times of a queue ascend", queue=self.key)
         self.last_pop_ms = delivery.pop_time_ms
         self.restore(delivery)
 
     def restore(self, delivery: Delivery) -> None:
-        """One that a snapshot has."""
+        """Add a delivery from a snapshot."""
         self.deliveries[delivery.pop_time_ms] = delivery
         self.open_count += delivery.open_bits.bit_count()
         self._sum += self._hash(delivery)
@@ -171,7 +173,7 @@ class PopQueue:
             heapq.heappush(self._open, (offset, delivery.pop_time_ms))
 
     def settle(self, delivery: Delivery, *, acked: int = 0, closed: int = 0) -> None:
-        """Messages of a delivery are acknowledged, or closed; those that were not open stay what they are."""
+        """Mark messages of a delivery as acknowledged or closed. Messages that are not open stay as they are."""
         before = delivery.open_bits
         self._sum -= self._hash(delivery)
         delivery.acked |= acked & before
@@ -186,7 +188,7 @@ class PopQueue:
             heapq.heapify(self._open)
 
     def end_all(self) -> int:
-        """Forget all deliveries; returns how many of their messages were open."""
+        """Forget all deliveries, and return how many of their messages were open."""
         ended = self.open_count
         self.deliveries.clear()
         self._open.clear()

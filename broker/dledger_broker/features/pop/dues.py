@@ -1,4 +1,4 @@
-"""Dues of deliveries: whether a leader may deliver messages again that nobody has acknowledged."""
+"""Due times of deliveries: decides whether a leader may redeliver messages that nobody has acknowledged."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import Group
 
 NEW_LEADER_S: Final = 10.0
-"""A delivery that was applied before this node was ready as the leader stays hidden for so long from then on."""
+"""Minimum time for which a new leader keeps a delivery hidden that was applied before this node became the ready
+leader.
+"""
 
 
 class Dues:
-    """A delivery is due when group time has reached its end, and its invisible time has passed on this leader's own
-    clock since it applied it.
+    """Judge of deliveries: due once group time and this leader's own clock have both passed the invisible time.
 
-    1. A message is popped for a minute. 2. The clocks of a majority go ahead by an hour, and are believed. 3. By group
-    time alone another consumer would get the message while the first works on it.
+    The own clock counts from the moment when this leader applied the delivery. Group time alone is not enough:
 
-    A new leader does not know since when an earlier delivery is hidden: group time bridges that, and a short wait.
+    1. A message is popped for a minute.
+    2. The clocks of a majority jump ahead by an hour, and are believed.
+    3. By group time alone, another consumer would get the message while the first works on it.
+
+    A new leader does not know since when an earlier delivery is hidden. It relies on group time and waits
+    `NEW_LEADER_S`.
     """
 
     def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
@@ -40,12 +45,12 @@ class Dues:
         self._ready_in = ready_in
 
     def is_due(self, delivery: Delivery) -> bool:
-        """Whether the open messages of a delivery are to be delivered again."""
+        """Return whether the open messages of a delivery are to be delivered again."""
         now_ms = self._clock.now_ms()
         return now_ms is not None and self.left_ms(delivery, now_ms) <= 0
 
     def left_ms(self, delivery: Delivery, now_ms: int) -> int:
-        """How long a delivery is not due at least, at a group time."""
+        """Return for how many milliseconds a delivery is not due at least, at a given group time."""
         now = self._env.now()
         if delivery.applied_at < self._ready_at:
             hidden_s = self._ready_at + NEW_LEADER_S - now

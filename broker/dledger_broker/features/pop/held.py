@@ -1,4 +1,4 @@
-"""Pops, and questions whether there is anything to pop, that wait for messages: each until its deadline."""
+"""Pops that wait for messages, and questions whether there are any. Each waits until its deadline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from dledger.environment import Cancellable, Environment
-from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.requests import Request, Waits
 
 
 class PopWait(NamedTuple):
-    """What a request waits for. `queue_id` is -1 for any queue; `topics` are those in which a message may come."""
+    """Condition that a request waits for. `queue_id` is -1 for any queue. `topics` are the topics in which a message
+    may arrive.
+    """
 
     group: str
     topic: str
@@ -21,7 +23,7 @@ class PopWait(NamedTuple):
 
 
 class HeldPop:
-    """A request that waits."""
+    """Request that waits."""
 
     __slots__ = ("expire", "request", "timer", "wait")
 
@@ -33,34 +35,44 @@ class HeldPop:
 
 
 class HeldPops:
-    """All waiting pops of a node. `run` has a request handled again, which may hold it once more."""
+    """All waiting pops of a node. `run` handles a request again, which may hold the request once more."""
 
-    def __init__(self, env: Environment, run: Callable[[Request], None]) -> None:
+    def __init__(self, env: Environment, memory: Waits, run: Callable[[Request], None]) -> None:
         self._env = env
+        self._memory = memory
         self._run = run
         self._by_topic: dict[str, dict[HeldPop, None]] = {}
+        self._by_channel: dict[str, dict[HeldPop, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def count_of(self, group: str, topic: str, queue_id: int) -> int:
-        """How many wait for a queue of a topic, or with -1 for any."""
+        """Return how many requests wait for a queue of a topic, or with -1 for any queue."""
         return sum(held.wait[:3] == (group, topic, queue_id) for held in self._by_topic.get(topic, ()))
 
     def hold(self, request: Request, wait: PopWait, deadline: float, expire: Callable[[], None]) -> None:
-        """Let a request wait; `expire` answers it at its deadline."""
+        """Let a request wait. `expire` answers the request at its deadline."""
         held = HeldPop(request, wait, expire)
-        request.origin.begin_wait()
+        self._memory.begin_wait(request)
         self._count += 1
         for topic in wait.topics:
             self._by_topic.setdefault(topic, {})[held] = None
+        self._by_channel.setdefault(request.origin.key, {})[held] = None
         held.timer = self._env.call_later(max(0.0, deadline - self._env.now()), partial(self._expired, held))
 
-    def arrived(self, topics: Iterable[str]) -> None:
-        """Something may be there to be popped in these topics; one may be named more than once.
+    def drop(self, channel: str) -> None:
+        """Drop the pops of a channel whose client has gone."""
+        for held in list(self._by_channel.get(channel, ())):
+            self._end(held)
+            held.request.origin.settle()
 
-        Those that wait for the same are asked one by one, until one of them goes on waiting: then there is no more.
+    def arrived(self, topics: Iterable[str]) -> None:
+        """Handle pops that wait for messages in these topics again. A topic may be named more than once.
+
+        Requests that wait for the same messages are handled in turn until the first of them waits again, because then
+        no message is left.
         """
         if not self._by_topic:
             return
@@ -77,13 +89,13 @@ class HeldPops:
                         nothing.add(held.wait)
 
     def release_all(self) -> None:
-        """Answer every one now: leadership changed, or this node is leaving."""
+        """Answer all waiting requests now, because the leadership changed or this node is leaving."""
         self._release(held for waiting in list(self._by_topic.values()) for held in list(waiting))
 
-    def look_again(self, concerns: Callable[[PopWait], bool]) -> None:
-        """Handle those anew that something has happened to: their topic or group may be gone."""
+    def rerun_matching(self, matches: Callable[[PopWait], bool]) -> None:
+        """Handle again the requests whose topic or group has changed or gone."""
         for held in [held for waiting in self._by_topic.values() for held in waiting]:
-            if held.timer is not None and concerns(held.wait):
+            if held.timer is not None and matches(held.wait):
                 self._end(held)
                 self._run(held.request)
 
@@ -98,7 +110,7 @@ class HeldPops:
             held.expire()
 
     def _end(self, held: HeldPop) -> None:
-        """The request no longer waits; it is in flight again."""
+        """End the wait of a request, which is in flight again."""
         if held.timer is not None:
             held.timer.cancel()
             held.timer = None
@@ -107,5 +119,9 @@ class HeldPops:
             del waiting[held]
             if not waiting:
                 del self._by_topic[topic]
-        held.request.origin.end_wait()
+        of_channel = self._by_channel[held.request.origin.key]
+        del of_channel[held]
+        if not of_channel:
+            del self._by_channel[held.request.origin.key]
+        self._memory.end_wait(held.request)
         self._count -= 1

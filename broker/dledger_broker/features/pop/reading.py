@@ -1,8 +1,9 @@
-"""Reads of popped queues: whole records one by one, from memory and page cache at once, or later from disk."""
+"""Reads of popped queues: whole records, from memory and page cache at once, or later from disk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from dledger.log import Log
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.pulling.properties import choose
 from dledger_broker.features.pulling.reads import QueueReads
+from dledger_broker.kernel.earlier_logs import awaited_node, earlier_nodes
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
@@ -24,8 +26,8 @@ _OFFSET: Final = Struct(">20xq")
 _SIZE: Final = Struct(">i")
 
 
-class Wanted(NamedTuple):
-    """What is to be read of a queue."""
+class ReadPlan(NamedTuple):
+    """Range of a queue to read."""
 
     queue: QueueState
     start: int
@@ -35,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What was read of a queue on a worker."""
+    """Result of a read of a queue on a worker."""
 
     queue: QueueState
     offset: int
@@ -44,51 +46,62 @@ class Read(NamedTuple):
     verdicts: Verdicts | None = None
 
 
-class Found(NamedTuple):
-    """The records that a read gave, and the offset behind what it looked at: where it began if there is nothing."""
+class ReadRecords(NamedTuple):
+    """Records of a read, and the offset behind the range read. Without progress, that is the start offset."""
 
     next_offset: int
     records: tuple[bytes, ...]
 
 
 class PopReads:
-    """Reads of one node."""
+    """Reader of popped queues on one node."""
 
     def __init__(self, machine: BrokerMachine, log: Log, classes: ClassFilters) -> None:
         self._reads = QueueReads(machine)
+        self._queues = machine.queues
         self._classes = classes
         self._log = log
 
-    def now(self, wanted: Wanted, read: Read | None = None) -> Found | None:
-        """What is there, None if that needs the disk or a class; `read` is what was read with them before.
+    def read_now(self, plan: ReadPlan, read: Read | None = None) -> ReadRecords | None:
+        """Return what can be read at once, or None if that needs the disk, a class filter or mending.
 
-        Raises `CorruptionError`, or `RecordError` if a filter had to look into records.
+        `read` is an earlier read on a worker, used if it began at the same offset of the same queue. Raises
+        `CorruptionError`, or `RecordError` if a filter had to read records.
         """
-        queue, start, count, max_bytes, message_filter = wanted
+        queue, start, count, max_bytes, message_filter = plan
         if read is not None and read.queue is queue and read.offset == start:
             result, pieces, verdicts = read.result, read.pieces, read.verdicts
         else:
             verdicts = None
             result = self._reads.get_messages(queue, start, count, max_bytes, message_filter)
-            found = None if result.cold else self._pieces(result)
-            if found is None or (found and isinstance(message_filter, ClassFilter)):
+            new_pieces = None if result.cold or result.status is ReadStatus.NOT_REBUILT else self._pieces(result)
+            if new_pieces is None or (new_pieces and isinstance(message_filter, ClassFilter)):
                 return None
-            pieces = found
+            pieces = new_pieces
         matcher = message_filter if isinstance(message_filter, SqlFilter) else verdicts
         if matcher is not None and result.status is ReadStatus.FOUND and pieces:
             result, pieces = choose(result, pieces, start, matcher, count, max_bytes)
-        if result.status is ReadStatus.NO_MATCHED_MESSAGE:
-            return Found(result.next_begin, ())
+        is_trimmed = result.status is ReadStatus.OFFSET_TOO_SMALL and not self._is_elsewhere(queue, start)
+        if result.status is ReadStatus.NO_MATCHED_MESSAGE or is_trimmed:
+            return ReadRecords(result.next_begin, ())
         records = split_records(pieces)
         if result.status is not ReadStatus.FOUND or not records:
-            return Found(start, ())
-        if len(records) > count:  # read when there was room for more
+            return ReadRecords(start, ())
+        if len(records) > count:  # The read was made when there was room for more.
             records = records[:count]
-            return Found(offset_of(records[-1]) + 1, records)
-        return Found(result.next_begin, records)
+            return ReadRecords(offset_of(records[-1]) + 1, records)
+        return ReadRecords(result.next_begin, records)
+
+    def _is_elsewhere(self, queue: QueueState, offset: int) -> bool:
+        """Return whether another node keeps, or may keep, messages of the group that this leader's log lacks."""
+        if offset < queue.first_offset:
+            return False
+        return bool(earlier_nodes(self._log)) or awaited_node(self._log) is not None
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
-        """What was found, None if reading it would block; nothing if the log has been trimmed since."""
+        """Return the pieces of the log, None if reading them would block, an empty result if the log has been trimmed
+        since.
+        """
         pieces: list[bytes] = []
         for position, size in result.runs:
             try:
@@ -100,12 +113,15 @@ class PopReads:
             pieces.append(data)
         return pieces
 
-    async def later(self, wanted: Wanted) -> Read:
-        """Read on a worker what `now` lacked. Raises as `QueueReads.get_messages_later` and `Log.read` do."""
-        queue, start, count, max_bytes, message_filter = wanted
-        result: GetResult = await called_back(
-            lambda done: self._reads.get_messages_later(queue, start, count, max_bytes, message_filter, done)
-        )
+    async def read_later(self, plan: ReadPlan) -> Read:
+        """Read on a worker what `read_now` could not. A damaged queue is read once it is mended.
+
+        Raises the errors of `QueueReads.get_messages_later` and `Log.read`.
+        """
+        queue, start, _, _, message_filter = plan
+        result = await self._read_units(plan)
+        if result.status is ReadStatus.NOT_REBUILT and await self._queues.wait_for_mending(queue.view):
+            result = await self._read_units(plan)
         pieces: list[bytes] = []
         try:
             for position, size in result.runs:
@@ -117,34 +133,26 @@ class PopReads:
             verdicts = await self._classes.judge(message_filter, result.message_count, pieces)
         return Read(queue, start, result, pieces, verdicts)
 
-
-def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending offsets as (first, count) of those that follow one another."""
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
+    async def _read_units(self, plan: ReadPlan) -> GetResult:
+        return await called_back(partial(self._reads.get_messages_later, *plan))
 
 
 def offset_of(record: bytes) -> int:
-    """The queue offset in a record."""
+    """Return the queue offset in a record."""
     offset: int = _OFFSET.unpack_from(record)[0]
     return offset
 
 
 def split_records(pieces: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The records that lie back to back in some pieces of the log. Raises `CorruptionError`."""
+    """Return the records that lie back to back in pieces of the log. Raises `CorruptionError`."""
     records: list[bytes] = []
     for piece in pieces:
-        at = 0
-        while at < len(piece):
-            left = len(piece) - at
-            size = _SIZE.unpack_from(piece, at)[0] if left >= RECORD_HEAD_BYTES else left
-            if not RECORD_HEAD_BYTES <= size <= left:
-                raise CorruptionError(f"a record of {size} bytes, where {left} are left: it has rotted")
-            records.append(piece[at : at + size])
-            at += size
+        start = 0
+        while start < len(piece):
+            bytes_left = len(piece) - start
+            size = _SIZE.unpack_from(piece, start)[0] if bytes_left >= RECORD_HEAD_BYTES else bytes_left
+            if not RECORD_HEAD_BYTES <= size <= bytes_left:
+                raise CorruptionError(f"a record of {size} bytes, where {bytes_left} are left: it has rotted")
+            records.append(piece[start : start + size])
+            start += size
     return tuple(records)

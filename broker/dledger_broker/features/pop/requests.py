@@ -1,8 +1,7 @@
-"""Pops (200050), and what is asked about them: what one would get (200052), whether there is something (200054), how
-many wait (200055).
+"""Pops (200050), peeks (200052), questions whether there are messages (200054), and the count of waiting pops (200055).
 
-A pop is chosen and proposed in one turn, and answered when it is applied: what its client has then no other one gets,
-whoever leads. Codes and checks are those of RocketMQ's `PopMessageProcessor`.
+A pop is chosen and proposed in one turn of the event loop, and answered when it is applied. So no other client gets the
+same messages, not even from the next leader. Codes and checks follow RocketMQ's `PopMessageProcessor`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,16 @@ from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.answers import FOUND, found_body, found_ext, nothing_ext
 from dledger_broker.features.pop.changes import PopChanges
-from dledger_broker.features.pop.choosing import Choice, Chooser, PopAsk, Taken
+from dledger_broker.features.pop.choosing import Choice, Chooser, PopQuery, QueueBatch
 from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
+from dledger_broker.features.pop.gone import GoneClients
 from dledger_broker.features.pop.held import HeldPops, PopWait
 from dledger_broker.features.pop.limits import invisible_ms_of
-from dledger_broker.features.pop.reading import PopReads, Read, Wanted
+from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
+from dledger_broker.features.pop.turns import PopTurns
 from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
@@ -77,7 +78,7 @@ _COUNTING: Final = (
 
 
 class PopRequests(Part):
-    """A node's part of POP. `changes` is what is in flight of it, `resets` takes the commits that say so."""
+    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`."""
 
     def __init__(
         self,
@@ -119,17 +120,19 @@ class PopRequests(Part):
         self._was_ready = False
         self.accepts_waiting = True
         self.popped = 0
-        self.held = HeldPops(env, requests.run)
+        self.held = HeldPops(env, requests.held, requests.run)
+        self.gone = GoneClients(env, requests, self.held)
+        self._turns = PopTurns(env, requests.run)
         self.resets = PopResets(machine, changes, requests, self.held.arrived)
         revivals.on_due = acks.on_settled = self.held.arrived
+        acks.on_untaken = revivals.note_untaken
         machine.on_topics_changed.append(self._topics_changed)
         machine.on_groups_changed.append(self._groups_changed)
         group.listeners.append(self._leadership_changed)
-        clock.needed_by(lambda: self.changes.table.has_deliveries)
+        clock.add_dependent(lambda: self.changes.table.has_deliveries)
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.POP_MESSAGE: Route(self.pop, Needs.LEADER, HELD, rights=_READING),
             RequestCode.PEEK_MESSAGE: Route(self.peek, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=_PEEKING),
@@ -138,58 +141,77 @@ class PopRequests(Part):
             RequestCode.POP_ROLLBACK: Route(
                 self.move_nothing, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.UPDATE),)
             ),
+            RequestCode.CHANNEL_GONE: Route(
+                self.gone.note, Needs.NOTHING, NO_EFFECT, rights=(rights.cluster(Action.UPDATE),)
+            ),
             **self._acks.routes,
         }
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self._revivals,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         table = self.changes
         return (
             Gauge("held_pops", "Pops that wait for messages", self.held.__len__),
             Gauge("messages_popped", "Messages that pops have got from this node", lambda: self.popped),
-            Gauge("pop_messages_open", "Popped messages that are not done with", lambda: table.table.open_count),
-            Gauge("pop_messages_revived", "Popped messages that came again", lambda: self._revivals.revived),
-            Gauge("pop_dead_letters", "Those that had come too often", lambda: self._revivals.buried),
-            Gauge("pop_messages_unreadable", "Those that could not be read", lambda: self._revivals.unreadable),
+            Gauge(
+                "pop_messages_open",
+                "Popped messages that are neither acknowledged nor redelivered",
+                lambda: table.table.open_count,
+            ),
+            Gauge("pop_messages_revived", "Popped messages that were redelivered", lambda: self._revivals.revived),
+            Gauge(
+                "pop_dead_letters",
+                "Popped messages that became dead letters because they were delivered too often",
+                lambda: self._revivals.buried,
+            ),
+            Gauge(
+                "pop_messages_unreadable",
+                "Popped messages that could not be read for redelivery",
+                lambda: self._revivals.unreadable,
+            ),
             Gauge(
                 "pop_messages_ended", "Popped messages that a reset, trim or deletion ended", lambda: table.table.ended
             ),
         )
 
     def release(self) -> None:
-        """See `Part.release`."""
         self.accepts_waiting = False
         self.held.release_all()
 
     def close(self) -> None:
-        """See `Part.close`."""
         self._revivals.close()
 
     def arrived(self, queues: Sequence[QueueState]) -> None:
-        """Messages can be read in these queues; one may be named more than once."""
+        """Wake the pops that wait for messages in these queues. A queue may be named more than once."""
         if len(self.held):
             self.held.arrived(queue.topic for queue in queues)
 
     # ---------------------------------------------------------------- pops
 
     def pop(self, request: Request) -> None:
-        """200050: take messages, at once or when they come."""
+        """Take messages, at once or when they arrive (200050)."""
         header = decode_ext(PopHeader, request.ext)
-        ask = self._asked(request, header)
-        if ask is not None and (request.has_polled or self._is_within_quotas(request, header)):
-            self._pop(request, header, ask, None)
+        query = self._parse_query(request, header)
+        if query is None or not (request.has_polled or self._turns.may_run(request, self._queues_of(header))):
+            return
+        if request.has_polled or self._is_within_quotas(request, header):
+            self._pop(request, header, query, None)
+
+    def _queues_of(self, header: PopHeader) -> int:
+        topic = self._machine.topic(header.topic) if header.queue_id < 0 else None
+        return 1 if topic is None else topic.config.read_queue_nums
 
     def _is_within_quotas(self, request: Request, header: PopHeader) -> bool:
-        return self._quotas.takes(request, header.topic, 0, 0, _polls_s(header))
+        return self._quotas.admits(request, header.topic, 0, 0, _polls_s(header))
 
-    def _asked(self, request: Request, header: PopHeader) -> PopAsk | None:
-        """What a pop wants; None while its group is being made. Raises `RemotingError` with RocketMQ's code."""
+    def _parse_query(self, request: Request, header: PopHeader) -> PopQuery | None:
+        """Return the demand of a pop, or None while its group is being created. Raises `RemotingError` with RocketMQ's
+        code.
+        """
         if not 1 <= header.max_msg_nums <= MAX_POP_MESSAGES:
             raise InvalidParameter(f"maxMsgNums {header.max_msg_nums} is outside 1..{MAX_POP_MESSAGES}")
         invisible_ms_of(header.invisible_time)
@@ -200,7 +222,7 @@ class PopRequests(Part):
         message_filter = self._filter(header)
         if not self._has_group(request, header.consumer_group):
             return None
-        return PopAsk(
+        return PopQuery(
             header.consumer_group,
             header.topic,
             max(header.queue_id, -1),
@@ -217,10 +239,11 @@ class PopRequests(Part):
         try:
             return self._subscriptions.parse(header.exp_type, header.exp or "*")
         except UnknownExpressionType as error:
-            raise SubscriptionParseFailed(error.remark) from error  # RocketMQ answers pops so, and pulls 1
+            # RocketMQ answers pops with this code, and pulls with 1.
+            raise SubscriptionParseFailed(error.remark) from error
 
     def _readable(self, name: str, queue_id: int) -> TopicState:
-        """A topic that may be popped. Raises `RemotingError`."""
+        """Return a topic that may be popped. Raises `RemotingError`."""
         require_readable(name)
         topic = self._machine.topic(name)
         if topic is None:
@@ -232,7 +255,9 @@ class PopRequests(Part):
         return topic
 
     def _has_group(self, request: Request, name: str) -> bool:
-        """Whether a group is there; else the request is handled again once it is made. Raises `RemotingError`."""
+        """Return whether a group exists. If not, the request is handled again once the group is created. Raises
+        `RemotingError`.
+        """
         group = self._machine.state.table(GROUPS).by_name.get(name)
         if group is None:
             if not self._reader_groups.has_to_be_made(name):
@@ -243,135 +268,150 @@ class PopRequests(Part):
             raise NoPermission(f"consumer group {name} may not consume: its consumeEnable is false")
         return True
 
-    def _pop(self, request: Request, header: PopHeader, ask: PopAsk, read: Read | None) -> None:
-        """Choose and propose. The request may be of a leader that is none any more, if something was read for it."""
+    def _pop(self, request: Request, header: PopHeader, query: PopQuery, read: Read | None) -> None:
+        """Choose messages and propose the pop. After a read for the request, this node may no longer be the leader."""
+        if self.gone.has_sent(request):
+            request.origin.settle()
+            return
         if not self._group.ready:
             self._requests.pass_on(request)
             return
-        now_ms = self._clock.reckoned_from_ms()
+        now_ms = self._clock.delay_base_ms()
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
-        choice = self._chooser.choose(ask, read)
-        may_bring = choice.cold or any(each.records for each in choice.taken)
-        if may_bring and not self._is_within_quotas(request, header):
+        choice = self._chooser.choose(query, read)
+        may_find_messages = choice.cold or any(batch.records for batch in choice.batches)
+        if may_find_messages and not self._is_within_quotas(request, header):
             return
-        if choice.cold and (read is None or not choice.taken):
-            self._requests.spawn(request, self._pop_cold(request, header, ask, choice.cold[0]))
-        elif (committed := self._commit_under_way(ask.group, choice.taken)) is not None:
+        if choice.cold and (read is None or not choice.batches):
+            self._requests.spawn(request, self._pop_cold(request, header, query, choice.cold[0]))
+        elif (committed := self._find_pending_commit(query.group, choice.batches)) is not None:
             self._commits.flush(partial(self._requests.resume, request), committed)
-        elif choice.taken:
-            self._propose(request, header, ask, choice, now_ms)
+        elif choice.batches:
+            self._propose(request, header, query, choice, now_ms)
         else:
-            self._wait(request, header, ask, choice, now_ms)
+            self._wait(request, header, query, choice, now_ms)
 
-    async def _pop_cold(self, request: Request, header: PopHeader, ask: PopAsk, wanted: Wanted) -> None:
+    async def _pop_cold(self, request: Request, header: PopHeader, query: PopQuery, plan: ReadPlan) -> None:
         """Read on a worker what is not in the page cache."""
         self._counters.cold_reads += 1
-        read = await self._reads.later(wanted)
-        self._pop(request, header, ask, read)
+        read = await self._reads.read_later(plan)
+        self._pop(request, header, query, read)
 
-    def _commit_under_way(self, group: str, taken: Sequence[Taken]) -> PopQueueKey | None:
-        """A queue whose first pop must not overtake what consumers that pull have committed."""
-        for each in taken:
-            key = PopQueueKey(group, each.row.topic, each.row.queue_id)
-            if each.row.expected == NO_ROW and self._commits.pending(*key) is not None:
+    def _find_pending_commit(self, group: str, batches: Sequence[QueueBatch]) -> PopQueueKey | None:
+        """Return a queue with commits of pulling consumers under way, which its first pop must not overtake, or
+        None.
+        """
+        for batch in batches:
+            key = PopQueueKey(group, batch.row.topic, batch.row.queue_id)
+            if batch.row.expected == NO_ROW and self._commits.pending(*key) is not None:
                 return key
         return None
 
-    def _propose(self, request: Request, header: PopHeader, ask: PopAsk, choice: Choice, now_ms: int) -> None:
-        keys = [PopQueueKey(ask.group, each.row.topic, each.row.queue_id) for each in choice.taken]
+    def _propose(self, request: Request, header: PopHeader, query: PopQuery, choice: Choice, now_ms: int) -> None:
+        keys = [PopQueueKey(query.group, batch.row.topic, batch.row.queue_id) for batch in choice.batches]
         pop_time_ms = max([now_ms, *(self.changes.last_pop_ms(key) + 1 for key in keys)])
         invisible_ms = invisible_ms_of(header.invisible_time)
-        rows = tuple(each.row for each in choice.taken)
-        command = Pop(ask.group, pop_time_ms, invisible_ms, rows, ask.is_ordered, ask.attempt_id)
-        self.changes.pop(command, partial(self._popped, request, ask, choice, command))
+        rows = tuple(batch.row for batch in choice.batches)
+        command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
+        self.changes.pop(command, partial(self._on_popped, request, query, choice, command))
 
-    def _popped(self, request: Request, ask: PopAsk, choice: Choice, command: Pop, error: LogError | None) -> None:
-        """Answer with what is the group's now: a trim or a deletion may have come before."""
+    def _on_popped(
+        self, request: Request, query: PopQuery, choice: Choice, command: Pop, error: LogError | None
+    ) -> None:
+        """Answer with the messages that the group now has.
+
+        A trim or a deletion may have been applied before the pop.
+        """
         if error is not None:
             self._requests.fail(request, error)
             return
         table, time_ms = self.changes.table, command.pop_time_ms
-        taken = [
-            each
-            for each in choice.taken
-            if each.records and table.delivery(PopQueueKey(ask.group, each.row.topic, each.row.queue_id), time_ms)
+        batches = [
+            batch
+            for batch in choice.batches
+            if batch.records and table.delivery(PopQueueKey(query.group, batch.row.topic, batch.row.queue_id), time_ms)
         ]
-        if not taken:
+        if not batches:
             self._requests.run(request)
             return
-        count = sum(len(each.records) for each in taken)
+        count = sum(len(batch.records) for batch in batches)
         self.popped += count
-        for each in taken:
-            size = sum(map(len, each.records))
-            self._counters.count_delivery(ask.group, each.row.topic, len(each.records), size)
-            self._quotas.charge(request, ask.topic, len(each.records), size)
-        invisible_ms, is_ordered = command.invisible_ms, ask.is_ordered
+        for batch in batches:
+            size = sum(map(len, batch.records))
+            self._counters.count_delivery(query.group, batch.row.topic, len(batch.records), size)
+            if query.is_ordered:
+                key = PopQueueKey(query.group, batch.row.topic, batch.row.queue_id)
+                self._chooser.counts.note(key, batch.row.offsets, batch.counts)
+            self._quotas.charge(request, query.topic, len(batch.records), size)
+        invisible_ms, is_ordered = command.invisible_ms, query.is_ordered
         body = found_body(
-            taken, ask.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
+            batches, query.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
         )
-        ext = found_ext(taken, time_ms, invisible_ms, choice.rest, is_ordered=is_ordered)
+        ext = found_ext(batches, time_ms, invisible_ms, choice.remaining, is_ordered=is_ordered)
         request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
 
     # ---------------------------------------------------------------- waiting
 
-    def _wait(self, request: Request, header: PopHeader, ask: PopAsk, choice: Choice, now_ms: int) -> None:
-        """Nothing is there: let a pop wait, or say so."""
+    def _wait(self, request: Request, header: PopHeader, query: PopQuery, choice: Choice, now_ms: int) -> None:
+        """Let a pop that found nothing wait, or answer that there is nothing."""
 
-        def answer(code: int, why: str) -> None:
+        def answer(code: int, remark: str) -> None:
             invisible_ms = invisible_ms_of(header.invisible_time)
-            request.respond(code, why, nothing_ext(now_ms, invisible_ms, choice.rest, is_ordered=ask.is_ordered))
+            request.respond(
+                code, remark, nothing_ext(now_ms, invisible_ms, choice.remaining, is_ordered=query.is_ordered)
+            )
 
         if choice.is_full:
             self._counters.max_pop_in_flight += 1
             limit = self._live.config.max_pop_in_flight
             answer(
                 ResponseCode.POLLING_FULL,
-                f"{limit} messages of a queue are popped by group {ask.group} and not acknowledged, which is the limit"
-                " max_pop_in_flight: acknowledge some",
+                f"{limit} messages of a queue are popped by group {query.group} and not acknowledged, which is the "
+                "limit max_pop_in_flight: acknowledge some",
             )
         elif header.poll_time <= 0 or not self.accepts_waiting:
             answer(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
         elif not self._may_wait(request):
-            answer(ResponseCode.POLLING_FULL, "too many requests of this connection wait: ask without a poll time")
+            answer(ResponseCode.POLLING_FULL, "too many requests wait: ask without a poll time")
         else:
             expire = partial(answer, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
-            wait = wait_of(ask.group, ask.topic, ask.queue_id, has_filter=ask.message_filter is not None)
-            # Others may have used the quotas up when something comes that it may have.
+            wait = wait_of(query.group, query.topic, query.queue_id, has_filter=query.message_filter is not None)
+            # By the time a message arrives, other clients may have used the quotas up.
             request.within_quotas, request.has_polled = False, True
             self.held.hold(request, wait, request.received + _polls_s(header), expire)
 
     def _may_wait(self, request: Request) -> bool:
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
-        if request.origin.held >= self._live.config.max_held_pulls:
+        if request.origin.held >= self._live.config.max_held_pulls or not self._requests.held.has_room(request):
             self._counters.max_held_pulls += 1
             return False
         return True
 
     def _leadership_changed(self) -> None:
-        """A node that no longer leads lets its clients look for the one that does."""
+        """Release the waiting clients of a deposed leader, so that they find the new leader."""
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
 
     def _topics_changed(self) -> None:
         topics = self._machine.state.topics
-        self.held.look_again(lambda wait: wait.topic not in topics)
+        self.held.rerun_matching(lambda wait: wait.topic not in topics)
 
     def _groups_changed(self) -> None:
         groups = self._machine.state.table(GROUPS).by_name
-        self.held.look_again(lambda wait: wait.group not in groups or not groups[wait.group].consume_enable)
+        self.held.rerun_matching(lambda wait: wait.group not in groups or not groups[wait.group].consume_enable)
 
     # ---------------------------------------------------------------- questions
 
     def peek(self, request: Request) -> None:
-        """200052: the messages that a pop would get now, which stay where they are."""
+        """Answer with the messages that a pop would get now, without taking them (200052)."""
         header = decode_ext(PeekHeader, request.ext)
         if not 1 <= header.max_msg_nums <= MAX_POP_MESSAGES:
             raise InvalidParameter(f"maxMsgNums {header.max_msg_nums} is outside 1..{MAX_POP_MESSAGES}")
-        if self._quotas.takes(request, header.topic, 0, 0):
+        if self._quotas.admits(request, header.topic, 0, 0):
             self._peek(request, header, None)
 
     def _peek(self, request: Request, header: PeekHeader, read: Read | None) -> None:
@@ -379,88 +419,90 @@ class PopRequests(Part):
         if not self._has_group(request, header.consumer_group):
             return
         group, topic = header.consumer_group, header.topic
-        ask = question_of(group, topic, header.queue_id, header.max_msg_nums)
-        ask = ask._replace(reads_v1=self._shared_names.may_read(group, topic))
-        choice = self._chooser.choose(ask, read, is_question=True)
-        taken = [each for each in choice.taken if each.records]
-        if choice.cold and (read is None or not taken):
+        query = question_of(group, topic, header.queue_id, header.max_msg_nums)
+        query = query._replace(reads_v1=self._shared_names.may_read(group, topic))
+        choice = self._chooser.choose(query, read, is_question=True)
+        batches = [batch for batch in choice.batches if batch.records]
+        if choice.cold and (read is None or not batches):
             self._requests.spawn(request, self._peek_cold(request, header, choice.cold[0]))
             return
         now_ms = self._env.wall_ms()
-        if taken:
-            ext = found_ext(taken, now_ms, 0, choice.rest, is_ordered=False)
-            body = b"".join(record for each in taken for record in each.records)
-            self._quotas.charge(request, topic, sum(len(each.records) for each in taken), len(body))
+        if batches:
+            ext = found_ext(batches, now_ms, 0, choice.remaining, is_ordered=False)
+            body = b"".join(record for batch in batches for record in batch.records)
+            self._quotas.charge(request, topic, sum(len(batch.records) for batch in batches), len(body))
             request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
         else:
-            ext = nothing_ext(now_ms, 0, choice.rest, is_ordered=False)
+            ext = nothing_ext(now_ms, 0, choice.remaining, is_ordered=False)
             request.respond(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", ext)
 
-    async def _peek_cold(self, request: Request, header: PeekHeader, wanted: Wanted) -> None:
+    async def _peek_cold(self, request: Request, header: PeekHeader, plan: ReadPlan) -> None:
         self._counters.cold_reads += 1
-        self._peek(request, header, await self._reads.later(wanted))
+        self._peek(request, header, await self._reads.read_later(plan))
 
     def notify(self, request: Request) -> None:
-        """200054: whether there is something to pop, at once or when it comes; filters are not looked at."""
+        """Answer whether there are messages to pop, at once or when they arrive (200054). Filters are not applied."""
         header = decode_ext(NotificationHeader, request.ext)
         self._readable(header.topic, header.queue_id)
         if not self._has_group(request, header.consumer_group):
             return
         group, topic = header.consumer_group, header.topic
-        ask = question_of(group, topic, header.queue_id, 1, is_ordered=header.order)
-        ask = ask._replace(reads_v1=self._shared_names.may_read(group, topic))
+        query = question_of(group, topic, header.queue_id, 1, is_ordered=header.order)
+        query = query._replace(reads_v1=self._shared_names.may_read(group, topic))
 
         def answer(*, has_message: bool, is_full: bool = False) -> None:
             request.respond(ext=encode_ext(NotificationResponseHeader(has_message, is_full)))
 
-        if self._chooser.has_some(ask):
+        if self._chooser.has_messages(query):
             answer(has_message=True)
         elif header.poll_time <= 0 or not self.accepts_waiting:
             answer(has_message=False)
         elif not self._may_wait(request):
             answer(has_message=False, is_full=True)
         else:
-            wait = wait_of(ask.group, ask.topic, ask.queue_id, has_filter=False)
+            wait = wait_of(query.group, query.topic, query.queue_id, has_filter=False)
             expire: Callable[[], None] = partial(answer, has_message=False)
             self.held.hold(request, wait, request.received + _polls_s(header), expire)
 
     def polling_info(self, request: Request) -> None:
-        """200055: how many pops of a group wait at this leader."""
+        """Answer how many pops of a group wait at this leader (200055)."""
         header = decode_ext(PollingInfoHeader, request.ext)
         self._readable(header.topic, header.queue_id)
         count = self.held.count_of(header.consumer_group, header.topic, max(header.queue_id, -1))
         request.respond(ext=encode_ext(PollingInfoResponseHeader(count)))
 
     def move_nothing(self, request: Request) -> None:
-        """200056: RocketMQ moves what it keeps of pops from one kind of store to the other; here it is in the log."""
+        """Do nothing (200056). RocketMQ moves pop state between its kinds of store; here that state is in the log."""
         request.respond()
 
 
 def wait_of(group: str, topic: str, queue_id: int, *, has_filter: bool) -> PopWait:
-    """What a pop waits for: messages of its topic, and those that come again."""
+    """Return the condition that a pop waits for: messages of its topic or of its retry topics."""
     topics = tuple(pop_retry_topic(group, topic, retry) for retry in Retry)
     return PopWait(group, topic, queue_id, topics, has_filter)
 
 
-def question_of(group: str, topic: str, queue_id: int, count: int, *, is_ordered: bool = False) -> PopAsk:
-    """A pop of which it is only asked what it would get."""
-    return PopAsk(group, topic, max(queue_id, -1), count, MAX_ANSWER_BYTES, None, 0, is_ordered, "")
+def question_of(group: str, topic: str, queue_id: int, count: int, *, is_ordered: bool = False) -> PopQuery:
+    """Return a pop for a question that takes nothing."""
+    return PopQuery(group, topic, max(queue_id, -1), count, MAX_ANSWER_BYTES, None, 0, is_ordered, "")
 
 
 def _polls_s(header: PopHeader | NotificationHeader) -> float:
-    """How long a request asks to wait for messages."""
+    """Return the time in seconds for which a request is to wait for messages."""
     return min(max(0, header.poll_time) / 1000, MAX_SUSPEND_S)
 
 
 def _poll_s(request: Request) -> float:
-    """How long a pop that is passed on may be held by the leader; one that cannot be read is not."""
+    """Return the time in seconds for which the leader may hold a forwarded pop, or 0 if the field is unreadable."""
     text = request.ext.get("pollTime", "")
     asked_ms = int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else 0
     return min(asked_ms / 1000, MAX_SUSPEND_S)
 
 
 def _nothing_popped(request: Request) -> None:
-    """The leader did not answer: what it may have taken comes again when its time is over."""
+    """Answer a pop to which the leader did not answer. Messages that it may have taken return after their invisible
+    time.
+    """
     ext = nothing_ext(0, 0, 0, is_ordered=False)
     request.respond(ResponseCode.POLLING_TIMEOUT, "the leader did not answer, pop again", ext)
 

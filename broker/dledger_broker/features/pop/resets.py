@@ -1,4 +1,4 @@
-"""Resets of popped queues: a commit (15) that says `reset` has a group go on elsewhere, and ends what it has popped."""
+"""Resets of popped queues: a commit (15) with `reset` moves the group to another offset and ends its deliveries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from dledger_remoting.headers import UpdateConsumerOffsetHeader
 
 
 class PopResets:
-    """Takes them on the leader; `on_reset` is told the topics in which there may be something to pop again."""
+    """Handler of resets on the leader. `on_reset` is called with the topics in which there may be messages to pop
+    again.
+    """
 
     def __init__(
         self,
@@ -31,11 +33,11 @@ class PopResets:
         self._on_reset = on_reset
 
     def pops(self, key: tuple[str, str, int]) -> bool:
-        """Whether a group, the first of the three, pops a queue."""
+        """Return whether a group pops a queue, given as (group, topic, queue id)."""
         return self._changes.next_offset(PopQueueKey(*key)) != NO_ROW
 
     def take(self, request: Request, header: UpdateConsumerOffsetHeader) -> bool:
-        """Have a group go on at an offset; False, and nothing done, if it does not pop the queue."""
+        """Move a group to an offset. Return False and do nothing if the group does not pop the queue."""
         key = (header.consumer_group, header.topic, header.queue_id)
         topic = self._machine.topic(header.topic)
         if topic is None or not self.pops(key):
@@ -44,7 +46,7 @@ class PopResets:
         return True
 
     def reset(self, key: tuple[str, str, int], topic: TopicState, offset: int, done: Done) -> None:
-        """Have a group that pops a queue go on at an offset of it."""
+        """Move a group that pops a queue to an offset of that queue."""
         command = ResetPop(key[0], key[1], topic.created_position, key[2], offset)
         self._changes.reset(command, partial(self._reset, key[1], done))
 

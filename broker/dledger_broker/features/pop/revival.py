@@ -1,7 +1,7 @@
-"""Job that delivers popped messages again which nobody has acknowledged in time: copies in the group's retry topic, or
-in its dead letters, and the end of the deliveries, in one unit.
+"""Leader job that redelivers popped messages that nobody has acknowledged in time.
 
-What is popped in order stays where it is, and is popped again from there, unless that was often enough.
+Copies in the group's retry or dead-letter topic, and the end of the deliveries, are written in one unit. Messages
+popped in order stay in their queue and are popped again from there, until they have been delivered too often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
 from dledger_broker.features.pop.copies import copy_of
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
 from dledger_broker.features.pop.dues import Dues
-from dledger_broker.features.pop.reading import Found, PopReads, Wanted
+from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.group_clock import GroupClock
@@ -44,26 +44,28 @@ from dledger_remoting.topics import (
 
 LOOK_S: Final = 0.1
 AGAIN_MS: Final = 500
-"""A delivery that cannot be revived yet is looked at again after so long."""
+"""Interval after which the revival of a delivery is tried again."""
 REPAIR_MS: Final = 30_000
-"""The same of one that cannot be read: the log may have healed it."""
+"""Interval after which an unreadable delivery is tried again. The log may have healed its records meanwhile."""
+SPARE_ENTRIES: Final = 1_024
+"""Number by which stale entries of the heap must exceed the open messages before the heap is rebuilt."""
 MAX_DELIVERIES: Final = 50
-"""Deliveries of one look, so that their rows fit a unit."""
+"""Maximum number of deliveries per pass, so that their rows fit a unit."""
 MAX_UNIT_BYTES: Final = 256 << 10
-"""Copies of one unit, in a large segment; a larger message travels alone."""
+"""Maximum size of the copies of one unit, in a large segment. A larger message travels alone."""
 MAX_SEGMENT_SHARE: Final = 4
-"""No unit has more than this part of a segment."""
+"""Minimum ratio of a segment's size to the size of a unit."""
 
 _Name: TypeAlias = tuple[PopQueueKey, int]
-"""A delivery: its queue, and its pop time."""
+"""Name of a delivery: its queue and its pop time."""
 
-_NOTHING: Final = Found(0, ())
+_NOTHING: Final = ReadRecords(0, ())
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class _Message(NamedTuple):
-    """An open message of a delivery that is due, and its record; None if that cannot be read now."""
+    """Open message of a delivery that is due, with its record, or None if the record cannot be read now."""
 
     queue: PopQueue
     delivery: Delivery
@@ -72,10 +74,10 @@ class _Message(NamedTuple):
 
 
 class Revivals:
-    """A leader's job; implements `dledger_broker.kernel.jobs.Job`.
+    """Leader job that revives deliveries; implements `dledger_broker.kernel.jobs.Job`.
 
-    `on_due` is told the topics in which something may be popped again in order. `revived`, `buried` and `unreadable`
-    count messages of this node.
+    `on_due` is called with the topics in which messages may be popped again in order. `revived`, `buried` and
+    `unreadable` count messages of this node.
     """
 
     name: Final = "revivals"
@@ -92,7 +94,7 @@ class Revivals:
         groups: GroupProposals,
         shared_names: SharedNames,
     ) -> None:
-        self.on_due: Callable[[Iterable[str]], None] = _nobody_waits
+        self.on_due: Callable[[Iterable[str]], None] = _ignore_topics
         self.revived = self.buried = self.unreadable = 0
         self._machine = machine
         self._env = env
@@ -106,7 +108,9 @@ class Revivals:
         self._is_busy = False
         self._run: JobHandle | None = None
         self._heap: list[tuple[int, PopQueueKey, int]] = []
-        """What becomes due, for the run that there is: the next one begins with all deliveries."""
+        """Deliveries by the time at which they become due, for the current run. Each run begins with all deliveries."""
+        self._untaken: set[_Name] = set()
+        """Deliveries that no consumer received, noted in the current run."""
         self._tasks: set[asyncio.Task[None]] = set()
         machine.on_state(self._watch)
 
@@ -116,18 +120,33 @@ class Revivals:
     def _delivered(self, queue: PopQueue, delivery: Delivery) -> None:
         if self._run is not None and self._run.is_stopped:
             self._run, self._heap = None, []
-        if self._run is not None:
-            heapq.heappush(self._heap, (delivery.due_ms, queue.key, delivery.pop_time_ms))
+        if self._run is None:
+            return
+        heapq.heappush(self._heap, (delivery.due_ms, queue.key, delivery.pop_time_ms))
+        table = self._changes.table
+        if len(self._heap) > 2 * table.open_count + SPARE_ENTRIES:
+            # Otherwise a delivery that is acknowledged within a moment would stay listed until the end of its invisible
+            # time (12 h).
+            self._heap = [entry for entry in self._heap if table.delivery(entry[1], entry[2]) is not None]
+            heapq.heapify(self._heap)
+
+    def note_untaken(self, key: PopQueueKey, pop_time_ms: int) -> None:
+        """Note that no consumer received a delivery, because its client had gone. Its redelivery does not count as
+        another.
+        """
+        if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
+            self._untaken.add((key, pop_time_ms))
 
     def close(self) -> None:
-        """Read no more."""
+        """Cancel the reads under way."""
         for task in self._tasks:
             task.cancel()
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
+        """Begin to search for due deliveries, starting from all deliveries."""
         self._is_busy = False
         self._run = handle
+        self._untaken.clear()
         self._heap = [
             (delivery.due_ms, queue.key, delivery.pop_time_ms) for queue in self._changes.table for delivery in queue
         ]
@@ -138,9 +157,9 @@ class Revivals:
 
     def _tick(self, handle: JobHandle) -> None:
         handle.call_later(LOOK_S, partial(self._tick, handle))
-        self._look(handle)
+        self._read_due(handle)
 
-    def _look(self, handle: JobHandle) -> None:
+    def _read_due(self, handle: JobHandle) -> None:
         now_ms = self._clock.now_ms()
         if now_ms is None or self._is_busy:
             return
@@ -150,20 +169,23 @@ class Revivals:
             self._read(due, handle.guarded(partial(self._revive, handle, now_ms)))
 
     def _due(self, now_ms: int) -> list[tuple[PopQueue, Delivery]]:
-        """Deliveries that are to be revived now. All that are looked at stay on the list, until they are gone."""
+        """Return the deliveries to revive now. All examined deliveries stay listed until they are gone."""
         due: list[tuple[PopQueue, Delivery]] = []
         looked_at: dict[_Name, int] = {}
-        in_order: set[str] = set()
+        in_order: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now_ms and len(due) < MAX_DELIVERIES:
             _, key, pop_time_ms = heapq.heappop(self._heap)
             queue, delivery = self._changes.table.queue(key), self._changes.table.delivery(key, pop_time_ms)
-            if queue is None or delivery is None or (key, pop_time_ms) in looked_at:
+            if queue is None or delivery is None:
+                self._untaken.discard((key, pop_time_ms))
+                continue
+            if (key, pop_time_ms) in looked_at:
                 continue
             wait_ms = self._dues.left_ms(delivery, now_ms)
-            if wait_ms <= 0 and delivery.is_ordered and not self._came_too_often(key.group, delivery.attempt):
-                in_order.add(key.topic)
+            if wait_ms <= 0 and delivery.is_ordered and not self._becomes_dead_letter(queue, delivery):
+                in_order[key.topic] = None
                 wait_ms = AGAIN_MS
-            elif wait_ms <= 0 and not self._changes.free_bits(queue, delivery):
+            elif wait_ms <= 0 and not self._bits_of(queue, delivery):
                 wait_ms = AGAIN_MS
             elif wait_ms <= 0:
                 due.append((queue, delivery))
@@ -174,8 +196,20 @@ class Revivals:
             self.on_due(in_order)
         return due
 
-    def _came_too_often(self, group: str, deliveries: int) -> bool:
-        return deliveries > self._group(group).retry_max_times
+    def _becomes_dead_letter(self, queue: PopQueue, delivery: Delivery) -> bool:
+        """Return whether the first message of an ordered delivery was delivered too often.
+
+        The messages behind it are delivered again by ordered pops.
+        """
+        is_first = queue.lowest_open == delivery.offsets[0]
+        return is_first and delivery.attempt > self._group(queue.key.group).retry_max_times
+
+    def _bits_of(self, queue: PopQueue, delivery: Delivery) -> int:
+        """Return the messages that may be revived. Of an ordered delivery, that is the first, which was delivered too
+        often.
+        """
+        free = self._changes.free_bits(queue, delivery)
+        return free & 1 if delivery.is_ordered else free
 
     def _group(self, name: str) -> SubscriptionGroupConfig:
         return self._machine.state.table(GROUPS).by_name[name]
@@ -183,11 +217,13 @@ class Revivals:
     # ---------------------------------------------------------------- reading
 
     def _read(self, due: Sequence[tuple[PopQueue, Delivery]], done: Callable[[Sequence[_Message]], None]) -> None:
-        """Read open messages of deliveries, as many as fit a unit; `done` is called at once if all are in memory."""
+        """Read open messages of deliveries, as many as fit a unit. `done` is called at once if all of them are in
+        memory.
+        """
         found: list[_Message] = []
         for queue, delivery, bit in self._within_unit(due, found):
-            wanted = self._wanted(queue, delivery, bit)
-            read = _NOTHING if wanted is None else self._read_now(wanted)
+            plan = self._plan_read(queue, delivery, bit)
+            read = _NOTHING if plan is None else self._read_now(plan)
             if read is None:
                 task = asyncio.get_running_loop().create_task(self._read_later(due, done))
                 self._tasks.add(task)
@@ -196,10 +232,12 @@ class Revivals:
             found.append(_message(queue, delivery, bit, read))
         done(found)
 
-    def _read_now(self, wanted: Wanted) -> Found | None:
-        """What is there, None if that needs the disk. What has rotted is nothing, as it is when it comes from disk."""
+    def _read_now(self, plan: ReadPlan) -> ReadRecords | None:
+        """Read a message, or return None if that needs the disk. A rotten record counts as missing, as in a read from
+        disk.
+        """
         try:
-            return self._reads.now(wanted)
+            return self._reads.read_now(plan)
         except LogError:
             return _NOTHING
 
@@ -208,10 +246,10 @@ class Revivals:
     ) -> None:
         found: list[_Message] = []
         for queue, delivery, bit in self._within_unit(due, found):
-            wanted, read = self._wanted(queue, delivery, bit), None
-            if wanted is not None:
+            plan, read = self._plan_read(queue, delivery, bit), None
+            if plan is not None:
                 try:
-                    read = self._reads.now(wanted, await self._reads.later(wanted))
+                    read = self._reads.read_now(plan, await self._reads.read_later(plan))
                 except (LogError, OSError):
                     read = None
             found.append(_message(queue, delivery, bit, read))
@@ -220,10 +258,10 @@ class Revivals:
     def _within_unit(
         self, due: Sequence[tuple[PopQueue, Delivery]], found: Sequence[_Message]
     ) -> Iterator[tuple[PopQueue, Delivery, int]]:
-        """The messages to read, until what is found of them fills a unit."""
+        """Yield the messages to read, until the records found fill a unit."""
         size = 0
         for queue, delivery in due:
-            for bit in bits_in(self._changes.free_bits(queue, delivery)):
+            for bit in bits_in(self._bits_of(queue, delivery)):
                 yield queue, delivery, bit
                 record = found[-1].record
                 size += 0 if record is None else len(record.body) + len(record.properties)
@@ -234,16 +272,16 @@ class Revivals:
     def _unit_bytes(self) -> int:
         return min(MAX_UNIT_BYTES, self._machine.log.segment_bytes // MAX_SEGMENT_SHARE)
 
-    def _wanted(self, queue: PopQueue, delivery: Delivery, bit: int) -> Wanted | None:
+    def _plan_read(self, queue: PopQueue, delivery: Delivery, bit: int) -> ReadPlan | None:
         topic = self._machine.topic(queue.key.topic)
         if topic is None:
             return None
-        return Wanted(topic.queue(queue.key.queue_id), offsets_of(delivery.offsets, bit)[0], 1)
+        return ReadPlan(topic.queue(queue.key.queue_id), offsets_of(delivery.offsets, bit)[0], 1)
 
     # ---------------------------------------------------------------- reviving
 
     def _revive(self, handle: JobHandle, now_ms: int, messages: Sequence[_Message]) -> None:
-        """Write the copies of messages that are still open and that nothing is in flight for."""
+        """Write copies of the messages that are still open and have no change in flight."""
         self._is_busy = False
         unit = _Unit(self._unit_bytes)
         later: dict[_Name, int] = {}
@@ -263,19 +301,21 @@ class Revivals:
                 later[name] = now_ms + AGAIN_MS
                 lacking.setdefault(topic, {})[name] = now_ms
             elif unit.has_room_for(record):
-                unit.add(queue, delivery, bit, copy_of(record, topic, delivery.pop_time_ms))
+                counts = name not in self._untaken
+                unit.add(queue, delivery, bit, copy_of(record, topic, delivery.pop_time_ms, counts=counts))
                 unit.buried += topic == dead_letter_topic(queue.key.group)
-        self._look_again(later)
+        self._postpone(later)
         for topic, waiting in lacking.items():
             self._make(handle, topic, waiting)
         if unit.copies:
             self._write(handle, unit, now_ms)
 
-    def _look_again(self, whens_ms: Mapping[_Name, int]) -> None:
-        """Look at deliveries at these group times, and at those that follow meanwhile.
+    def _postpone(self, whens_ms: Mapping[_Name, int]) -> None:
+        """Try deliveries again at these group times, no earlier. Otherwise:
 
-        1. Fifty deliveries come first, and their retry topic cannot be made. 2. They stay due. 3. Each look takes the
-        fifty that come first, and finds no other one, ever.
+        1. Fifty deliveries are due first, and their retry topic cannot be created.
+        2. These deliveries stay due.
+        3. Each pass takes the same fifty, and never finds another delivery.
         """
         if whens_ms:
             self._heap = [entry for entry in self._heap if entry[1:] not in whens_ms]
@@ -283,7 +323,7 @@ class Revivals:
             heapq.heapify(self._heap)
 
     def _is_ending(self, queue: PopQueue) -> bool:
-        """Whether the deletion of a topic or a group is in flight, which ends the deliveries."""
+        """Return whether the deletion of the topic or the group is in flight, which ends the deliveries."""
         return self._machine.topic(queue.key.topic) is None or not self._groups.has_group(queue.key.group)
 
     def _found_unreadable(self, queue: PopQueue) -> None:
@@ -293,24 +333,26 @@ class Revivals:
         )
 
     def _topic_for(self, queue: PopQueue, delivery: Delivery, record: MessageRecord) -> str:
-        """The topic that a message goes to."""
+        """Return the topic that receives the copy of a message."""
         group = queue.key.group
-        if delivery.is_ordered or record.reconsume_times >= self._group(group).retry_max_times:
+        has_used_retries = delivery.is_ordered or record.reconsume_times >= self._group(group).retry_max_times
+        if has_used_retries and (queue.key, delivery.pop_time_ms) not in self._untaken:
             return dead_letter_topic(group)
         avoids_v1 = self._shared_names.are_unsafe
         if is_retry_topic(queue.key.topic):
-            # Not the topic that the record tells of: who sent it to the retry topic by itself has chosen that.
+            # Do not use the topic named in the record: a client that sends to the retry topic by itself can choose that
+            # name.
             popped = self._shared_names.popped_topic(group, queue.key.topic) if avoids_v1 else None
             return queue.key.topic if popped is None else pop_retry_topic(group, popped, Retry.V2)
         retry = Retry.V2 if self._takes_v2 or avoids_v1 else Retry.V1
         return pop_retry_topic(group, queue.key.topic, retry)
 
     def _make(self, handle: JobHandle, topic: str, waiting: Mapping[_Name, int]) -> None:
-        """Create a topic that deliveries wait for; they are looked at once it is there."""
+        """Create a topic that deliveries wait for, and try them again once the topic exists."""
 
         def made(error: LogError | None) -> None:
             if error is None:
-                self._look_again(waiting)
+                self._postpone(waiting)
 
         handle.require_running()
         config = TopicConfig(topic, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
@@ -318,15 +360,15 @@ class Revivals:
 
     def _write(self, handle: JobHandle, unit: _Unit, now_ms: int) -> None:
         closed = unit.closed
-        go_on = handle.guarded(partial(self._look, handle))
+        read_next = handle.guarded(partial(self._read_due, handle))
 
         def settled(outcome: UnitOutcome) -> None:
             self._changes.end_closing(closed)
             if isinstance(outcome, Stored):
                 self.buried += unit.buried
                 self.revived += len(unit.copies) - unit.buried
-                self.on_due({key.topic for key, _, _ in closed})
-            go_on()
+                self.on_due([key.topic for key, _, _ in closed])
+            read_next()
 
         self._changes.begin_closing(closed)
         try:
@@ -337,11 +379,11 @@ class Revivals:
             self._changes.end_closing(closed)
             for queue, _ in unit.deliveries:
                 self._found_unreadable(queue)
-            self._look_again({(queue.key, each.pop_time_ms): now_ms + REPAIR_MS for queue, each in unit.deliveries})
+            self._postpone({(queue.key, each.pop_time_ms): now_ms + REPAIR_MS for queue, each in unit.deliveries})
 
 
 class _Unit:
-    """What one unit says."""
+    """Copies and rows of one unit."""
 
     def __init__(self, limit: int) -> None:
         self.copies: list[NewRecord] = []
@@ -352,11 +394,11 @@ class _Unit:
         self._rows: dict[tuple[PopQueueKey, int], ReviveRow] = {}
 
     def has_room_for(self, record: MessageRecord) -> bool:
-        """Whether one more is within the limit; the first always is."""
+        """Return whether another message is within the limit. The first message always is."""
         return not self.copies or self.size + len(record.body) + len(record.properties) <= self._limit
 
     def add(self, queue: PopQueue, delivery: Delivery, bit: int, copy: NewRecord) -> None:
-        """One more message."""
+        """Add a message."""
         self.copies.append(copy)
         self.deliveries[queue, delivery] = None
         self.size += copy.size
@@ -369,12 +411,12 @@ class _Unit:
 
     @property
     def command(self) -> Revive:
-        """The end of their deliveries."""
+        """Command that ends the deliveries of these messages."""
         return Revive(tuple(self._rows.values()))
 
 
-def _message(queue: PopQueue, delivery: Delivery, bit: int, read: Found | None) -> _Message:
-    """A message with its record, if that is what was read."""
+def _message(queue: PopQueue, delivery: Delivery, bit: int, read: ReadRecords | None) -> _Message:
+    """Return a message, with its record if the read found the record at the message's offset."""
     record = None
     if read is not None and read.records:
         try:
@@ -386,5 +428,5 @@ def _message(queue: PopQueue, delivery: Delivery, bit: int, read: Found | None) 
     return _Message(queue, delivery, bit, record)
 
 
-def _nobody_waits(_topics: Iterable[str]) -> None:
-    """What `on_due` is until somebody sets it."""
+def _ignore_topics(_topics: Iterable[str]) -> None:
+    """Do nothing: the default of `on_due`."""

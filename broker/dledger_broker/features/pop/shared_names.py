@@ -1,13 +1,15 @@
-"""Retry topics that several groups may have: `%RETRY%a_b_c` is that of `a` in `b_c`, of `a_b` in `c`, and of `a_b_c`.
+"""Retry topics whose name several groups can share.
 
-Without access control who pops gets what comes again in it, whoever it was popped by, as with RocketMQ. With it nothing
-more is written there by pops: who may make a group could take such a name, and then read what comes again for another
-one, or hold it up. What was written there before is popped while no other group has the name, whatever rights its
-consumer has.
+For example, `%RETRY%a_b_c` belongs to group `a` popping `b_c`, to group `a_b` popping `c`, and to group `a_b_c`.
 
-1. `a_b` pops topic `c` as an account that may consume as every group. 2. Another account may consume as `a_b_c`, and so
-may send to its retry topic. 3. Shown to the first account as a message of `c`, that would be published there without
-the right.
+Without access control, each of these groups gets the redelivered messages of the other groups, as with RocketMQ. With
+access control, pops no longer write copies to topics with shared names. Otherwise an account that may create a group
+could choose a name by which it reads or delays the redelivered messages of another group. Earlier copies in these
+topics are popped only while no other group shares the name, even if the consumer has rights for all groups:
+
+1. Group `a_b` pops topic `c`, by an account that may consume as every group.
+2. Another account may consume as `a_b_c`, and so may send to the retry topic of that group.
+3. Shown to the first account as a message of `c`, its message would be published in `c` without the right to do so.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dledger_remoting.pop import Retry, pop_retry_topic
 
 
 class SharedNames:
-    """Whether copies may be written to the retry topic of the older name, and whether a pop may look there."""
+    """Judge of whether pops may write to a retry topic of the older name, and whether they may read there."""
 
     def __init__(self, machine: BrokerMachine, access: Access) -> None:
         self._machine = machine
@@ -29,22 +31,23 @@ class SharedNames:
 
     @property
     def are_unsafe(self) -> bool:
-        """Whether nothing may be written there any more."""
+        """True if nothing may be written to topics with shared names any more."""
         return self._access.is_on
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Whether a pop may take what lies there for what comes again to the group."""
+        """Return whether a pop may read the group's retry topic of the older name."""
         return not self.are_unsafe or not any(self._others(group, topic))
 
     def popped_topic(self, group: str, name: str) -> str | None:
-        """The topic that a group pops and whose retry topic of the older name this is; None if it is none, or if the
-        topic is gone.
+        """Return the topic that a group pops and whose retry topic of the older name this is.
+
+        Return None if the name has another form, or if the topic is gone.
         """
         topic = name.removeprefix(pop_retry_topic(group, "", Retry.V1))
         return None if topic == name or self._machine.topic(topic) is None else topic
 
     def _others(self, group: str, topic: str) -> Iterator[str]:
-        """The other groups that have a retry topic of this name."""
+        """Yield the other groups that have a retry topic of this name."""
         groups, name = self._machine.state.table(GROUPS).by_name, f"{group}_{topic}"
         if name in groups:
             yield name

@@ -1,7 +1,7 @@
-"""Table of popped queues: how far each consumer group has popped a queue, and the deliveries that are open there.
+"""Table of popped queues: how far each consumer group has popped a queue, and the open deliveries there.
 
-A row is kept while its topic and its group are there. What a group has committed in a queue that it pops is the lowest
-offset that is not done with, which follows from what is applied here.
+A row is kept while its topic and its group exist. If a group pops a queue, its committed offset there follows from this
+table: the lowest offset that is new or still open.
 """
 
 from __future__ import annotations
@@ -31,34 +31,49 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.queues import TopicState
 from dledger_broker.kernel.tables import Changes, FindTable, Frame, Table, TableKey, in_slices
 
+_NO_QUEUES: Final[Mapping[int, PopQueue]] = {}
+
 
 class PopQueueFrame(msgspec.Struct, frozen=True, tag="pop-queues"):
-    """Popped queues as (group, topic, queue id, created position, next offset, last pop time)."""
+    """Snapshot frame of popped queues: (group, topic, queue id, created position, next offset, last pop time)."""
 
     rows: list[tuple[str, str, int, int, int, int]]
 
 
 class DeliveryFrame(msgspec.Struct, frozen=True, tag="deliveries"):
-    """Deliveries of queues, which come before them in the stream."""
+    """Snapshot frame of deliveries. The frames of their queues precede them in the stream."""
 
     rows: list[tuple[str, str, int, DeliveryRow]]
 
 
 class EndedDeliveriesFrame(msgspec.Struct, frozen=True, tag="ended-deliveries"):
-    """How many messages were open when resets, trims and deletions ended their deliveries."""
+    """Snapshot frame with the number of messages whose deliveries were ended by resets, trims and deletions."""
 
     messages: int
 
 
 class PopTable(Table):
-    """The replicated part.
+    """Table of popped queues and their open deliveries.
 
-    `open_count` counts messages that are delivered and not done with. `ended` counts messages whose deliveries were
-    ended by resets, trims, and deletions or shrinking of topics.
-    `on_delivery` is a node's own: it is told of each new delivery.
+    - `open_count` is the number of messages that are delivered and not done with.
+    - `ended` is the number of messages whose deliveries were ended by resets, trims, and deletions or shrinking of
+      topics.
+    - `on_delivery` is called with each new delivery. It belongs to the node, not to the replicated state.
     """
 
-    __slots__ = ("_groups", "_new", "_of_queue", "_offsets", "_queues", "_topics", "ended", "on_delivery", "open_count")
+    __slots__ = (
+        "_groups",
+        "_new",
+        "_of_group",
+        "_of_queue",
+        "_of_topic",
+        "_offsets",
+        "_queues",
+        "_topics",
+        "ended",
+        "on_delivery",
+        "open_count",
+    )
 
     frames = (PopQueueFrame, DeliveryFrame, EndedDeliveriesFrame)
 
@@ -67,11 +82,13 @@ class PopTable(Table):
         self.on_delivery: Callable[[PopQueue, Delivery], None] | None = None
         self._queues: dict[PopQueueKey, PopQueue] = {}
         self._of_queue: dict[tuple[str, int], list[PopQueue]] = {}
-        """Those of all groups, by topic and queue id."""
+        """Popped queues of all groups, by topic and queue id."""
+        self._of_topic: dict[str, dict[PopQueueKey, PopQueue]] = {}
+        self._of_group: dict[tuple[str, str], dict[int, PopQueue]] = {}
+        """Popped queues of each group and topic, by queue id."""
         self._new: list[tuple[PopQueue, Delivery]] = []
 
     def meet(self, find: FindTable) -> None:
-        """See `Table.meet`."""
         self._topics = find.topics
         self._groups = find.table(GROUPS).by_name
         self._offsets = find.table(OFFSETS)
@@ -82,32 +99,35 @@ class PopTable(Table):
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`; that of an empty table is 0."""
+        """Digest of the table, 0 if the table is empty."""
         ended = item_hash("ended-deliveries", self.ended) if self.ended else 0
         return (sum(queue.digest for queue in self) + ended) & MASK
 
     @property
     def has_deliveries(self) -> bool:
-        """Whether any message is delivered and not done with."""
+        """True if any message is delivered and not done with."""
         return self.open_count > 0
 
     def has_queue(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a group pops a queue."""
+        """Return whether a group pops a queue."""
         return (group, topic, queue_id) in self._queues
 
     def queue(self, key: PopQueueKey) -> PopQueue | None:
-        """A queue as a group pops it; None if it never did."""
+        """Return a queue as a group pops it, or None if the group never popped it."""
         return self._queues.get(key)
 
+    def queues_of(self, group: str, topic: str) -> Mapping[int, PopQueue]:
+        """Return the queues of a topic as a group pops them, by queue id."""
+        return self._of_group.get((group, topic), _NO_QUEUES)
+
     def delivery(self, key: PopQueueKey, pop_time_ms: int) -> Delivery | None:
-        """A delivery with open messages."""
+        """Return a delivery that has open messages, or None."""
         queue = self._queues.get(key)
         return None if queue is None else queue.deliveries.get(pop_time_ms)
 
     # ---------------------------------------------------------------- commands
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case Pop(group=group, rows=pops):
@@ -133,7 +153,7 @@ class PopTable(Table):
             return
         kept = topic.queue(row.queue_id).first_offset
         if row.next_offset < kept or (row.offsets and row.offsets[0] < kept):
-            return  # a trim that was on its way has taken what was popped
+            return  # A trim that was in flight has removed the popped messages.
         if row.offsets and queue is not None and command.pop_time_ms <= queue.last_pop_ms:
             return
         if queue is None:
@@ -166,6 +186,8 @@ class PopTable(Table):
     def _add(self, queue: PopQueue) -> PopQueue:
         self._queues[queue.key] = queue
         self._of_queue.setdefault(queue.key[1:], []).append(queue)
+        self._of_topic.setdefault(queue.key.topic, {})[queue.key] = queue
+        self._of_group.setdefault(queue.key[:2], {})[queue.key.queue_id] = queue
         return queue
 
     def _deliver(self, queue: PopQueue, delivery: Delivery) -> None:
@@ -232,10 +254,10 @@ class PopTable(Table):
         if self._offsets.get(*queue.key) != queue.lowest_open:
             self._offsets.commit(*queue.key, queue.lowest_open)
 
-    # ---------------------------------------------------------------- what others do
+    # ---------------------------------------------------------------- changes by other tables
 
     def batch_applied(self, now: Callable[[], float]) -> None:
-        """See `Table.batch_applied`: notes when this replica has applied deliveries."""
+        """Note the time at which this replica applied the new deliveries."""
         if not self._new:
             return
         new, self._new = self._new, []
@@ -246,34 +268,33 @@ class PopTable(Table):
                 self.on_delivery(queue, delivery)
 
     def on_topic_put(self, topic: TopicState) -> None:
-        """See `Table.on_topic_put`: nobody pops queues that the topic has no more.
+        """End the deliveries in queues that the topic no longer has.
 
-        What was open there is delivered again if it gets them back: the group goes on at the lowest open message.
+        If the topic gets these queues back, their messages are delivered again: the group continues at the lowest open
+        message.
         """
         name, queues = topic.config.topic_name, topic.config.read_queue_nums
-        for queue in self:
-            if queue.key.topic == name and queue.key.queue_id >= queues and queue.deliveries:
+        for queue in self._of_topic.get(name, {}).values():
+            if queue.key.queue_id >= queues and queue.deliveries:
                 queue.next_offset = queue.lowest_open
                 self._end_all(queue)
 
     def on_queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
-        """See `Table.on_queue_trimmed`: what was open and is gone ends."""
+        """End the deliveries of trimmed messages."""
         for queue in self._of_queue.get((topic, queue_id), ()):
             if queue.lowest_open >= first_offset:
                 continue
             for delivery in list(queue):
-                gone = sum(1 << number for number, offset in enumerate(delivery.offsets) if offset < first_offset)
-                self.ended += (gone & delivery.open_bits).bit_count()
-                self._settle(queue, delivery, closed=gone)
+                trimmed = sum(1 << number for number, offset in enumerate(delivery.offsets) if offset < first_offset)
+                self.ended += (trimmed & delivery.open_bits).bit_count()
+                self._settle(queue, delivery, closed=trimmed)
             queue.next_offset = max(queue.next_offset, first_offset)
             self._commit(queue)
 
     def on_topic_deleted(self, topic: str) -> None:
-        """See `Table.on_topic_deleted`."""
-        self._drop([key for key in self._queues if key.topic == topic])
+        self._drop(list(self._of_topic.get(topic, ())))
 
     def on_group_deleted(self, group: str, *, clean_offsets: bool) -> None:
-        """See `Table.on_group_deleted`."""
         _ = clean_offsets
         self._drop([key for key in self._queues if key.group == group])
 
@@ -285,11 +306,18 @@ class PopTable(Table):
             others.remove(queue)
             if not others:
                 del self._of_queue[key[1:]]
+            of_topic = self._of_topic[key.topic]
+            del of_topic[key]
+            if not of_topic:
+                del self._of_topic[key.topic]
+            of_group = self._of_group[key[:2]]
+            del of_group[key.queue_id]
+            if not of_group:
+                del self._of_group[key[:2]]
 
     # ---------------------------------------------------------------- snapshots
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         captured: dict[str, Iterable[Frame]] = {}
         if self._queues:
@@ -303,7 +331,6 @@ class PopTable(Table):
         return captured
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         match frame:
             case PopQueueFrame(rows=queues):
                 for group, topic, queue_id, created_position, next_offset, last_pop_ms in queues:

@@ -1,6 +1,6 @@
-"""Pulls: messages of a queue for a consumer, at once or when they come.
+"""Pulls: messages of a queue for a consumer, at once or when they arrive.
 
-`requests.py` has the request codes, `reads.py` finds the messages, `longpoll.py` holds pulls that wait.
+`requests.py` has the request codes, `reads.py` finds the messages, and `longpoll.py` holds pulls that wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pulls that wait for messages: woken by queue, answered exactly at their deadline."""
+"""Pulls that wait for messages. Messages of their queue wake them, and their deadline ends the wait."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Final
 
 from dledger.environment import Cancellable, Environment
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.requests import Request, Waits
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.hotpath import PullFields
 
 _SPARE: Final = 1_024
-"""Deadlines of pulls that were answered early are cleared away once they outnumber those that wait by so many."""
+"""Number by which stale deadlines must exceed the waiting pulls before the heap of deadlines is cleaned."""
 
 
 class HeldPull:
-    """A pull that waits. `offset` moves on over messages that its filter rejected; without one all match."""
+    """Pull that waits.
+
+    `offset` moves on past messages that its filter rejects. Without a filter, all messages match.
+    """
 
     __slots__ = ("deadline", "fields", "is_done", "message_filter", "offset", "queue", "request")
 
@@ -42,24 +45,27 @@ class HeldPull:
 class LongPolls:
     """All waiting pulls of a node.
 
-    `retry(pull)` looks again and returns True if it answered; `expire(pull)` answers that there is nothing;
-    `changed()` is called when the first pull begins to wait and when the last one has ended.
+    - `retry(pull)` searches for messages again, and returns True if it answered.
+    - `expire(pull)` answers that no message has arrived.
+    - `changed()` is called when the first pull begins to wait and when the last wait has ended.
     """
 
     def __init__(
         self,
         env: Environment,
+        memory: Waits,
         retry: Callable[[HeldPull], bool],
         expire: Callable[[HeldPull], None],
         changed: Callable[[], None],
     ) -> None:
         self._env = env
+        self._memory = memory
         self._retry = retry
         self._expire = expire
         self._changed = changed
         self._by_queue: dict[QueueState, list[HeldPull]] = {}
         self._by_group: dict[str, dict[HeldPull, None]] = {}
-        """The same pulls: thousands of groups may change at once, each of which has few of all these."""
+        """Waiting pulls by consumer group. Thousands of groups may change at once, and each has few of the pulls."""
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._serial = 0
         self._waiting = 0
@@ -71,7 +77,7 @@ class LongPolls:
 
     def hold(self, pull: HeldPull) -> None:
         """Let a pull wait until its deadline."""
-        pull.request.origin.begin_wait()
+        self._memory.begin_wait(pull.request)
         self._waiting += 1
         self._by_queue.setdefault(pull.queue, []).append(pull)
         self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
@@ -82,7 +88,7 @@ class LongPolls:
             self._changed()
 
     def arrived(self, queues: Iterable[QueueState]) -> None:
-        """Messages can be read in these queues; one may be named more than once."""
+        """Search again for messages for the pulls that wait in these queues. A queue may be named more than once."""
         by_queue = self._by_queue
         if not by_queue:
             return
@@ -96,7 +102,7 @@ class LongPolls:
         self._compact()
 
     def release_all(self) -> None:
-        """Answer every pull now: leadership changed, or this node is leaving."""
+        """Answer every pull now, because the leadership changed or this node is leaving."""
         self._release([pull for pulls in self._by_queue.values() for pull in pulls])
 
     def release_groups(self, groups: set[str]) -> None:
@@ -104,7 +110,7 @@ class LongPolls:
         self._release([pull for group in sorted(groups) for pull in self._by_group.get(group, ())])
 
     def release_queues(self, keys: Container[tuple[str, str, int]]) -> None:
-        """Answer the pulls of groups in queues, each a (group, topic, queue id)."""
+        """Answer the pulls of groups in queues, each given as (group, topic, queue id)."""
         pulls = (pull for pulls in self._by_queue.values() for pull in pulls)
         self._release(
             [pull for pull in pulls if (pull.fields.consumer_group, pull.fields.topic, pull.fields.queue_id) in keys]
@@ -122,7 +128,7 @@ class LongPolls:
         self._compact()
 
     def _try(self, pull: HeldPull) -> bool:
-        """Look again; True if the pull has ended."""
+        """Search again for messages for a pull, and return whether its wait has ended."""
         if not pull.request.origin.is_open:
             self._end(pull)
             return True
@@ -133,13 +139,13 @@ class LongPolls:
         return False
 
     def _end(self, pull: HeldPull) -> None:
-        """The pull no longer waits; its request is in flight again."""
+        """End the wait of a pull, whose request is in flight again."""
         pull.is_done = True
         group = self._by_group[pull.fields.consumer_group]
         del group[pull]
         if not group:
             del self._by_group[pull.fields.consumer_group]
-        pull.request.origin.end_wait()
+        self._memory.end_wait(pull.request)
         self._waiting -= 1
         if self._waiting == 0:
             self._changed()
@@ -147,7 +153,7 @@ class LongPolls:
     def _resume(self, pull: HeldPull) -> None:
         pull.is_done = False
         self._by_group.setdefault(pull.fields.consumer_group, {})[pull] = None
-        pull.request.origin.begin_wait()
+        self._memory.begin_wait(pull.request)
         self._waiting += 1
 
     def _remove(self, pull: HeldPull) -> None:

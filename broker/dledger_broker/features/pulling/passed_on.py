@@ -1,7 +1,7 @@
-"""Pulls that were passed on to the leader: how long it may hold them, and what is said if it does not answer.
+"""Pulls passed on to the leader: the time that it may hold them, and the answer if it does not answer.
 
-The reader is to repeat its pull at the offset that it asked for, and here: the leader that did not answer is dead, as
-often as not, and by the route of a stock client it is id 0 for up to 30 s more.
+The answer makes the reader repeat its pull at the same offset, and at this node. A leader that does not answer is often
+dead. By the route of a stock client, id 0 is still that leader for up to 30 s.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.hotpath import pull_response_head
 
 PULL_ANSWER_TIMEOUT_S: Final = 65.0
-"""How long a pull that was passed on waits for the leader's answer: longer than the leader may hold it."""
+"""Time limit for the leader's answer to a pull that was passed on. It is longer than the leader may hold the pull."""
 
 
 def passed_on(placement: Placement) -> Effect:
-    """What pulls do that another node was handed; later requests need not wait for the answers."""
+    """Return the effect of pulls that were passed on. Later requests need not wait for their answers."""
 
     def pull_again(request: Request) -> None:
         if request.is_oneway:

@@ -1,7 +1,7 @@
-"""Judge of whether a pull may read: as it comes, and again when there is something for one that waits.
+"""Judge of whether a pull may read: when it arrives, and again when there are messages for a waiting pull.
 
-While a pull waits its group may be paused or deleted, its topic closed or made smaller, its account lose its rights.
-What came afterwards is not for it.
+While a pull waits, its group may be paused or deleted, its topic be closed or shrunk, or its account lose rights. Then
+the pull must not get messages that have arrived since.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dledger_remoting.hotpath import PullFields
 from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, require_readable
 
 READING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
-"""What an account needs."""
+"""Rights that an account needs to pull."""
 
 
 class ReadPermits:
-    """What holds now of topics, groups and rights."""
+    """Judge of pulls by the present state of topics, groups and rights."""
 
     def __init__(self, machine: BrokerMachine, access: Access, reader_groups: ReaderGroups) -> None:
         self._machine = machine
@@ -35,8 +35,14 @@ class ReadPermits:
         self._reader_groups = reader_groups
         machine.on_state(self._keep_table)
 
-    def judge(self, fields: PullFields) -> tuple[TopicState, SubscriptionGroupConfig | None, bool]:
-        """The topic, the group, and whether the group has to be made. Raises `RemotingError` with RocketMQ's code."""
+    def judge(
+        self, fields: PullFields, *, is_bound: bool = False
+    ) -> tuple[TopicState, SubscriptionGroupConfig | None, bool]:
+        """Return the topic, the group, and whether the group has to be made. Raises `RemotingError` with RocketMQ's
+        code.
+
+        A pull that is bound to this node may read messages left in a queue that its topic no longer has.
+        """
         require_readable(fields.topic)
         group = self._groups.get(fields.consumer_group)
         has_to_be_made = group is None and self._reader_groups.has_to_be_made(fields.consumer_group)
@@ -48,12 +54,13 @@ class ReadPermits:
         config = topic.config
         if not is_readable(config.perm):
             raise NoPermission(f"topic {fields.topic} has perm {config.perm}, which does not allow reading")
-        if not 0 <= fields.queue_id < config.read_queue_nums:
+        is_left = is_bound and fields.queue_id in topic.queues
+        if not 0 <= fields.queue_id < config.read_queue_nums and not is_left:
             raise NoSuchQueue(fields.topic, fields.queue_id, config.read_queue_nums)
         return topic, group, has_to_be_made
 
     def judge_again(self, request: Request, fields: PullFields) -> bool:
-        """Whether a pull that has waited may still read; False if its group has to be made anew.
+        """Return whether a pull that has waited may still read, or False if its group has to be made anew.
 
         Raises `RemotingError` with RocketMQ's code, also if this node cannot judge.
         """

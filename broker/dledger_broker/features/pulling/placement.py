@@ -1,18 +1,19 @@
-"""Placement of readers: the broker id at which a reader is told to pull next (`suggestWhichBrokerId`).
+"""Placement of readers: the broker id at which a reader has to pull next (`suggestWhichBrokerId`).
 
-Any node serves pulls; stock clients go where the last answer says, by the route that they know, which may be 30 s old.
-The leader chooses among *homes*: the followers that can serve now and, with `spread`, itself; it tells the followers,
-on the channel of `clients.gossip`, with each answer to their tables.  A follower keeps the readers that have their home
-there and sends others back to the leader.
+Any node serves pulls. Stock clients pull from the broker id in their last answer, by a route that may be 30 s old. The
+leader places readers on *homes*: the followers that can serve now and, with `spread`, itself. It sends the homes to the
+followers on the channel of `clients.gossip`, with each answer to their tables. A follower keeps the readers whose home
+it is, and sends other readers back to the leader.
 
-For `CHANGE_S` after a change of leadership nobody is sent to id 0:
+For `CHANGE_S` after a change of leadership no reader is sent to id 0:
 
-1. The leader dies, and a follower leads now.  2. A reader pulls from that one by the id that it had as a follower, and
-is told to go to 0.  3. By its old route that is the dead node, where it stands until it asks for the route again.
+1. The leader dies, and a follower becomes the leader.
+2. A reader pulls from the new leader by its id as a follower, and is sent to id 0.
+3. By the reader's old route, id 0 is the dead node. The reader is stuck there until it fetches the route again.
 
-So a new leader is no home of its own at first, and keeps whom it has no other home for under the id that it had;
-followers keep who is there, but those that leave.  One that has heard no leader for so long sends its readers away: it
-may be cut off.
+So a new leader does not become a home at first. It keeps readers that have no other home under the id that it had as a
+follower. Followers keep their readers, unless they are leaving. A follower without a leader for that long sends its
+readers away, because it may be cut off.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ from dledger_broker.kernel.live_config import LiveConfig
 from dledger_remoting.route import MASTER_ID
 
 CHANGE_S: Final = 60.0
-"""Twice the interval at which stock clients ask for routes."""
+"""Time after a change of leadership in which clients may use an old route: twice the interval of their route
+updates.
+"""
 TOLD_S: Final = 12.0
-"""What a follower was told holds so long: it is told anew about every 5 s."""
+"""Time for which a follower uses the homes that it was sent. The leader sends them about every 5 s."""
 MAX_SILENCE_MS: Final = 2_000
 MAX_LAG_ENTRIES: Final = 1_000
-"""A follower that has been silent for longer, or lags more, is no home."""
+"""Maximum lag of a follower that is a home. A follower that is silent for more than `MAX_SILENCE_MS` is not a home."""
 LOOK_S: Final = 0.5
-"""How often the leader looks which followers are."""
+"""Interval at which the leader checks which followers can be homes."""
 
 
 class Placement:
-    """One node's part in it."""
+    """Placement on one node, as the leader or as a follower."""
 
     def __init__(
         self, env: Environment, log: Log, group: Group, live: LiveConfig, gossip: Gossip, access: Access
@@ -63,8 +66,10 @@ class Placement:
         group.listeners.append(self._on_leadership)
 
     def next_id(self, topic: str, queue_id: int, behind_bytes: int | None) -> int:
-        """Where a reader of a queue pulls next; what it reads lies `behind_bytes` before the end of the log, None if
-        nothing that it looked for tells.
+        """Return the broker id at which a reader of a queue pulls next.
+
+        Its messages lie `behind_bytes` before the end of the log. `behind_bytes` is None if the read did not measure
+        it.
         """
         if self._live.config.follower_reads == "off":
             return MASTER_ID
@@ -74,8 +79,9 @@ class Placement:
         return self._own_id if chosen == MASTER_ID and self._is_changing else chosen
 
     def id_without_leader(self) -> int:
-        """Where a reader pulls next whose pull was passed on to a leader that does not answer: here, by the id at which
-        this node serves readers. Id 0 may be that leader by its route.
+        """Return the broker id for a reader whose pull was passed on to a leader that does not answer.
+
+        That is the id at which this node serves readers. By the reader's route, id 0 may be the silent leader.
         """
         own_id = self._reads_as()
         return MASTER_ID if own_id is None else own_id
@@ -85,7 +91,8 @@ class Placement:
         if not leads and self._is_changing:
             return self._own_id
         if config.follower_reads == "lagging":
-            # Followers keep readers to half of the limit: one that has come near it is not sent to and fro.
+            # Followers keep readers down to half of the limit, so that a reader near the limit does not move to and
+            # fro.
             limit = config.follower_reads_behind_bytes if leads else config.follower_reads_behind_bytes // 2
             if not (behind_bytes > limit if behind_bytes is not None else not leads):
                 return MASTER_ID
@@ -93,18 +100,18 @@ class Placement:
         return home if leads or home == self._own_id else MASTER_ID
 
     def homes(self) -> Sequence[int]:
-        """Leader: the broker ids at which readers have their homes, ascending; at most `LOOK_S` old."""
+        """Return the broker ids of the homes on the leader, ascending. They are at most `LOOK_S` old."""
         now = self._env.now()
         if now - self._homes_at > LOOK_S:
-            self._homes, self._homes_at = self._look(), now
+            self._homes, self._homes_at = self._choose_homes(), now
         return self._homes
 
-    def told(self, homes: Sequence[int]) -> None:
-        """Follower: where the leader places readers."""
+    def set_homes(self, homes: Sequence[int]) -> None:
+        """Take the homes from the leader, on a follower."""
         self._homes, self._homes_at = homes, self._env.now()
 
-    def _look(self) -> Sequence[int]:
-        ids = self._gossip.told(READS_AS)
+    def _choose_homes(self) -> Sequence[int]:
+        ids = self._gossip.reported_facts(READS_AS)
         fit = [
             ids[peer.node_id]
             for peer in self._log.status().peers
@@ -115,7 +122,7 @@ class Placement:
         return sorted([MASTER_ID, *fit] if with_leader else fit)
 
     def _home(self, topic: str, queue_id: int) -> int:
-        """The home of a queue's readers: neighbouring queues have different ones."""
+        """Return the home of a queue's readers. Neighbouring queues have different homes."""
         if self._group.ready:
             homes = self.homes()
         else:
@@ -124,11 +131,13 @@ class Placement:
 
     @property
     def _is_changing(self) -> bool:
-        """Whether clients may know another leader than the present one."""
+        """True if clients may still know an earlier leader."""
         return self._env.now() - self._changed_at < CHANGE_S
 
     def _reads_as(self) -> int | None:
-        """The id at which this node serves readers; None if it does not, as where it has to refuse every request."""
+        """Return the id at which this node serves readers, or None if it serves no readers or must refuse every
+        request.
+        """
         wanted = self._live.config.follower_reads != "off" and not self._group.is_leaving
         return self._own_id if wanted and self._access.obstacle is None else None
 

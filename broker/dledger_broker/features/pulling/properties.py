@@ -1,4 +1,4 @@
-"""The second stage of filters in SQL92 and by class: of the records that a read of a queue gave, those that match."""
+"""Second stage of filters by SQL92 and by class: selects the records that match from a read of a queue."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.record import iter_properties
 
 MAX_EXAMINED_BYTES: Final = 1 << 20
-"""Record bytes that one look at a queue reads, unless a single record is larger."""
+"""Maximum number of record bytes that one pass over a queue reads, unless a single record is larger."""
 _WORK: Final = 100_000
 _MIN_EXAMINED: Final = 32
 
 
 class Matcher(Protocol):
-    """What tells whether records match, which it is asked about one after another."""
+    """Judge of whether records match. It gets them one after another."""
 
     def matches_text(self, properties: bytes) -> bool:
-        """True if the record with this property text matches."""
+        """Return whether the record with this property text matches."""
 
 
 def max_examined(wanted: SqlFilter | ClassFilter) -> int:
-    """Records that one look examines: fewer of those that a long expression is asked about, which takes longer."""
+    """Return the maximum number of records that one pass examines.
+
+    Long expressions take longer, so the number is lower.
+    """
     if isinstance(wanted, ClassFilter):
         return MAX_SCANNED_UNITS
     return min(MAX_SCANNED_UNITS, max(_MIN_EXAMINED, _WORK // len(wanted.expression)))
@@ -33,9 +36,10 @@ def max_examined(wanted: SqlFilter | ClassFilter) -> int:
 def choose(
     read: GetResult, pieces: Iterable[bytes], asked: int, wanted: Matcher, max_messages: int, max_bytes: int
 ) -> tuple[GetResult, list[bytes]]:
-    """What to answer of the records that were read from offset `asked` on, and its bytes.
+    """Return the result and the bytes to answer with, from the records that were read from offset `asked` on.
 
-    At least one record if one matches. The result's next offset is behind the last record that was examined.
+    If any record matches, the answer has at least one record. The result's next offset is behind the last record
+    examined.
     """
     chosen: list[bytes] = []
     count = total = 0
@@ -53,7 +57,7 @@ def choose(
 
 
 def _records(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, int, int, bytes]]:
-    """(piece, start, size, property text) of each record."""
+    """Yield (piece, start, size, property text) of each record."""
     for piece in pieces:
         for start, size, properties in iter_properties(piece):
             yield piece, start, size, properties

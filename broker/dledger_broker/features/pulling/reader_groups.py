@@ -1,4 +1,4 @@
-"""Consumer groups of those who read: made by the first read if they may be, which the leader does."""
+"""Creation of consumer groups by their first read, which the leader does if the configuration allows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger_remoting.topics import SubscriptionGroupConfig, is_system_group, va
 
 
 class ReaderGroups:
-    """Makes groups."""
+    """Creator of the groups of readers."""
 
     def __init__(self, live: LiveConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
         self._live = live
@@ -22,7 +22,10 @@ class ReaderGroups:
         self._proposals = proposals
 
     def has_to_be_made(self, name: str) -> bool:
-        """Whether a read makes a group that is not there. Raises `RemotingError` if it may not be made."""
+        """Return whether a read has to make a group that does not exist.
+
+        Raises `RemotingError` if the group may not be made.
+        """
         validate_group(name)
         if is_system_group(name):
             return False
@@ -31,8 +34,9 @@ class ReaderGroups:
         return True
 
     def make(self, request: Request, name: str) -> None:
-        """Make a group, after which the request is handled again."""
+        """Make a group, and handle the request again after that."""
         if not self._group.ready:
             self._requests.confirm(request)
             return
+        self._proposals.require_room(request, name)
         self._proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))

@@ -1,4 +1,4 @@
-"""Reads of queues: which stored bytes a pull gets, from memory and page cache at once, or later from disk."""
+"""Reads of queues: finds the stored bytes for a pull, from memory and page cache at once, or later from disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 
 _EXAMINE: Final = (SqlFilter, ClassFilter)
-"""Filters that look at records."""
+"""Filters that read records."""
 
 
 class QueueReads:
-    """Finds messages of queues; what they lie at is read from the log by whoever asks."""
+    """Finder of messages in queues. It returns their places in the log, and the caller reads them there."""
 
     def __init__(self, machine: BrokerMachine) -> None:
         self._machine = machine
@@ -33,19 +33,27 @@ class QueueReads:
         max_bytes: int,
         message_filter: MessageFilter | None = None,
     ) -> GetResult:
-        """What a pull at `offset` gets from memory and page cache: at least one matching record if there is one.
+        """Return what a pull at `offset` gets from memory and page cache. If any record matches, the result has at
+        least one record.
 
-        A filter in SQL92 or by class looks at records, which are not read here: all that it is to examine is given.
-        A result that is `cold` was not read: ask `get_messages_later`.  May raise `CorruptionError`, `StorageError`.
+        Filters by SQL92 or by class need the records, which are not read here. For them, all records to examine are
+        returned. A `cold` result was not read: call `get_messages_later`. May raise `CorruptionError` or
+        `StorageError`.
         """
-        if queue.dropped:  # while a worker read, or judged, what lay in it
+        if queue.dropped:  # The queue may be dropped while a worker reads or judges its messages.
             return _removed(offset)
         max_messages = max(max_messages, 1)
         low, high, view = queue.min_offset, queue.max_offset, queue.view
-        nothing = outside(offset, low, high, view.end)
+        nothing = outside(offset, low, high, view.readable_to(offset))
         if nothing is not None:
             return nothing
-        units = self._machine.queues.read(view, offset, _units_to_read(max_messages, message_filter))
+        try:
+            units = self._machine.queues.read(view, offset, _units_to_read(max_messages, message_filter))
+        except CorruptionError:
+            nothing = outside(offset, low, high, view.readable_to(offset))
+            if nothing is None:
+                raise
+            return nothing
         if units is None:
             return GetResult(ReadStatus.COLD, offset, low, high, [])
         return self._select(offset, low, high, max_messages, max_bytes, message_filter, units)
@@ -59,23 +67,26 @@ class QueueReads:
         message_filter: MessageFilter | None,
         done: Callable[[GetResult | BaseException], None],
     ) -> None:
-        """As `get_messages`, reading units on a worker; `done` may get `CorruptionError`, `BusyError` or `OSError`."""
+        """Find messages as `get_messages` does, but read units on a worker. `done` may get an error.
+
+        That error is `CorruptionError`, `BusyError` or `OSError`.
+        """
         max_messages = max(max_messages, 1)
-        if queue.dropped:  # while this read waited for its task
+        if queue.dropped:  # The queue may be dropped while this read waits for its task.
             done(_removed(offset))
             return
-        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.end)
+        nothing = outside(offset, queue.min_offset, queue.max_offset, queue.view.readable_to(offset))
         if nothing is not None:
             done(nothing)
             return
 
         def selected(units: bytes | BaseException) -> None:
             if queue.dropped:
-                # What was read may be of another topic, which has got the name of this queue's.
+                # A new topic may have got the same name, and the units read may belong to that topic.
                 done(_removed(offset))
             elif isinstance(units, BaseException):
-                # A trim may have come meanwhile, after which the files of what it took are removed.
-                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.end) or units)
+                # The files are damaged, or a trim has removed them meanwhile.
+                done(outside(offset, queue.min_offset, queue.max_offset, queue.view.readable_to(offset)) or units)
             else:
                 low, high = queue.min_offset, queue.max_offset
                 try:
@@ -108,7 +119,7 @@ class QueueReads:
 
 
 def _removed(offset: int) -> GetResult:
-    """Of a queue that is gone, whose own offsets say nothing any more: the reader is to ask again."""
+    """Return the result for a queue that is gone, whose offsets mean nothing any more. The reader is to ask again."""
     return GetResult(ReadStatus.MESSAGE_WAS_REMOVING, offset, offset, offset, [])
 
 

@@ -1,13 +1,14 @@
-"""Pulls: codes 11 and 361, from memory and page cache on the spot, from disk in a task, held while there is nothing.
+"""Pulls (11, 361): read from memory and page cache at once, from disk in a task, and held while there is nothing.
 
-Checks, codes and the table of statuses are RocketMQ's `PullMessageProcessor`'s. Any node answers what it has; what only
-an up-to-date node can know (a missing topic or group, an offset beyond the end, messages that are gone) is confirmed
-first.
+Checks, codes and the table of statuses follow RocketMQ's `PullMessageProcessor`. Any node answers from its own state.
+Only an up-to-date node can know that a topic, group or message is missing, or that an offset is beyond the end. So the
+leader has to confirm these answers first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +21,10 @@ from dledger_broker.clients.readers import Readers
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.requests import OffsetRequests
-from dledger_broker.features.pulling.limits import MAX_HELD_BYTES, max_bytes, max_messages, polls_s
+from dledger_broker.features.pulling.answers import CODES, PullAnswers
+from dledger_broker.features.pulling.earlier_reads import EarlierReads
+from dledger_broker.features.pulling.fields import fields_of
+from dledger_broker.features.pulling.limits import MAX_HELD_BYTES, UNHEARD_S, max_bytes, max_messages, polls_s
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
 from dledger_broker.features.pulling.passed_on import passed_on
 from dledger_broker.features.pulling.permits import READING, ReadPermits
@@ -30,6 +34,7 @@ from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.features.pulling.reads import QueueReads
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.pulling.turn_reads import TurnReads
+from dledger_broker.features.pulling.verified import verify_records
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
@@ -44,24 +49,13 @@ from dledger_broker.kernel.roles import Roles
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import ReadBehind, RemotingError
+from dledger_remoting.errors import ReadBehind, RemotingError, SystemBusy
 from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
 from dledger_remoting.headers_consume import PULL_COMMIT_OFFSET
-from dledger_remoting.hotpath import PullFields, pull_response_head
-from dledger_remoting.record import physical_offset_of
-
-_CODES: Final = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
-    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-}
+from dledger_remoting.hotpath import PullFields
 
 _UNSURE: Final = frozenset(
     {
@@ -71,11 +65,11 @@ _UNSURE: Final = frozenset(
         ReadStatus.OFFSET_TOO_SMALL,
     }
 )
-"""These send a reader elsewhere in the queue: a log that has not caught up, or has lost its beginning, must not."""
+"""Statuses that move a reader's offset. A log that lags or has lost its beginning must not answer so unconfirmed."""
 
 
 class PullRequests(Part):
-    """Answers pulls; `take_over` answers one in another way, if it returns True."""
+    """Handler of pulls. `intercept` may answer a pull in another way, and then returns True."""
 
     def __init__(
         self,
@@ -98,6 +92,7 @@ class PullRequests(Part):
         self._quotas = quotas
         self._placement = Placement(env, log, group, live, gossip, access)
         self._held = passed_on(self._placement)
+        self.answers = PullAnswers(machine, counters, requests, self._placement, readers, quotas)
         self._machine = machine
         self._log = log
         self._env = env
@@ -115,16 +110,16 @@ class PullRequests(Part):
         self._permits = ReadPermits(machine, access, self._reader_groups)
         self._was_ready = False
         self._readers = readers
-        self.held = LongPolls(env, self._retry, self._expire, gossip.hold_changed)
+        self._earlier = EarlierReads(log, env, requests, self._read_for_leader)
+        self.held = LongPolls(env, requests.held, self._retry, self._expire, gossip.hold_changed)
         gossip.attach_pulls(self.held)
         self.accepts_waiting = True
-        self.take_over: Callable[[Request, PullFields], bool] = _nobody
+        self.intercept: Callable[[Request, PullFields], bool] = _never_intercept
         machine.on_topics_changed.append(self.held.release_dropped)
         group.listeners.append(self._on_leadership)
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         pulls = Route(self.handle, Needs.NOTHING, self._held, rights=READING, behind_sends=True)
         return {
             RequestCode.PULL_MESSAGE: pulls,
@@ -136,85 +131,106 @@ class PullRequests(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (Gauge("held_pulls", "Long polls that wait for messages", self.held.__len__),)
 
     def release(self) -> None:
-        """See `Part.release`."""
         self.accepts_waiting = False
         self.held.release_all()
 
     def handle(self, request: Request) -> None:
-        """A pull by the general path.
+        """Handle a pull whose header is decoded in full.
 
-        One with `min_commit` is answered here or refused: what its reader knows of is applied, so that no answer can
-        mislead it, and none is left to the leader.
+        A pull with `min_commit` is answered or refused by this node, and never left to the leader. Everything that its
+        reader knows of is applied here, so that no answer can mislead the reader.
         """
         header = decode_ext(PullMessageHeader, request.ext)
         if header.min_commit is not None:
+            self._roles.require_group(header.group_identity)
             if self._machine.applied_position < header.min_commit:
                 raise self._roles.behind(header.min_commit)
             request.confirmed = True
-        fields = PullFields(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            header.max_msg_nums,
-            header.sys_flag,
-            header.commit_offset,
-            header.suspend_timeout_millis,
-            header.sub_version,
-            header.subscription,
-            header.expression_type,
-            header.max_msg_bytes or 0,
-            header.roles,
-        )
+        fields = fields_of(header)
+        if header.verify:
+            self._requests.spawn(request, self._verify(request, fields))
+            return
         self.pull(request, fields, is_bound=header.min_commit is not None)
 
-    def pull(self, request: Request, fields: PullFields, *, is_bound: bool = False) -> None:
-        """Check a pull, then read; one that is bound to this node reads nowhere but where it says.
+    async def _verify(self, request: Request, fields: PullFields) -> None:
+        """Check the records of a pull before answering it. Raises `ReadBehind` if a record is damaged on this node."""
+        topic, _, _ = self._permits.judge(fields, is_bound=True)
+        count, size = max_messages(fields), max_bytes(fields)
+        result: GetResult = await called_back(
+            lambda done: self._reads.get_messages_later(
+                topic.queue(fields.queue_id), fields.queue_offset, count, size, None, done
+            )
+        )
+        if result.status is ReadStatus.FOUND:
+            await verify_records(self._log, result.runs)
+        self.pull(request, fields, is_bound=True)
 
-        Raises `RemotingError` with RocketMQ's code.
+    def pull(self, request: Request, fields: PullFields, *, is_bound: bool = False) -> None:
+        """Check a pull, then read. Raises `RemotingError` with RocketMQ's code.
+
+        A pull that is bound to this node reads at the offset that it names, so `intercept` is not called.
         """
+        wait_s = polls_s(fields)
+        if self._env.now() - request.received > wait_s + UNHEARD_S:
+            raise SystemBusy("this pull waited until its client gave it up: pull again")
         if fields.roles is not None:
             self._roles.require(fields.roles)
-        topic, group, has_to_be_made = self._permits.judge(fields)
+        topic, group, has_to_be_made = self._permits.judge(fields, is_bound=is_bound)
         message_filter = self._subscriptions.filter_of(fields, group)
-        if has_to_be_made:  # behind all checks: a pull that is refused has made no group
+        if has_to_be_made:  # This follows all checks, so that a refused pull creates no group.
             self._reader_groups.make(request, fields.consumer_group)
             return
         if group is not None:
-            name, offset = group.group_name, fields.queue_offset
-            self._readers.note(name, fields.topic, fields.queue_id, request.origin, request.received, offset)
-        if not is_bound and self.take_over(request, fields):
+            name, offset, created = group.group_name, fields.queue_offset, topic.created_position
+            is_of_this = self._readers.note(
+                name, fields.topic, fields.queue_id, request.origin, request.received, offset, created
+            )
+            if not is_of_this or (fields.topic_created is not None and fields.topic_created != created):
+                self.answers.made_again(request, fields, topic)
+                return
+        if not is_bound and self.intercept(request, fields):
             return
         commits = fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0
         if commits and not request.confirmed and not request.committed:
-            # Once: while the leader was confirmed, or the pull waited, the client may have committed a newer one.
+            # Commit only once. While this pull waited, its client may have committed a newer offset.
             request.committed = True
             self._offsets.commit_by_pull(request, fields)
-        if not request.origin.is_open:  # it committed what it had to, and nobody would read an answer
+        if not request.origin.is_open:  # The offset is committed, and nobody would read an answer.
             request.origin.settle()
             return
-        if not self._quotas.takes(request, fields.topic, 0, 0, polls_s(fields)):
+        if not self._quotas.admits(request, fields.topic, 0, 0, wait_s):
             return
         queue = topic.queue(fields.queue_id)
-        # With a quota each pull is charged with what it has read before the next one is asked whether it may.
+        # With a quota, a pull must be charged for what it read before the next pull is admitted. So these are not
+        # gathered.
         if self._quotas.limits((fields.topic,)) or not self._turn_reads.take(request, fields, queue, message_filter):
             self._read(request, fields, queue, message_filter)
 
+    def start(self) -> None:
+        self._earlier.start()
+
+    def _read_for_leader(self, request: Request) -> None:
+        """Read what the leader's log lacks, for a pull that the leader has checked. Raises `RemotingError`."""
+        fields = fields_of(decode_ext(PullMessageHeader, request.ext))
+        topic = self._machine.topic(fields.topic)
+        if topic is None:
+            raise SystemBusy(f"topic {fields.topic} is not known here yet")
+        self._read(request, fields, topic.queue(fields.queue_id), self._subscriptions.filter_of(fields, None))
+
     def begin_turn(self) -> None:
-        """See `PullsOfTurn`."""
+        """Begin to gather the pulls of a turn, which may be answered as late as in `end_turn`."""
         self._turn_reads.begin()
 
     def end_turn(self) -> None:
-        """See `PullsOfTurn`."""
+        """Answer the pulls that were gathered since `begin_turn`."""
         for (request, fields, queue, message_filter, _, _), result, records in self._turn_reads.end():
             if result is None or records is None:
                 self._requests.guard(request, self._read, request, fields, queue, message_filter)
             else:
-                self._requests.guard(request, self._answer_found, request, fields, result, [records])
+                self._requests.guard(request, self.answers.found, request, fields, result, [records])
 
     # ---------------------------------------------------------------- reading
 
@@ -257,32 +273,63 @@ class PullRequests(Part):
             self._deliver(request, fields, message_filter, result, fields.queue_offset)
             return
         if result.status is ReadStatus.NOT_REBUILT:
-            self._elsewhere(request, fields)
+            self._pass_on_not_rebuilt(request, fields, queue, message_filter)
             return
-        code = _CODES[result.status]
+        code = CODES[result.status]
+        if fields.queue_offset < queue.first_offset:
+            result = result._replace(next_begin=queue.first_offset)  # this log may begin later than that of others
         if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and fields.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         if result.status in _UNSURE and not request.confirmed and code != ResponseCode.PULL_NOT_FOUND:
             self._requests.confirm(request)
+        elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_elsewhere(request, fields, queue, result, code):
+            return
         elif code == ResponseCode.PULL_NOT_FOUND and not queue.dropped and self._may_wait(request, fields):
             deadline = request.received + polls_s(fields)
             self.held.hold(HeldPull(request, fields, queue, fields.queue_offset, message_filter, deadline))
         else:
-            self._answer_nothing(request, fields, code, result.next_begin, result)
+            self.answers.nothing(request, fields, code, result.next_begin, result)
 
-    def _elsewhere(self, request: Request, fields: PullFields) -> None:
-        """The leader answers; a reader that wants no answer of another node is refused. Raises `ReadBehind`."""
+    def _is_elsewhere(
+        self, request: Request, fields: PullFields, queue: QueueState, result: GetResult, code: int
+    ) -> bool:
+        """Return whether the pull was sent to another node, because the group keeps messages that this leader's log
+        lacks.
+        """
+        if not self._group.ready or not queue.first_offset <= fields.queue_offset < queue.view.start:
+            return False
+        moved = partial(self.answers.nothing, request, fields, code, result.next_begin, result)
+        return self._earlier.ask(request, moved)
+
+    def _pass_on_not_rebuilt(
+        self, request: Request, fields: PullFields, queue: QueueState, message_filter: MessageFilter | None
+    ) -> None:
+        """Pass a pull on to the leader, because the queue is not rebuilt here up to its offset. Raises `ReadBehind`.
+
+        The leader itself answers once it has mended the queue. A confirmed pull, which wants no other node's answer, is
+        refused.
+        """
+        if self._group.ready and queue.view.damaged:
+            self._requests.spawn(request, self._read_mended(request, fields, queue, message_filter))
+            return
         why = f"queue {fields.queue_id} of {fields.topic} is not rebuilt here up to offset {fields.queue_offset} yet"
         if request.confirmed:
             raise ReadBehind(f"{why}: ask another node, or later")
         self._requests.fail(request, NotLeaderError(None, 0, why))
+
+    async def _read_mended(
+        self, request: Request, fields: PullFields, queue: QueueState, message_filter: MessageFilter | None
+    ) -> None:
+        if not await self._machine.queues.wait_for_mending(queue.view):
+            raise SystemBusy(f"the files of {queue} are written anew from the log: ask again")
+        self._read(request, fields, queue, message_filter)
 
     def _may_wait(self, request: Request, fields: PullFields) -> bool:
         if not polls_s(fields) or not self.accepts_waiting:
             return False
         if len(request.header) + len(request.body) > MAX_HELD_BYTES:
             return False
-        if request.origin.held >= self._max_held_pulls:
+        if request.origin.held >= self._max_held_pulls or not self._requests.held.has_room(request):
             self._counters.max_held_pulls += 1
             return False
         return True
@@ -290,23 +337,23 @@ class PullRequests(Part):
     def _deliver(
         self, request: Request, fields: PullFields, message_filter: MessageFilter | None, result: GetResult, asked: int
     ) -> None:
-        """Answer with what was found at offset `asked`, as far as its properties match."""
+        """Answer with the messages found at offset `asked` whose records the filter accepts."""
         if isinstance(message_filter, ClassFilter):
             self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
             return
         try:
             pieces = self._pieces(result)
         except TrimmedError:
-            # Only some of the records may be gone: the next pull from the same offset is told which are kept.
-            self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
+            # Perhaps only some of the records are gone. The next pull from the same offset gets those that are kept.
+            self.answers.nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         if pieces is None:
             self._counters.cold_reads += 1
             self._requests.spawn(request, self._deliver_later(request, fields, message_filter, result, asked))
         elif isinstance(message_filter, SqlFilter):
-            self._answer(request, fields, *self._chosen(fields, message_filter, result, pieces, asked))
+            self.answers.read(request, fields, *self._chosen(fields, message_filter, result, pieces, asked))
         else:
-            self._answer_found(request, fields, result, pieces)
+            self.answers.found(request, fields, result, pieces)
 
     async def _deliver_later(
         self,
@@ -318,16 +365,16 @@ class PullRequests(Part):
         *,
         waits_in: QueueState | None = None,
     ) -> None:
-        """Read the records on a worker, and have them judged if a class says what matches.
+        """Read the records on a worker, and judge them if the filter is a class.
 
-        A pull that waits in a queue waits on behind them if nothing matches.
+        If no record matches, a pull that waits in the queue `waits_in` keeps waiting behind these records.
         """
         started = self._env.now()
         try:
             pieces = [await self._log.read(position, size) for position, size in result.runs]
         except TrimmedError:
-            # Only some of the records may be gone: the next pull from the same offset is told which are kept.
-            self._answer_nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
+            # Perhaps only some of the records are gone. The next pull from the same offset gets those that are kept.
+            self.answers.nothing(request, fields, ResponseCode.PULL_RETRY_IMMEDIATELY, asked, result)
             return
         self._counters.count_cold_time(self._env.now() - started)
         matcher: Matcher | MessageFilter | None = message_filter
@@ -335,13 +382,13 @@ class PullRequests(Part):
             matcher = await self._classes.judge(message_filter, result.message_count, pieces)
         chosen, parts = self._chosen(fields, matcher, result, pieces, asked)
         if waits_in is not None and chosen.status is ReadStatus.NO_MATCHED_MESSAGE:
-            # What came meanwhile has woken nobody: it is read first.
+            # Messages that arrived meanwhile did not wake this pull, so read them before waiting.
             self._read(request, replace(fields, queue_offset=chosen.next_begin), waits_in, message_filter)
         else:
-            self._answer(request, fields, chosen, parts)
+            self.answers.read(request, fields, chosen, parts)
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
-        """The bytes of what was found, None if reading them would block. Raises `TrimmedError`."""
+        """Return the bytes that were found, or None if reading them would block. Raises `TrimmedError`."""
         pieces: list[bytes] = []
         for position, size in result.runs:
             data = self._log.read_nowait(position, size)
@@ -358,80 +405,29 @@ class PullRequests(Part):
         pieces: list[bytes],
         asked: int,
     ) -> tuple[GetResult, list[bytes]]:
-        """Of what was read what matches, which all does unless the filter looks at records."""
+        """Keep the messages that match.
+
+        Only SQL and class filters examine records; all other filters keep everything that was read.
+        """
         if not isinstance(matcher, SqlFilter | Verdicts):
             return result, pieces
         self._counters.records_examined += result.message_count
         return choose(result, pieces, asked, matcher, max_messages(fields), max_bytes(fields))
 
-    def _answer(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
-        if result.status is ReadStatus.FOUND:
-            self._answer_found(request, fields, result, parts)
-        else:
-            self._answer_nothing(request, fields, _CODES[result.status], result.next_begin, result)
-
-    def _answer_found(self, request: Request, fields: PullFields, result: GetResult, parts: list[bytes]) -> None:
-        self._counters.count_delivery(fields.consumer_group, fields.topic, result.message_count, result.size)
-        self._quotas.charge(request, fields.topic, result.message_count, result.size)
-        if request.is_oneway:
-            request.origin.settle()
-            return
-        behind_bytes = self._machine.applied_position - physical_offset_of(parts[0])
-        head = pull_response_head(
-            request.opaque,
-            ResponseCode.SUCCESS,
-            result.next_begin,
-            result.min_offset,
-            result.max_offset,
-            self._placement.next_id(fields.topic, fields.queue_id, behind_bytes),
-            body_bytes=result.size,
-            remark=ReadStatus.FOUND,
-            serialize_type=request.serialize_type,
-        )
-        request.origin.answer((head, *parts))
-
-    def _answer_nothing(
-        self, request: Request, fields: PullFields, code: int, next_begin: int, result: GetResult
-    ) -> None:
-        self._counters.reads_missed += 1
-        if request.is_oneway:
-            request.origin.settle()
-            return
-        behind_bytes = None if code == ResponseCode.PULL_RETRY_IMMEDIATELY else 0
-        request.origin.answer_frame(
-            pull_response_head(
-                request.opaque,
-                code,
-                next_begin,
-                result.min_offset,
-                result.max_offset,
-                self._placement.next_id(fields.topic, fields.queue_id, behind_bytes),
-                remark=result.status,
-                serialize_type=request.serialize_type,
-            )
-        )
-
-    def answer_reset(self, request: Request, fields: PullFields, offset: int) -> None:
-        """21: the group goes on at an offset, whatever the pull asked for."""
-        topic = self._machine.topic(fields.topic)
-        queue = None if topic is None else topic.queue(fields.queue_id)
-        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-        result = GetResult(ReadStatus.OFFSET_RESET, offset, low, high, [])
-        self._answer_nothing(request, fields, ResponseCode.PULL_OFFSET_MOVED, offset, result)
-
     # ---------------------------------------------------------------- waiting
 
     def _retry(self, pull: HeldPull) -> bool:
-        """Look again for a held pull, if it may still read; True if it waits for messages no more."""
+        """Search again for messages for a held pull, if it may still read. Return True if its wait has ended."""
         try:
             return self._has_ended(pull)
-        except (LogError, RemotingError) as error:  # also that this node cannot judge: an exception here would end it
+        # The error may say that this node cannot judge. An exception that escapes from here would end the node.
+        except (LogError, RemotingError) as error:
             self._requests.fail(pull.request, error)
             return True
 
     def _has_ended(self, pull: HeldPull) -> bool:
         if not self._permits.judge_again(pull.request, pull.fields):
-            self._expire(pull)  # its client's next pull makes the group
+            self._expire(pull)  # The client's next pull makes the group.
             return True
         while True:
             result = self._look_again(pull)
@@ -442,11 +438,11 @@ class PullRequests(Part):
             pull.offset = result.next_begin
         if result.status in (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE):
             return False
-        self._answer_nothing(pull.request, pull.fields, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
+        self.answers.nothing(pull.request, pull.fields, ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, result)
         return True
 
     def _look_again(self, pull: HeldPull) -> GetResult | None:
-        """What there is where a held pull waits; None if it was answered, or waits for a quota of what there is."""
+        """Return what is found where a held pull waits, or None if the pull was answered or waits for a quota."""
         fields, message_filter, offset = pull.fields, pull.message_filter, pull.offset
         result = self._reads.get_messages(pull.queue, offset, max_messages(fields), max_bytes(fields), message_filter)
         if result.status is not ReadStatus.FOUND:
@@ -467,7 +463,7 @@ class PullRequests(Part):
             if chosen.status is not ReadStatus.FOUND:
                 return chosen
             if self._is_within_quotas(pull):
-                self._answer_found(pull.request, fields, chosen, parts)
+                self.answers.found(pull.request, fields, chosen, parts)
             return None
         if self._is_within_quotas(pull):
             if isinstance(message_filter, ClassFilter):
@@ -478,21 +474,21 @@ class PullRequests(Part):
         return None
 
     def _is_within_quotas(self, pull: HeldPull) -> bool:
-        """Whether a held pull may have what was found; else it waits once more."""
-        return self._quotas.takes_again(pull.request, pull.fields.topic, polls_s(pull.fields))
+        """Return whether a held pull may have what was found. If not, it waits once more."""
+        return self._quotas.admits_again(pull.request, pull.fields.topic, polls_s(pull.fields))
 
     def _expire(self, pull: HeldPull) -> None:
-        """Nothing came in time: the client goes on behind what its filter rejected."""
+        """Answer that no message arrived in time. The client continues behind the messages that its filter rejected."""
         queue = pull.queue
         result = GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, queue.min_offset, queue.max_offset, [])
-        self._answer_nothing(pull.request, pull.fields, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
+        self.answers.nothing(pull.request, pull.fields, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
 
     def _on_leadership(self) -> None:
-        """A node that no longer leads lets its clients look for the one that does."""
+        """Release the waiting clients of a deposed leader, so that they find the new leader."""
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
 
 
-def _nobody(_request: Request, _fields: PullFields) -> bool:
+def _never_intercept(_request: Request, _fields: PullFields) -> bool:
     return False

@@ -1,4 +1,4 @@
-"""Subscriptions of pulls: which messages one wants, and whether the broker can filter so (46)."""
+"""Subscriptions of pulls: the messages that a pull wants, and whether the broker can filter them (46)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAGS: Final = (EXPRESSION_TAG, None, "")
 
 
 class Subscriptions:
-    """Finds the filter of a pull: its own, or that of its group's newest heartbeat."""
+    """Finder of a pull's filter: its own, or the filter in its group's newest heartbeat."""
 
     def __init__(self, live: LiveConfig, counters: BrokerCounters, gossip: Gossip, classes: ClassFilters) -> None:
         self._live = live
@@ -38,13 +38,13 @@ class Subscriptions:
         self._limits = FilterLimits(live.own.max_filter_depth, live.own.max_filter_operands)
 
     def check(self, request: Request) -> None:
-        """46: 0 if a subscription can be used here, else why not."""
+        """Answer with 0 if a subscription can be used here, or with the reason why not (46)."""
         subscription = decode_client_config_check(request.body).subscription_data
         self._of_heartbeat(subscription)
         request.respond()
 
     def filter_of(self, fields: PullFields, group: SubscriptionGroupConfig | None) -> MessageFilter | None:
-        """The filter to apply, None if every message matches. Raises `RemotingError` with RocketMQ's code."""
+        """Return the filter to apply, or None if every message matches. Raises `RemotingError` with RocketMQ's code."""
         is_class = bool(fields.sys_flag & PULL_CLASS_FILTER)
         if fields.sys_flag & PULL_SUBSCRIPTION:
             return self.parse(EXPRESSION_CLASS if is_class else fields.expression_type, fields.subscription)
@@ -76,9 +76,12 @@ class Subscriptions:
         return self.parse(kind, subscription.sub_string)
 
     def parse(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
-        """The filter of a subscription. Raises as `parse_filter`, and `ServerError` for what is not there, or off."""
+        """Return the filter of a subscription.
+
+        Raises the errors of `parse_filter`, and `ServerError` for an unavailable filter.
+        """
         if expression == SUBSCRIBE_ALL and expression_type in _TAGS:
-            return None  # most pulls
+            return None  # This is the case for most pulls.
         if expression_type == EXPRESSION_CLASS:
             return self._classes.named(expression or "")
         if expression_type == EXPRESSION_SQL92 and not self._live.config.property_filter:

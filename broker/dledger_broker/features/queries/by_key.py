@@ -1,4 +1,4 @@
-"""Search for messages by key: a word of their KEYS, or their unique key.  It may wait for the disk."""
+"""Search for messages by key: a word of their KEYS, or their unique key. It may wait for the disk."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from typing import Final, NamedTuple
 
 from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.views.keysearch import KeySearch
+from dledger_remoting.errors import ServerError
 from dledger_remoting.properties import KEYS, UNIQUE_KEY, find_property
 from dledger_remoting.record import MessageRecord
+
+MAX_LOOKED_AT: Final = 16_384
+"""Maximum number of records that a search reads.
+
+Somebody may send many messages whose keys share the hash of another key, to hide the messages with that key.
+"""
 
 _KEYS: Final = KEYS.encode()
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 
 
 class QueryResult(NamedTuple):
-    """Records with a key, newest first, and up to where messages were looked for."""
+    """Records with a key, newest first, with the highest store time and position among them."""
 
     records: list[bytes]
     last_update_timestamp: int
@@ -22,7 +29,7 @@ class QueryResult(NamedTuple):
 
 
 class KeyQueries:
-    """Answers from what is applied on this replica, whether the key index has it yet or not."""
+    """Search in all messages applied on this replica, including messages that the key index does not have yet."""
 
     def __init__(self, keys: KeySearch, lookup: Lookup) -> None:
         self._keys = keys
@@ -39,16 +46,24 @@ class KeyQueries:
         max_bytes: int,
         unique_only: bool = False,
     ) -> QueryResult:
-        """At most `max_count` messages of a topic with a key, newest first.
+        """Return at most `max_count` messages of a topic with a key, newest first.
 
-        Their records have at most `max_bytes` together, unless there is only one.  With `unique_only` the key is the
-        unique key.  Whole seconds of the time range count.  Raises what `Lookup` raises.
+        Their records have at most `max_bytes` together, unless the result has a single record. With `unique_only` the
+        key is the unique key. The time range counts in whole seconds. Raises `ServerError` if more than `MAX_LOOKED_AT`
+        records would have to be read, and the errors of `Lookup`.
         """
         wanted = key.encode()
         records: list[bytes] = []
         size = 0
         last_timestamp = last_position = 0
-        for position in await self._keys.candidates(topic, wanted, max_count, begin_ms, end_ms):
+        positions = await self._keys.candidates(topic, wanted, MAX_LOOKED_AT + 1, begin_ms, end_ms)
+        for number, position in enumerate(positions, 1):
+            if number > MAX_LOOKED_AT:
+                raise ServerError(
+                    f"{MAX_LOOKED_AT} messages have the hash of the key {key!r} of {topic}, and there are more: ask "
+                    "for a shorter time (beginTimestamp, endTimestamp)"
+                )
+            await self._keys.leave_turn(number)
             found = await self._lookup.record_at(position)
             if found is None or found[1].topic != topic or not _has_key(found[1], wanted, unique_only=unique_only):
                 continue

@@ -1,5 +1,6 @@
-"""Single messages: by key (12) and by physical offset (33). Any node answers what it finds; that there is nothing is
-confirmed by the leader first.
+"""Requests for single messages: by key (12) and by physical offset (33).
+
+Any node answers with what it finds. If it finds nothing, the leader has to confirm that first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNIQUE_KEY_RESULTS: Final = 32
 
 
 class QueryRequests(Part):
-    """Answers queries in tasks, because they may need the disk."""
+    """Handler of queries, in tasks, because they may need the disk."""
 
     def __init__(self, machine: BrokerMachine, requests: Requests, access: Access) -> None:
         self._access = access
@@ -43,7 +44,6 @@ class QueryRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.QUERY_MESSAGE: Route(
                 self.by_key, Needs.NOTHING, NO_EFFECT, rights=(rights.topic("topic", Action.SUB, Action.GET),)
@@ -57,7 +57,7 @@ class QueryRequests(Part):
         }
 
     def by_key(self, request: Request) -> None:
-        """12: messages of a topic with a key, the newest first, as many as fit into a frame."""
+        """Answer with messages of a topic that have a key (12), newest first, as many as fit into a frame."""
         header = decode_ext(QueryMessageHeader, request.ext)
         if header.max_num < 1:
             raise InvalidParameter(f"maxNum {header.max_num} is below 1")
@@ -84,7 +84,7 @@ class QueryRequests(Part):
         self._requests.respond(request, b"".join(result.records), ext)
 
     def by_offset(self, request: Request) -> None:
-        """33: the record at a physical offset."""
+        """Answer with the record at a physical offset (33)."""
         header = decode_ext(ViewMessageHeader, request.ext)
         self._requests.spawn(request, self._by_offset(request, header.offset))
 

@@ -1,9 +1,10 @@
-"""Quotas: how much an account, or a topic, may be sent in a second, and how much of it may be read.
+"""Quotas: how much an account may send, or a topic be sent, per second, and how much of them may be read.
 
-They are in the log, set (20017) and told (20018) while nodes run. What is beyond one is held until there is room for it
-again, for some seconds at most, and refused then. `table.py` has what is replicated, `requests.py` takes the
-requests about quotas, `admission.py` says which sends and reads go on at once, `meters.py` how much has gone through:
-start reading there.
+Quotas are in the log, and are set (20017) and listed (20018) while nodes run. A request beyond a quota is held for some
+seconds at most, until there is room again, and is refused after that.
+
+`table.py` has the replicated quotas, and `requests.py` takes the requests about quotas. `admission.py` decides which
+sends and reads proceed at once. `meters.py` measures how much has gone through: start reading there.
 """
 
 from __future__ import annotations

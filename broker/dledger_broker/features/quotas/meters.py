@@ -1,8 +1,8 @@
-"""Meters of quotas: how much of each may go through now, and which sends wait for that.
+"""Meters of quotas: how much may go through now, and which requests wait.
 
-A meter is a pair of token buckets, one for messages and one for bytes, which fill as the leader's clock goes and hold
-what a second allows. A send goes through while there is one token in both, and may leave a bucket below zero, so that
-a batch larger than a second's worth is not refused for ever; what it took in advance is missing to the next ones.
+A meter is a pair of token buckets, one for messages and one for bytes. They fill by the leader's clock, and hold what a
+second allows. A request goes through if both buckets have a token, and may leave a bucket below zero. So a batch larger
+than a second's worth is not refused for ever. Later requests wait until the bucket has filled again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.kernel.requests import Request
 
 BURST_S: Final = 1.0
-"""A bucket that nothing is taken from holds what flows into it in so long."""
+"""Time in seconds whose inflow a full bucket holds."""
 
-_WHOLE: Final = 1 - 1e-6
-"""One token, as far as sums of fractions are exact."""
+_ONE_TOKEN: Final = 1 - 1e-6
+"""Value of one token, less the error of sums of fractions."""
 
 
 class HeldSend(NamedTuple):
-    """A send that waits, or a read; `deadline` by the clock of the event loop. `number` grows as they come.
+    """Send or read that waits. `deadline` is by the event loop's clock, and `number` ascends in the order of arrival.
 
-    `size` is what it takes of the quota, in bytes, `held_bytes` what it takes of memory while it waits.
+    `size` is the number of bytes charged to the quota. `held_bytes` is the memory that the request takes while it
+    waits.
     """
 
     number: int
@@ -38,28 +39,28 @@ class HeldSend(NamedTuple):
 
 
 class _Bucket:
-    __slots__ = ("_level", "_rate", "_since")
+    __slots__ = ("_filled_at_s", "_level", "_rate")
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = rate
         self._level = rate * BURST_S
-        self._since = now
+        self._filled_at_s = now
 
     def change(self, rate: int, now: float) -> None:
-        """Another rate from now on. One that had no limit before is full."""
+        """Change the rate. A bucket that had no limit before is full."""
         self._fill(now)
         self._level = min(self._level, rate * BURST_S) if self._rate else rate * BURST_S
         self._rate = rate
 
     def _fill(self, now: float) -> None:
-        self._level = min(self._rate * BURST_S, self._level + (now - self._since) * self._rate)
-        self._since = now
+        self._level = min(self._rate * BURST_S, self._level + (now - self._filled_at_s) * self._rate)
+        self._filled_at_s = now
 
     def is_empty(self, now: float) -> bool:
         if not self._rate:
             return False
         self._fill(now)
-        return self._level < _WHOLE
+        return self._level < _ONE_TOKEN
 
     def take(self, amount: int) -> None:
         if self._rate:
@@ -67,7 +68,7 @@ class _Bucket:
 
 
 class Meter:
-    """How much of a quota is used. `held` and `refused` count sends."""
+    """Meter of a quota. `held` and `refused` count requests."""
 
     def __init__(self, quota: PutQuota, now: float) -> None:
         self.quota = quota
@@ -78,69 +79,69 @@ class Meter:
         self.fill(now)
 
     def fill(self, now: float) -> None:
-        """Nothing of the quota is used."""
+        """Fill the buckets, as if nothing of the quota was used."""
         self._messages = _Bucket(self.quota.messages, now)
         self._bytes = _Bucket(self.quota.size, now)
 
     @property
-    def is_taken_back(self) -> bool:
-        """Whether it limits nothing any more."""
+    def is_deleted(self) -> bool:
+        """True if the quota is deleted and limits nothing any more."""
         return not self.quota.messages and not self.quota.size
 
     def change(self, quota: PutQuota, now: float) -> None:
-        """The quota is another one; what was used of the old one is used of this."""
+        """Change the quota. Tokens used under the old quota count for the new quota, too."""
         self.quota = quota
         self._messages.change(quota.messages, now)
         self._bytes.change(quota.size, now)
 
     def is_used_up(self, now: float) -> bool:
-        """Whether nothing may go through."""
+        """Return whether nothing may go through now."""
         return self._messages.is_empty(now) or self._bytes.is_empty(now)
 
     def take(self, messages: int, size: int) -> None:
-        """So much goes through."""
+        """Take tokens for messages that go through."""
         self._messages.take(messages)
         self._bytes.take(size)
 
     def wait(self, send: HeldSend) -> None:
-        """One more send waits, behind those that came before it: it may have waited for another quota."""
+        """Let a request wait, in the order of arrival. It may have waited for another quota before."""
         insort(self.waiting, send)
         self.waiting_bytes += send.held_bytes
 
-    def next(self) -> HeldSend:
-        """The send that has waited longest, which waits no more."""
+    def take_next(self) -> HeldSend:
+        """Take out and return the request that has waited longest."""
         send = self.waiting.popleft()
         self.waiting_bytes -= send.held_bytes
         return send
 
-    def all(self) -> list[HeldSend]:
-        """All that wait, which wait no more."""
+    def take_all(self) -> list[HeldSend]:
+        """Take out and return all waiting requests."""
         sends = list(self.waiting)
         self.waiting.clear()
         self.waiting_bytes = 0
         return sends
 
-    def overdue(self, now: float) -> list[HeldSend]:
-        """Those that have waited long enough, which wait no more."""
-        return self._take_out(lambda send: send.deadline <= now)
+    def take_overdue(self, now: float) -> list[HeldSend]:
+        """Take out and return the requests whose deadlines have passed."""
+        return self._take_matching(lambda send: send.deadline <= now)
 
-    def gone(self) -> list[HeldSend]:
-        """Those whose clients are gone, which wait no more."""
-        return self._take_out(lambda send: not send.request.origin.is_open)
+    def take_disconnected(self) -> list[HeldSend]:
+        """Take out and return the requests whose clients are gone."""
+        return self._take_matching(lambda send: not send.request.origin.is_open)
 
-    def _take_out(self, which: Callable[[HeldSend], bool]) -> list[HeldSend]:
-        found = [send for send in self.waiting if which(send)]
-        if found:
-            kept = [send for send in self.waiting if not which(send)]
+    def _take_matching(self, matches: Callable[[HeldSend], bool]) -> list[HeldSend]:
+        taken = [send for send in self.waiting if matches(send)]
+        if taken:
+            kept = [send for send in self.waiting if not matches(send)]
             self.waiting = deque(kept)
             self.waiting_bytes = sum(send.held_bytes for send in kept)
-        return found
+        return taken
 
     def refusal(self, now: float) -> str:
-        """Why a request cannot go through."""
+        """Return the reason why a request cannot go through."""
         quota = self.quota
         if self._bytes.is_empty(now) and not self._messages.is_empty(now):
-            what = f"{quota.size} bytes/s"
+            rate = f"{quota.size} bytes/s"
         else:
-            what = f"{quota.messages} messages/s" if quota.messages else f"{quota.size} bytes/s"
-        return f"the quota of {quota.kind} {quota.name}, {what}, is used up"
+            rate = f"{quota.messages} messages/s" if quota.messages else f"{quota.size} bytes/s"
+        return f"the quota of {quota.kind} {quota.name}, {rate}, is used up"

@@ -1,4 +1,4 @@
-"""Requests about quotas: set and taken back (20017), told (20018)."""
+"""Requests about quotas: set and deleted (20017), listed (20018)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.quotas.meters import Meter
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, LabelledGauge, Part, Sample
 from dledger_broker.kernel.requests import Request, Requests
@@ -29,18 +30,18 @@ _LABELS: Final = ("kind", "name")
 
 
 class QuotaRequests(Part):
-    """Sets quotas on the leader, and tells them; `admission` is what sends ask."""
+    """Handler of requests that set or list quotas, on the leader. `sends` and `reads` admit sends and reads."""
 
     def __init__(self, machine: BrokerMachine, requests: Requests, sends: Admission, reads: Admission) -> None:
         self.sends = sends
         self.reads = reads
         self._machine = machine
         self._requests = requests
-        self._on_their_way: Counter[QuotaOwner] = Counter()
+        self._in_flight: Counter[QuotaOwner] = Counter()
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`. Quotas are for administrators to set."""
+        """Routes of the requests. Only administrators may set quotas."""
         return {
             RequestCode.PUT_QUOTA: Route(self.put, Needs.LEADER, CHANGES),
             RequestCode.LIST_QUOTAS: Route(
@@ -49,20 +50,26 @@ class QuotaRequests(Part):
         }
 
     @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        return {RequestCode.PUT_QUOTA: self._quota_state}
+
+    def _quota_state(self, request: Request) -> object:
+        body = decode_body(Quota, request.body)
+        quota = self._machine.state.table(QUOTAS).get(QuotaOwner(body.kind, body.name))
+        return {f"{body.kind} {body.name}": None if quota is None else [quota.messages, quota.size]}
+
+    @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (Gauge("quotas", "Quotas of accounts and topics that are set", lambda: len(self._meters)),)
 
     @property
     def labelled_gauges(self) -> Sequence[LabelledGauge]:
-        """See `Part.labelled_gauges`."""
         return (
             LabelledGauge("quota_held", "Requests that had to wait for a quota, on this node", _LABELS, self._held),
             LabelledGauge("quota_refused", "Requests refused for a quota, on this node", _LABELS, self._refused),
         )
 
     def release(self) -> None:
-        """See `Part.release`."""
         self.sends.release()
         self.reads.release()
 
@@ -71,16 +78,19 @@ class QuotaRequests(Part):
         return {**self.sends.meters(), **self.reads.meters()}
 
     def _held(self) -> Iterator[Sample]:
-        """Of each quota, of which there are at most `MAX_QUOTAS`."""
+        """Return how many requests each quota held. At most `MAX_QUOTAS` quotas keep the number of samples small."""
         return ((owner, meter.held) for owner, meter in self._meters.items())
 
     def _refused(self) -> Iterator[Sample]:
         return ((owner, meter.refused) for owner, meter in self._meters.items())
 
     def put(self, request: Request) -> None:
-        """20017: set the quota of an account or a topic, there or not; without any limit it is taken back."""
-        asked = decode_body(Quota, request.body, "quota")
-        put = PutQuota(asked.kind, asked.name, asked.messages_per_second, asked.bytes_per_second)
+        """Set the quota of an account or a topic, which need not exist (20017).
+
+        A quota without any limit is deleted.
+        """
+        body = decode_body(Quota, request.body, "quota")
+        put = PutQuota(body.kind, body.name, body.messages_per_second, body.bytes_per_second)
         _check(put)
         owner = QuotaOwner(put.kind, put.name)
         sets = bool(put.messages or put.size)
@@ -89,32 +99,35 @@ class QuotaRequests(Part):
 
         def done(error: LogError | None) -> None:
             if sets:
-                self._arrived(owner)
+                self._on_settled(owner)
             if error is None:
                 request.respond()
             else:
                 self._requests.fail(request, error)
 
         if sets:
-            self._on_their_way[owner] += 1
+            self._in_flight[owner] += 1
         self._machine.stage_command(put, done)
 
-    def _arrived(self, owner: QuotaOwner) -> None:
-        self._on_their_way[owner] -= 1
-        if not self._on_their_way[owner]:
-            del self._on_their_way[owner]
+    def _on_settled(self, owner: QuotaOwner) -> None:
+        self._in_flight[owner] -= 1
+        if not self._in_flight[owner]:
+            del self._in_flight[owner]
 
     def _check_room(self, owner: QuotaOwner) -> None:
-        """Raises `InvalidParameter`. Those that are not applied yet count: many may come at once."""
-        table, on_their_way = self._machine.state.table(QUOTAS), self._on_their_way
-        if len(table) + len(on_their_way) < MAX_QUOTAS or owner in on_their_way or table.get(owner) is not None:
+        """Raise `InvalidParameter` if there are too many quotas.
+
+        Those in flight count, because many may arrive at once.
+        """
+        table, in_flight = self._machine.state.table(QUOTAS), self._in_flight
+        if len(table) + len(in_flight) < MAX_QUOTAS or owner in in_flight or table.get(owner) is not None:
             return
-        there = len(table) + sum(table.get(other) is None for other in on_their_way)
-        if there >= MAX_QUOTAS:
-            raise InvalidParameter(f"there are {there} quotas, the limit is {MAX_QUOTAS}: delete some")
+        total = len(table) + sum(table.get(proposed) is None for proposed in in_flight)
+        if total >= MAX_QUOTAS:
+            raise InvalidParameter(f"there are {total} quotas, the limit is {MAX_QUOTAS}: delete some")
 
     def tell(self, request: Request) -> None:
-        """20018: all quotas."""
+        """Answer with all quotas (20018)."""
         rows = [
             QuotaRow(quota.kind, quota.name, quota.messages, quota.size, meter.held, meter.refused)
             for meter in self._meters.values()
@@ -124,7 +137,7 @@ class QuotaRequests(Part):
 
 
 def _check(put: PutQuota) -> None:
-    """Raises `InvalidParameter`."""
+    """Raise `InvalidParameter` if a kind, name or rate is invalid."""
     if put.kind not in tuple(QuotaKind):
         raise InvalidParameter(f"kind {put.kind[:64]!r}: expected {', '.join(QuotaKind)}")
     if not 1 <= len(put.name) <= MAX_NAME_CHARS or not put.name.isprintable():

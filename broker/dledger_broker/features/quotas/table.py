@@ -1,4 +1,4 @@
-"""Table of quotas: what operators have set for accounts and for topics."""
+"""Table of quotas that operators have set for accounts and topics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 
 NAME: Final = "quotas"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the activation of the feature is recorded under this name."""
 
 
 class QuotaKind(StrEnum):
-    """What a quota limits: what an account sends, what a topic is sent, and what of them is read."""
+    """Kind of a quota: sends of an account, sends to a topic, and reads of either."""
 
     ACCOUNT = "account"
     TOPIC = "topic"
@@ -27,14 +27,16 @@ class QuotaKind(StrEnum):
 
 
 class QuotaOwner(NamedTuple):
-    """An account or a topic, there or not."""
+    """Account or topic that a quota limits. It need not exist."""
 
     kind: str
     name: str
 
 
 class PutQuota(msgspec.Struct, frozen=True):
-    """The limits of an account or a topic from now on, in a second; 0 is none. Without any there is no quota."""
+    """Command that sets the limits per second of an account or a topic. 0 means unlimited, and without limits the quota
+    is removed.
+    """
 
     kind: str
     name: str
@@ -46,15 +48,15 @@ QUOTA_COMMANDS: Final[Kinds] = {63: PutQuota}
 
 
 class QuotaFrame(msgspec.Struct, frozen=True, tag="quotas"):
-    """Quotas, in the order of their owners."""
+    """Snapshot frame with quotas, in the order of their owners."""
 
     rows: list[PutQuota]
 
 
 class QuotaTable(Table):
-    """All quotas, by whose they are. `changes` counts what this replica has applied to it.
+    """Table of all quotas, by owner. `changes` counts the changes that this replica has applied.
 
-    The quota of a deleted topic stays: a topic that sends create anew is limited as it was.
+    The quota of a deleted topic stays. If sends create the topic anew, its limits are the same as before.
     """
 
     __slots__ = ("_quotas", "changes", "digest")
@@ -72,15 +74,14 @@ class QuotaTable(Table):
         return len(self._quotas)
 
     def get(self, owner: QuotaOwner) -> PutQuota | None:
-        """The quota of an account or a topic."""
+        """Return the quota of an account or a topic, or None."""
         return self._quotas.get(owner)
 
     def rows(self) -> list[PutQuota]:
-        """All of them, in the order of their owners."""
+        """Return all quotas, in the order of their owners."""
         return [self._quotas[owner] for owner in sorted(self._quotas)]
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutQuota():
@@ -97,12 +98,10 @@ class QuotaTable(Table):
             self.digest = (self.digest + _hash(put)) & MASK
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         return {"quotas": map(QuotaFrame, in_slices(self.rows()))} if self._quotas else {}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case QuotaFrame(rows=rows):

@@ -1,6 +1,6 @@
-"""Range reads: the log itself, handed out entry by entry to readers that do not go through queues.
+"""Range reads: the log itself, read entry by entry by readers that do not use queues.
 
-`requests.py` has their request codes, `pace.py` how much is read while others send.
+`requests.py` has the request codes, and `pace.py` limits how much is read while clients send.
 """
 
 from __future__ import annotations

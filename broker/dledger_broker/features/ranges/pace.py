@@ -1,9 +1,9 @@
-"""Rate limiter for ranges of the log: reading what is old gives way to what comes in.
+"""Rate limiter for range reads: reading old data gives way to incoming messages.
 
-A reader that takes all it can get, on the machines of the brokers or near them, takes the cores that sends need. What a
-node serves follows from two things that it can tell without knowing who else is there: how much of the log it takes in,
-and how long it had to wait for a core. Where it takes in much and waits, it serves less and less, down to what is
-configured; otherwise more and more, up to all that is asked for.
+A reader that takes all it can get, on or near the brokers' machines, takes the cores that sends need. A node does not
+know who else is there, so it sets its pace by its own measurements. These are the growth of its log, and its waits for
+a core. If its log grows fast and the node waits, it serves less and less, down to the configured minimum. Otherwise it
+serves more and more, up to all requested bytes.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from typing import Final, NamedTuple
 from dledger.environment import Environment
 
 WINDOW_S: Final = 0.1
-"""How often a node looks at itself, at most."""
+"""Minimum interval between two measurements."""
 MIN_TAKEN_BYTES_PER_S: Final = 1 << 20
-"""A node that takes in less than this does not have to be left alone."""
+"""Minimum growth of the log, per second, at which range reads give way."""
 MIN_WAITED_SHARE: Final = 0.05
-"""The part of the time for which a node waits for a core if there are too few. With enough of them it is about 0.01."""
+"""Minimum share of time waited for a core at which range reads give way. With enough cores it is about 0.01."""
 SLOWER: Final = 0.1
-"""What becomes of the pace in a window in which reading has to give way."""
+"""Factor of the pace for a window in which range reads give way."""
 FASTER: Final = 1.5
-"""What becomes of it in any other."""
+"""Factor of the pace for any other window."""
 FREE_BYTES_PER_S: Final = float(1 << 30)
-"""A pace at which nothing is held back."""
+"""Minimum pace at which no read is held back."""
 READS_PER_S: Final = 4
-"""A reader that is alone gets so many pieces a second; where there are others, they are smaller."""
+"""Number of reads per second for a single reader. With several readers, each read is smaller."""
 MIN_READ_BYTES: Final = 64 << 10
 MAX_HOLD_S: Final = 1.0
-"""For so long a read is held at most, however many there are."""
+"""Maximum time in seconds for which a read is held, however many reads there are."""
 
 
 class Turn(NamedTuple):
-    """How long a read has to wait, and how many bytes it may then have."""
+    """Time that a read has to wait, and the number of bytes that it may then have."""
 
     hold_s: float
     max_bytes: int
 
 
 class RangePace:
-    """See the module's description. `taken()` is a position that grows by what the node takes in.
+    """Rate limiter as the module describes it. `taken()` is a position that grows with the log.
 
-    `least_bytes_per_s` is the slowest pace; 0 means that nothing is ever held back.
+    `least_bytes_per_s` is the minimum pace. 0 means that no read is ever held back.
     """
 
     def __init__(self, env: Environment, taken: Callable[[], int], least_bytes_per_s: int) -> None:
@@ -51,10 +51,10 @@ class RangePace:
         self._least_bytes_per_s = least_bytes_per_s
         self._bytes_per_s = FREE_BYTES_PER_S
         self._due = 0.0
-        self._looked = self._look()
+        self._last_measurement = self._measure()
 
     def turn(self, wanted_bytes: int) -> Turn:
-        """The turn of a read that comes now."""
+        """Return the turn of a read that arrives now."""
         self._adapt()
         if self._bytes_per_s >= FREE_BYTES_PER_S:
             return Turn(0.0, wanted_bytes)
@@ -66,21 +66,24 @@ class RangePace:
         return turn
 
     def served(self, turn: Turn, size: int) -> None:
-        """A read got another size than it might have: less at the end of a range, more if one entry is more."""
+        """Correct the time of the next read by the actual size of this read.
+
+        The end of a range is smaller than its turn, and a single large entry is larger.
+        """
         self._due += (size - turn.max_bytes) / self._bytes_per_s
 
-    def _look(self) -> tuple[float, float, int]:
+    def _measure(self) -> tuple[float, float, int]:
         return self._env.now(), self._env.waited_for_core_s(), self._taken()
 
     def _adapt(self) -> None:
-        at, waited_s, taken = self._looked
+        at, waited_s, taken = self._last_measurement
         if not self._least_bytes_per_s or self._env.now() - at < WINDOW_S:
             return
-        self._looked = self._look()
-        elapsed_s = self._looked[0] - at
+        self._last_measurement = self._measure()
+        elapsed_s = self._last_measurement[0] - at
         if (
-            self._looked[1] - waited_s >= MIN_WAITED_SHARE * elapsed_s
-            and self._looked[2] - taken >= MIN_TAKEN_BYTES_PER_S * elapsed_s
+            self._last_measurement[1] - waited_s >= MIN_WAITED_SHARE * elapsed_s
+            and self._last_measurement[2] - taken >= MIN_TAKEN_BYTES_PER_S * elapsed_s
         ):
             self._bytes_per_s = max(self._least_bytes_per_s, self._bytes_per_s * SLOWER)
         else:

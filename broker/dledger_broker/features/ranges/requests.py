@@ -1,8 +1,8 @@
-"""Requests that read the log itself: plans (20010), raw ranges (20011), and how far it is committed (20012).
+"""Requests that read the log itself: plans (20010), raw ranges (20011), and the committed position (20012).
 
-Every node serves what it has applied, in the role that it has. A read that its reader does not want from this role, or
-that this node cannot serve, is refused, so that the reader turns to another node. The disk is read on the cold lane,
-one range at a time, so that bulk readers leave room for others, and no faster than leaves room for sends (`pace.py`).
+Every node serves what it has applied, in its present role. It refuses a read that it cannot serve, or that its reader
+does not want from this role. The reader then turns to another node. The disk is read on the cold lane, one range at a
+time, to leave room for other readers. `pace.py` limits the rate, to leave room for sends.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from dledger.environment import Environment, slept
-from dledger.errors import TrimmedError
+from dledger.errors import CorruptionError, TrimmedError
+from dledger.format import parse_run
 from dledger.log import Log
-from dledger.store.ranges import LogCut
+from dledger.store.ranges import EntryRun, LogCut
 from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel import rights
@@ -51,18 +52,18 @@ from dledger_remoting.range_reads import Cut, PlannedQueue, PlannedTopic, ReadPl
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 MAX_WAITING_READS: Final = 256
-"""Plans and ranges that wait for the disk; one more is answered 2."""
+"""Maximum number of plans and ranges that wait for the disk. A further request is answered with code 2."""
 CATCH_UP_S: Final = 2.0
-"""How long a read waits for this node to apply what it asks for."""
+"""Time limit for this node to apply the entries that a read requests."""
 POLL_S: Final = 0.01
 
 
 _LOG: Final = (rights.cluster(Action.LOG),)
-"""Ranges have the records of all topics, and all commands."""
+"""Rights for these requests: ranges contain the records of all topics, and all commands."""
 
 
 class RangeRequests(Part):
-    """Answers plans and range reads, in tasks."""
+    """Handler of plans and range reads, in tasks."""
 
     def __init__(
         self,
@@ -92,7 +93,6 @@ class RangeRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.READ_PLAN: Route(self.plan, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_LOG),
             RequestCode.READ_RANGE: Route(self.read, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=_LOG),
@@ -100,26 +100,33 @@ class RangeRequests(Part):
         }
 
     def commit(self, request: Request) -> None:
-        """20012: how far this confirmed leader has applied."""
+        """Answer with the position up to which this confirmed leader has applied the log (20012)."""
         header = ReadCommitResponseHeader(
-            self._group_name, self._group.node_id, self._roles.present, self._group.term, self._machine.applied_position
+            self._group_name,
+            self._group.node_id,
+            self._roles.present,
+            self._group.term,
+            self._machine.applied_position,
+            self._log.group_identity or None,
         )
         request.respond(ext=encode_ext(header))
 
     def plan(self, request: Request) -> None:
-        """20010: what of the log can be read, and where to cut it."""
+        """Answer with the part of the log that can be read, and where to cut it (20010)."""
         header = decode_ext(ReadPlanHeader, request.ext)
         if header.start_position < 0:
             raise InvalidParameter(f"startPosition {header.start_position} is below 0")
         self._roles.require(header.roles)
+        self._roles.require_group(header.group_identity)
         self._requests.spawn(request, self._plan(request, header))
 
     def read(self, request: Request) -> None:
-        """20011: raw entries."""
+        """Answer with raw entries (20011)."""
         header = decode_ext(ReadRangeHeader, request.ext)
         if not 0 <= header.start <= header.end:
             raise InvalidParameter(f"start {header.start} and end {header.end} are no range of the log")
         self._roles.require(header.roles)
+        self._roles.require_group(header.group_identity)
         if header.pin is not None:
             self._pins.renew_by_read(header.pin)
         self._requests.spawn(request, self._read(request, header))
@@ -127,12 +134,12 @@ class RangeRequests(Part):
     # ---------------------------------------------------------------- inside
 
     async def _until_applied(self, position: int) -> None:
-        """Wait a moment until everything below a position is applied here."""
+        """Wait up to `CATCH_UP_S` until everything below a position is applied here, or raise."""
         if not await self._wait_for(lambda: self._machine.applied_position >= position):
             raise self._roles.behind(position)
 
     async def _ordinal(self) -> int:
-        """The group's ordinal; the first leader of a group records it in its first moments."""
+        """Return the group's ordinal. The first leader of a group records the ordinal in its first moments."""
         await self._wait_for(lambda: self._machine.state.members.ordinal is not None)
         ordinal = self._machine.state.members.ordinal
         if ordinal is None:
@@ -142,7 +149,7 @@ class RangeRequests(Part):
         return ordinal
 
     async def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait for `CATCH_UP_S` at most; whether the condition came true."""
+        """Wait for at most `CATCH_UP_S`, and return whether the condition came true."""
         deadline = self._env.now() + CATCH_UP_S
         while not condition():
             if self._env.now() >= deadline:
@@ -152,7 +159,7 @@ class RangeRequests(Part):
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for the disk, or refuse; then no other range is read meanwhile."""
+        """Wait for the disk, or refuse. No other range is read during this turn."""
         if self._waiting >= MAX_WAITING_READS:
             raise SystemBusy(f"[OVERLOAD]{self._waiting} range reads wait for the disk, which is the limit")
         self._waiting += 1
@@ -172,9 +179,11 @@ class RangeRequests(Part):
         role, term, first_position = self._roles.present, self._group.term, self._log.first_position
         try:
             async with self._turn():
-                found = await self._log.cuts(header.start_position, commit, max(header.slice_bytes, MIN_SLICE_BYTES))
-            ends = [*(cut.position for cut in found[1:]), commit]
-            cuts = [await self._cut(cut, end, times=header.times) for cut, end in zip(found, ends, strict=False)]
+                log_cuts = await self._log.cuts(header.start_position, commit, max(header.slice_bytes, MIN_SLICE_BYTES))
+            ends = [*(cut.position for cut in log_cuts[1:]), commit]
+            cuts = [
+                await self._describe_cut(cut, end, times=header.times) for cut, end in zip(log_cuts, ends, strict=False)
+            ]
             if self._log.first_position != first_position:
                 raise TrimmedError(f"it began at {first_position}, and begins at {self._log.first_position} now")
         except TrimmedError as error:
@@ -189,8 +198,11 @@ class RangeRequests(Part):
         wanted = topics if names is None else dict.fromkeys(name for name in names.split(",") if name in topics)
         return [_planned(topics[name]) for name in wanted]
 
-    async def _cut(self, cut: LogCut, end: int, *, times: bool) -> Cut:
-        """A cut as the plan has it, with the store times up to the next one; within a term they never go back."""
+    async def _describe_cut(self, cut: LogCut, end: int, *, times: bool) -> Cut:
+        """Return a cut for the plan, with the store times up to the next cut.
+
+        Within a term, store times never go back.
+        """
         low = high = None
         if times:
             async with self._turn():
@@ -202,6 +214,14 @@ class RangeRequests(Part):
                     high = last if high is None else max(high, last)
         return Cut(cut.position, cut.index, cut.previous_chain, low, high)
 
+    def _verify(self, run: EntryRun, start: int) -> None:
+        """Raise `ReadBehind` and have the log repaired if entries do not verify."""
+        try:
+            parse_run(run.data, None)
+        except CorruptionError as error:
+            self._log.read_failed(start)
+            raise ReadBehind(f"entries from position {start} on do not verify here: {error}") from error
+
     async def _read(self, request: Request, header: ReadRangeHeader) -> None:
         await self._until_applied(max(header.min_commit, header.end))
         turn = self._pace.turn(max(1, min(header.max_bytes, MAX_RANGE_BYTES)))
@@ -212,6 +232,8 @@ class RangeRequests(Part):
             async with self._turn():
                 self._roles.require(header.roles)
                 run = await self._log.read_run(header.start, header.end, turn.max_bytes)
+            if header.verify:
+                self._verify(run, header.start)
         except TrimmedError as error:
             self._counters.range_reads_refused += 1
             raise ReadTrimmed(f"node {self._group.node_id} no longer keeps it: {error}") from error

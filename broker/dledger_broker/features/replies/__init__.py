@@ -1,7 +1,7 @@
-"""Replies: what a consumer answers to a message goes to the client that sent it and waits (324, 325 → 326).
+"""Replies: a consumer's reply to a message goes to the client that sent the message and waits (324, 325 → 326).
 
-The leader pushes a reply through whichever node the requester is connected to. It stores none: the requester waits for
-it only so long, and asks again.
+The leader pushes a reply through the node that the requester is connected to. It stores no reply: the requester waits
+for a limited time, and then repeats its request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of repliers."""
+"""Requests with replies to messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
+from dledger_broker.kernel.routes import Effect, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import (
     MessageIllegal,
@@ -39,13 +39,15 @@ from dledger_remoting.record import MAX_PROPERTIES_BYTES
 from dledger_remoting.topics import validate_topic
 
 ANSWERED_WITHIN_S: Final = 3.0
-"""A requester has so long to say that it has a reply."""
+"""Time limit for the requester's answer that it has the reply."""
+PUSHES: Final = Effect(changes=False)
+"""Effect of a reply: nothing is stored, and the requester gets the reply even if the replier has gone."""
 _NOT_STORED: Final = "0"
-"""The message id in the answer to a replier: clients fail without any."""
+"""Message id in the answer to a replier. Clients fail without an id."""
 
 
 class Replies(Part):
-    """Passes replies on, on the leader, which knows where clients are."""
+    """Forwarder of replies on the leader, which knows where clients are connected."""
 
     def __init__(
         self,
@@ -69,14 +71,14 @@ class Replies(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`; a reply that is pushed twice is dropped by its requester, which waits for the first."""
+        """Routes of replies. A reply pushed twice is dropped by its requester, which waits only for the first."""
         return {
-            RequestCode.SEND_REPLY_MESSAGE: Route(self.handle, Needs.LEADER, NO_EFFECT, rights=rights.SENDS),
-            RequestCode.SEND_REPLY_MESSAGE_V2: Route(self.handle, Needs.LEADER, NO_EFFECT, rights=rights.SENDS),
+            RequestCode.SEND_REPLY_MESSAGE: Route(self.handle, Needs.LEADER, PUSHES, rights=rights.SENDS),
+            RequestCode.SEND_REPLY_MESSAGE_V2: Route(self.handle, Needs.LEADER, PUSHES, rights=rights.SENDS),
         }
 
     def handle(self, request: Request) -> None:
-        """324, 325: a reply, checked as a message is."""
+        """Push a reply (324, 325), checked as a message is."""
         header = SendMessageHeader.decode(request.ext)
         if self._access.is_on and header.topic != self._reply_topic:
             raise NoPermission(f"replies go through the topic {self._reply_topic}, which is a right of its own")
@@ -111,7 +113,7 @@ class Replies(Part):
                 raise MessageIllegal(f"the reply's {what}: {size} bytes, the limit is {limit}")
 
     def _pushed(self, request: Request, header: SendMessageHeader, queue_id: int) -> PushReplyHeader:
-        """What the requester gets beside the body."""
+        """Return the header that the requester gets beside the body."""
         now_ms, own = self._env.wall_ms(), header.properties or ""
         end = "" if not own or own.endswith(VALUE_END) else VALUE_END
         return PushReplyHeader(
@@ -141,7 +143,7 @@ class Replies(Part):
 
 
 def _error(requester: str, outcome: Outcome) -> RemotingError | None:
-    """What the replier is told; None: the requester has the reply."""
+    """Return the error for the replier, or None if the requester has the reply."""
     match outcome:
         case Answer(code=ResponseCode.SUCCESS) | Delivered():
             return None

@@ -1,8 +1,8 @@
-"""Resets: a consumer group goes on elsewhere, whether its consumers run or not.
+"""Resets: a consumer group continues at other offsets, whether its consumers run or not.
 
-`table.py` has what is replicated: where each queue is reset to, until a consumer has seen it. `changes.py` knows who
-has, and which commits count meanwhile: start reading there. `requests.py` has the request codes, `consumers.py` what
-members are told and asked.
+`table.py` has the replicated resets: the offset of each queue, until a consumer has seen its reset. `changes.py` knows
+which consumers have seen a reset, and which commits count meanwhile: start reading there. `requests.py` has the request
+codes. `consumers.py` notifies and queries the group's members.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dledger_broker.features.resets.changes import ResetChanges
 from dledger_broker.features.resets.consumers import GroupMembers
 from dledger_broker.features.resets.requests import Resets
 from dledger_broker.features.resets.table import NAME, RESET_COMMANDS, RESETS
+from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
@@ -26,8 +27,11 @@ def _build(context: Context) -> Resets:
     machine, env, parts = context.machine, context.env, context.parts
     members = GroupMembers(env, parts[Gossip], parts[Relay])
     offsets = parts[OffsetRequests]
+    changes = ResetChanges(machine, env, context.config, context.counters, offsets.commits.buffer, members.is_member)
+    changes.on_reset.append(parts[RetryRequests].repeats.forget)
     return Resets(
         machine,
+        env,
         context.group,
         context.config,
         context.requests,
@@ -35,7 +39,7 @@ def _build(context: Context) -> Resets:
         offsets,
         parts[PullRequests],
         parts[PopRequests],
-        ResetChanges(machine, env, context.config, context.counters, offsets.commits.buffer, members.is_member),
+        changes,
         members,
     )
 

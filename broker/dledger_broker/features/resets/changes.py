@@ -1,14 +1,20 @@
-"""The leader's memory of resets: those in flight, and which consumers know of one.
+"""Memory of the leader's resets: resets in flight, and the consumers that know of a reset.
 
 A consumer that has not seen a reset must not undo it:
 
-1. a consumer has read up to 500, and its commits of 480 and 500 are on their way; 2. the group is reset to 100;
-3. the commits arrive. They have no effect, as long as the reset is pending.
-4. The consumer pulls, and is told to go on at 100. It drops what it has, and pulls there: its commits on this
-   connection come in order, so all that follow rest on the reset. Now it is seen.
-5. A commit of 500 arrives that another node has held up, or from the member that had the queue before, perhaps over a
-   connection that has sent no heartbeat yet and so belongs to nobody known. For `LATE_COMMIT_S` commits are taken only
-   from who has seen the reset, or has asked for the offset since, or is known and no member.
+1. A consumer has read up to 500. Its commits of 480 and 500 are on their way.
+2. The group is reset to 100.
+3. The commits arrive. They have no effect while the reset is pending.
+4. The consumer pulls, is sent to 100, drops its messages, and pulls at 100. Commits on this connection arrive in order,
+   so all later commits are based on the reset. Now the reset is seen.
+5. A commit of 500 arrives late. Another node has held it up, or the previous owner of the queue sent it. Its connection
+   may have sent no heartbeat yet, so that its client is unknown.
+
+So for `LATE_COMMIT_S` after that, only these clients may commit:
+
+- Clients that have seen the reset.
+- Clients that have fetched the offset since.
+- Known clients outside the group.
 """
 
 from __future__ import annotations
@@ -32,11 +38,11 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import InvalidParameter, SystemBusy
 
 MAX_ROWS: Final = 500
-"""Queues of one command: with the longest names within the smallest segment."""
+"""Maximum number of queues of one command. With the longest names they fit into the smallest segment."""
 
 
 class ResetChanges:
-    """Proposes resets, and what was seen of them; says which commits count. Each `done` is called once."""
+    """Proposer of resets and of their sightings, and judge of commits. Each `done` is called once."""
 
     def __init__(
         self,
@@ -55,25 +61,27 @@ class ResetChanges:
         self._commits = commits
         self._is_member = is_member
         self._in_flight: Counter[Key] = Counter()
-        self._being_seen: set[tuple[Key, int]] = set()
-        self._told: dict[Key, tuple[int, set[str]]] = {}
-        """Who was told of the reset with this number: channels, and the clients behind them."""
+        self._sightings_in_flight: set[tuple[Key, int]] = set()
+        self._notified: dict[Key, tuple[int, set[str]]] = {}
+        """Number of a queue's reset, with the channels and clients that were notified of it."""
+        self.on_reset: list[Callable[[], None]] = []
+        """Called when a reset has ended, also after an error: a part of it may be applied."""
         machine.on_state(self._keep_table)
-        machine.on_unready.append(self._forget)
+        machine.on_unready.append(self._forget_notified)
 
     def _keep_table(self, state: BrokerState) -> None:
         self.table = state.table(RESETS)
 
-    def _forget(self, _error: NotLeaderError) -> None:
-        self._told.clear()
+    def _forget_notified(self, _error: NotLeaderError) -> None:
+        self._notified.clear()
 
     # ---------------------------------------------------------------- proposals
 
     def require_room(self, group: str, rows: Iterable[ResetRow]) -> None:
-        """Raise `InvalidParameter` if one of these queues is one too many that is reset and not seen."""
+        """Raise `InvalidParameter` if these queues exceed the limit of queues with unseen resets."""
         pending = self.table.pending
-        wanted = {(group, row.topic, row.queue_id) for row in rows}
-        if len(pending) + sum(key not in pending for key in self._in_flight.keys() | wanted) > self._limit:
+        keys = {(group, row.topic, row.queue_id) for row in rows}
+        if len(pending) + sum(key not in pending for key in self._in_flight.keys() | keys) > self._limit:
             self._counters.max_pending_resets += 1
             raise InvalidParameter(
                 f"{len(pending)} queues of groups are reset where no consumer has seen it, and the limit "
@@ -81,32 +89,44 @@ class ResetChanges:
             )
 
     def reset(self, group: str, rows: Sequence[ResetRow], done: Done) -> None:
-        """Have a group go on elsewhere in some queues, at least one; done when all of it is applied."""
+        """Have a group continue at other offsets in one or more queues. `done` is called when all are applied, or
+        with the first error.
+        """
         keys = [(group, row.topic, row.queue_id) for row in rows]
         self._commits.fence(keys)
         parts = [rows[begin : begin + MAX_ROWS] for begin in range(0, len(rows), MAX_ROWS)]
-        outcomes: list[LogError | None] = []
+        remaining = iter(parts)
+        applied = 0
 
-        def finished(error: LogError | None) -> None:
-            outcomes.append(error)
-            if len(outcomes) == len(parts):
-                self._in_flight -= Counter(keys)
-                done(next(filter(None, outcomes), None))
+        def propose_next() -> None:
+            self._propose(ResetOffsets(group, tuple(next(remaining))), on_applied)
+
+        def on_applied(error: LogError | None) -> None:
+            nonlocal applied
+            applied += 1
+            if error is None and applied < len(parts):
+                # A node applies entries that are committed together in one turn, so propose the commands one after the
+                # other.
+                self._env.call_soon(propose_next)
+                return
+            self._in_flight -= Counter(keys)
+            for listener in self.on_reset:
+                listener()
+            done(error)
 
         self._in_flight += Counter(keys)
-        for part in parts:
-            self._propose(ResetOffsets(group, tuple(part)), finished)
+        propose_next()
 
-    def _see(self, key: Key, pending: Pending, by: Committer) -> None:
-        this = (key, pending.number)
-        if this in self._being_seen:
+    def _propose_sighting(self, key: Key, pending: Pending, observer: Committer) -> None:
+        sighting = (key, pending.number)
+        if sighting in self._sightings_in_flight:
             return
-        self._being_seen.add(this)
+        self._sightings_in_flight.add(sighting)
 
-        def finished(_error: LogError | None) -> None:
-            self._being_seen.discard(this)
+        def on_applied(_error: LogError | None) -> None:
+            self._sightings_in_flight.discard(sighting)
 
-        self._propose(SeeReset(*key, pending.number, by), finished)
+        self._propose(SeeReset(*key, pending.number, observer), on_applied)
 
     def _propose(self, command: Command, done: Done) -> None:
         try:
@@ -119,67 +139,76 @@ class ResetChanges:
     # ---------------------------------------------------------------- what consumers know
 
     def tell(self, key: Key, origin: Origin) -> int | None:
-        """Who asks is told where a group goes on: where a reset says, None if none is pending."""
+        """Return the offset of a pending reset, or None. Note that the client knows of the reset.
+
+        A client that asks after the reset was seen knows of it as well.
+        """
         if not self._machine.is_active(NAME):
             return None
         pending, seen = self.table.pending.get(key), self.table.seen(key, self._env.now())
         number = pending.number if pending is not None else None if seen is None else seen.number
         if number is None:
-            self._told.pop(key, None)
+            self._notified.pop(key, None)
             return None
-        if self._told.get(key, (None,))[0] != number:
-            self._told[key] = (number, set())
-        self._told[key][1].update((origin.key, *origin.client_ids))
+        if self._notified.get(key, (None,))[0] != number:
+            self._notified[key] = (number, set())
+        self._notified[key][1].update((origin.key, *origin.client_ids))
         return None if pending is None else pending.offset
 
     def has_seen(self, key: Key, pending: Pending, origin: Origin, offset: int) -> bool:
-        """Whether a pull at an offset shows that its consumer has seen a reset, of which it was told before.
+        """Return whether a pull at an offset shows that its consumer has seen a reset of which it was notified.
 
-        It may pull from another node than it commits and asks through. Its next pulls may come before it is applied
-        that it has: sent back once more, it would get everything from there on twice.
+        The consumer may pull from another node than it commits through. Its next pulls may arrive before the sighting
+        is applied. Sent back again, it would get every message from there on twice.
         """
-        told = self._told.get(key)
-        if told is None or told[0] != pending.number or told[1].isdisjoint((origin.key, *origin.client_ids)):
+        notified = self._notified.get(key)
+        if (
+            notified is None
+            or notified[0] != pending.number
+            or notified[1].isdisjoint((origin.key, *origin.client_ids))
+        ):
             return False
-        if (key, pending.number) in self._being_seen:
+        if (key, pending.number) in self._sightings_in_flight:
             return True
         if offset != pending.offset:
             return False
-        self._see(key, pending, committer(origin))
+        self._propose_sighting(key, pending, committer(origin))
         return True
 
-    def _knows(self, key: Key, number: int, origin: Origin) -> bool:
-        told = self._told.get(key)
-        return told is not None and told[0] == number and origin.key in told[1]
+    def _was_notified(self, key: Key, number: int, origin: Origin) -> bool:
+        notified = self._notified.get(key)
+        return notified is not None and notified[0] == number and origin.key in notified[1]
 
     def admits(self, request: Request, key: Key) -> bool:
-        """Whether a commit counts; False if a pending reset takes its place.
+        """Return whether a commit counts, or False if a pending reset takes its place.
 
-        Raises `SystemBusy` if it may rest on what was read before a reset, and its consumer is to commit again.
+        Raises `SystemBusy` if the commit may rest on messages read before a reset. Its consumer is to commit again.
         """
         if key in self._in_flight:
             raise SystemBusy("the group is being reset here: go on where it says, and commit again")
         pending = self.table.pending.get(key)
         origin = request.origin
-        if pending is not None and (key, pending.number) not in self._being_seen:
+        if pending is not None and (key, pending.number) not in self._sightings_in_flight:
             return False
         if pending is not None:
-            if self._knows(key, pending.number, origin):
+            if self._was_notified(key, pending.number, origin):
                 return True
             raise SystemBusy("a consumer is about to go on where the group was reset to: commit again")
-        seen = self.table.seen(key, self._env.now())
-        if seen is None or self._knows(key, seen.number, origin):
+        sighting = self.table.seen(key, self._env.now())
+        if sighting is None or self._was_notified(key, sighting.number, origin):
             return True
-        by = committer(origin)
-        if by.channel == seen.by.channel:
+        sender = committer(origin)
+        if sender.channel == sighting.by.channel:
             return True
-        # A connection that has sent no heartbeat yet may be a member's, whatever address it comes from.
-        is_known = bool(by.clients) and not request.took_a_detour
-        if is_known and (not set(by.clients).isdisjoint(seen.by.clients) or not self._is_member(key[0], origin)):
+        # A connection without a heartbeat so far may belong to a member, from any address.
+        is_known = bool(sender.clients) and not request.is_rerouted
+        if is_known and (
+            not set(sender.clients).isdisjoint(sighting.by.clients) or not self._is_member(key[0], origin)
+        ):
             return True
         raise SystemBusy("the group was reset here, which the sender has not seen: ask where it is, and commit again")
 
 
 def committer(origin: Origin) -> Committer:
-    """Who commits over a channel."""
+    """Return the committer behind a channel."""
     return Committer.of(origin.key, origin.client_ids, origin.address.ip)

@@ -1,4 +1,4 @@
-"""Calls to a group's members through the relay: to go on elsewhere (220), and where they are (221)."""
+"""Calls to a group's members through the relay: continue at other offsets (220), report your offsets (221)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import partial
 from typing import Final
 
 from dledger.environment import COLD, Environment
+from dledger_base.telling import Telling
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.relay import Answer, Outcome, Relay
-from dledger_broker.clients.tables import ClientRow
+from dledger_broker.clients.tables import ClientRow, shown_id
 from dledger_broker.kernel.requests import Origin
 from dledger_remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger_remoting.headers import encode_ext
@@ -20,94 +21,108 @@ from dledger_remoting.topics import MessageQueue
 _logger: Final = logging.getLogger(__name__)
 
 ANSWERED_WITHIN_S: Final = 5.0
-"""A member has so long to say where it is."""
+"""Time limit for a member to answer with its offsets."""
 MAX_STATUS_BYTES: Final = 1 << 20
-"""A longer answer to 221 is left out; one about 10,000 queues is shorter."""
+"""Maximum size of an answer to 221. Longer answers are left out, but an answer about 10,000 queues is shorter."""
 _UNDERSTAND: Final = frozenset({LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.GO, LanguageCode.PYTHON})
-"""Clients in these languages obey 220; the others are told when they pull."""
+"""Languages of clients that obey 220. Other clients learn of a reset when they pull."""
 SLOWNESS_S: Final = 15.0
-"""Apache's clients go on 10 s after a 220. One that a pull tells as well meanwhile has the queue twice afterwards; ours
-reads it twice.
+"""Time for which a client that obeys 220 is not notified by a pull.
+
+Apache's clients continue 10 s after a 220. If a pull notifies them as well in that time, they have the queue twice
+afterwards, and the client of this project reads it twice.
 """
 
 Statuses = dict[str, dict[MessageQueue, int]]
 
 
 class GroupMembers:
-    """The members of groups, as the leader knows them from all nodes."""
+    """Members of groups, as the leader knows them from all nodes."""
 
     def __init__(self, env: Environment, gossip: Gossip, relay: Relay) -> None:
         self._env = env
+        self._telling = Telling(env.now)
         self._merged = gossip.merged
         self._relay = relay
         self._dropping: dict[tuple[str, str], float] = {}
-        """Since when members, by group and client id, have been dropping what they have."""
+        """Time since which a member has been dropping its messages, by group and client id."""
 
     def is_member(self, group: str, origin: Origin) -> bool:
-        """Whether a client of a channel consumes in a group."""
+        """Return whether a client of a channel consumes in a group."""
         return not origin.client_ids.isdisjoint(self._merged.members(group))
 
     def is_dropping(self, group: str, origin: Origin) -> bool:
-        """Whether a client of a channel was told by 220 a short while ago, and needs that time."""
+        """Return whether a client of a channel was notified by 220 a short while ago, and still drops its messages."""
         if not self._dropping:
             return False
         now = self._env.now()
-        self._dropping = {one: at for one, at in self._dropping.items() if now - at <= SLOWNESS_S}
+        self._dropping = {member: since for member, since in self._dropping.items() if now - since <= SLOWNESS_S}
         return any((group, client_id) in self._dropping for client_id in origin.client_ids)
 
     def tell(self, group: str, topic: str, timestamp: int, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have all members that understand it go on elsewhere; nobody waits for them."""
+        """Have all members that understand 220 continue at these offsets. Do not wait for their answers."""
         header = encode_ext(ResetOffsetHeader(topic, group, timestamp, is_force=True))
+        bodies: dict[int, bytes] = {}
         for row in self._members(group, topic):
             if row.language in _UNDERSTAND:
                 self._dropping[group, row.client_id] = self._env.now()
-                body = encode_reset(offsets, row.language)
-                told = partial(_told, group, row.client_id)
-                self._relay.call(row.client_id, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, 0.0, told)
+                body = bodies.get(row.language) or bodies.setdefault(row.language, encode_reset(offsets, row.language))
+                on_answer = partial(self._on_reset_answer, group, row.client_id)
+                self._relay.call(row.client_id, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, 0.0, on_answer)
 
     def ask(self, group: str, topic: str, client_id: str, done: Callable[[Statuses], None]) -> bool:
-        """Ask all members, or the one that is named; those that do not say are left out. False if there are none."""
-        asked = [row.client_id for row in self._merged.member_rows(group) if client_id in ("", row.client_id)]
-        found: Statuses = {}
-        left = set(asked)
+        """Request the offsets of all members, or only of the named member. Return False if no member is found.
 
-        def left_out(one: str, why: str) -> None:
-            _logger.info("event=unreadable_status group=%r client=%r error=%r", group, one, why)
-            settled(one)
+        Members that do not answer are left out.
+        """
+        client_ids = [
+            row.client_id for row in self._merged.member_rows(group) if client_id in ("", shown_id(row.client_id))
+        ]
+        statuses: Statuses = {}
+        pending = set(client_ids)
 
-        def settled(one: str) -> None:
-            left.discard(one)
-            if not left:
-                done(found)
+        def skip(client: str, reason: str) -> None:
+            line = "event=unreadable_status group=%r client=%r error=%r"
+            self._telling.log(_logger, logging.INFO, client, group, line, group, client, reason)
+            settle(client)
 
-        def read(one: str, status: Mapping[MessageQueue, int] | BaseException) -> None:
+        def settle(client: str) -> None:
+            pending.discard(client)
+            if not pending:
+                done(statuses)
+
+        def on_decoded(client: str, status: Mapping[MessageQueue, int] | BaseException) -> None:
             if isinstance(status, BaseException):
-                left_out(one, str(status))
+                skip(client, str(status))
             else:
-                found[one] = dict(status)
-                settled(one)
+                statuses[shown_id(client)] = dict(status)
+                settle(client)
 
-        def answered(one: str, outcome: Outcome) -> None:
+        def on_answer(client: str, outcome: Outcome) -> None:
             if not isinstance(outcome, Answer) or outcome.code != ResponseCode.SUCCESS:
-                settled(one)
+                settle(client)
             elif len(outcome.body) > MAX_STATUS_BYTES:
-                left_out(one, f"{len(outcome.body)} bytes, the limit is {MAX_STATUS_BYTES}")
+                skip(client, f"{len(outcome.body)} bytes, the limit is {MAX_STATUS_BYTES}")
             else:
-                self._env.run_blocking(COLD, partial(decode_status, outcome.body), partial(read, one))
+                self._env.run_blocking(COLD, partial(decode_status, outcome.body), partial(on_decoded, client))
 
         header = encode_ext(ConsumerStatusHeader(topic, group))
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        for one in asked:
-            self._relay.call(one, code, header, b"", ANSWERED_WITHIN_S, partial(answered, one))
-        return bool(asked)
+        for client in client_ids:
+            self._relay.call(client, code, header, b"", ANSWERED_WITHIN_S, partial(on_answer, client))
+        return bool(client_ids)
 
     def subscribes(self, group: str, topic: str) -> bool:
-        """Whether a member wants a topic's messages."""
+        """Return whether a member subscribes to a topic."""
         return self._merged.subscription(group, topic) is not None
 
     def is_online(self, group: str) -> bool:
-        """Whether a group has members."""
+        """Return whether a group has members."""
         return self._merged.is_online(group)
+
+    def _on_reset_answer(self, group: str, client_id: str, outcome: Outcome) -> None:
+        name, line = type(outcome).__name__, "event=consumer_told_of_reset group=%r client=%r outcome=%s"
+        self._telling.log(_logger, logging.INFO, client_id, f"{group} {name}", line, group, client_id, name)
 
     def _members(self, group: str, topic: str) -> list[ClientRow]:
         return [
@@ -120,7 +135,3 @@ class GroupMembers:
                 for entry in consumer.subscription_data_set
             )
         ]
-
-
-def _told(group: str, client_id: str, outcome: Outcome) -> None:
-    _logger.info("event=consumer_told_of_reset group=%r client=%r outcome=%s", group, client_id, type(outcome).__name__)

@@ -1,12 +1,14 @@
-"""Requests about where groups go on: resets (222, and 15 that says so), copies (314), where members are (223)."""
+"""Requests about a group's offsets: resets (222, 15 with `reset`), copies (314), and the offsets of members (223)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import NoSuchQueue
@@ -20,6 +22,7 @@ from dledger_broker.features.resets.changes import ResetChanges
 from dledger_broker.features.resets.consumers import GroupMembers, Statuses
 from dledger_broker.features.resets.table import NAME, ResetRow
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -42,15 +45,21 @@ from dledger_remoting.resets import (
 )
 from dledger_remoting.topics import MessageQueue, require_readable, validate_group
 
+TARGETS_AT_ONCE: Final = 32
+"""Maximum number of queues for which a reset looks up the target offset at the same time."""
+QUEUES_A_TURN: Final = 1_024
+"""Number of queues whose targets are found without a pause. A topic may have 10,000 queues."""
+
 _logger: Final = logging.getLogger(__name__)
 
 
 class Resets(Part):
-    """A node's part: takes resets and copies on the leader, and keeps pulls and commits in step with them."""
+    """Resets on one node: takes resets and copies on the leader, and makes pulls and commits follow them."""
 
     def __init__(
         self,
         machine: BrokerMachine,
+        env: Environment,
         group: Group,
         config: BrokerConfig,
         requests: Requests,
@@ -62,6 +71,7 @@ class Resets(Part):
         members: GroupMembers,
     ) -> None:
         self._machine = machine
+        self._env = env
         self._group = group
         self._broker_group = config.broker_group
         self._requests = requests
@@ -73,13 +83,34 @@ class Resets(Part):
         self._members = members
         offsets.take_reset = self.take_commit
         offsets.admits = self._admits
-        offsets.on_query = self._tell
-        pulls.take_over = self.take_pull
+        offsets.on_query = self._notify
+        pulls.intercept = self.take_pull
         machine.on_state(self._keep_tables)
 
     @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda request: self._offset_state(
+                request.ext.get("group", ""), request.ext.get("topic", "")
+            ),
+            RequestCode.CLONE_GROUP_OFFSET: lambda request: self._offset_state(
+                request.ext.get("destGroup", ""), request.ext.get("topic", "")
+            ),
+        }
+
+    def _offset_state(self, group: str, topic: str) -> object:
+        """Return the offsets at which a group continues in the queues of a topic."""
+        found = self._machine.topic(topic)
+        queues = [] if found is None else sorted(found.queues)
+        committed, pending = self._machine.state.table(OFFSETS), self._changes.table.pending
+        shown: dict[str, int | None] = {}
+        for queue_id in queues:
+            key = group, topic, queue_id
+            shown[f"{group} {topic}/{queue_id}"] = pending[key].offset if key in pending else committed.get(*key)
+        return shown
+
+    @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Route(self.reset, Needs.LEADER, CHANGES),
             RequestCode.CLONE_GROUP_OFFSET: Route(self.clone, Needs.LEADER, CHANGES),
@@ -93,21 +124,23 @@ class Resets(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         count = self._count_pending
-        return (Gauge("pending_resets", "Queues of groups that are reset where no consumer has seen it", count),)
+        return (Gauge("pending_resets", "Queues of groups whose reset no consumer has seen yet", count),)
 
     def _count_pending(self) -> float:
         return len(self._changes.table.pending)
 
     def _keep_tables(self, state: BrokerState) -> None:
         self._offsets = state.table(OFFSETS)
-        self._changes.table.on_reset = self._let_go
+        self._changes.table.on_reset = self._release_pulls
 
     # ---------------------------------------------------------------- resets
 
     def reset(self, request: Request) -> None:
-        """222: answered with where the group goes on, when that is applied; its members are told then (220)."""
+        """Reset a group to other offsets (222).
+
+        The answer has these offsets, once they are applied and members are notified (220).
+        """
         header = decode_ext(ResetOffsetHeader, request.ext)
         require_readable(header.topic)
         topic = self._machine.topic(header.topic)
@@ -121,15 +154,28 @@ class Resets(Part):
 
     async def _reset(self, request: Request, header: ResetOffsetHeader, topic: TopicState) -> None:
         queue_ids = range(topic.config.read_queue_nums) if header.queue_id < 0 else [header.queue_id]
-        wanted = {queue_id: await self._target(topic, queue_id, header) for queue_id in queue_ids}
+        targets: dict[int, int] = {}
+        batch_size = TARGETS_AT_ONCE if header.timestamp > AT_END else 1  # Only a time needs a lookup.
+        for start in range(0, len(queue_ids), batch_size):
+            if start % QUEUES_A_TURN == 0:
+                await asyncio.sleep(0)
+            batch = queue_ids[start : start + batch_size]
+            if batch_size == 1:
+                targets[batch[0]] = await self._target(topic, batch[0], header)
+                continue
+            offsets = await asyncio.gather(*(self._target(topic, queue_id, header) for queue_id in batch))
+            targets |= zip(batch, offsets, strict=True)
         self._require_lasting(header.group, topic)
-        self._move(request, header.group, topic, wanted, header.timestamp)
+        self._move(request, header.group, topic, targets, header.timestamp)
 
     def _require_lasting(self, group: str, topic: TopicState) -> None:
-        """Look at a group and a topic again after a wait: one that is gone, or whose deletion is in flight, is refused.
+        """Refuse a reset if the group or topic is gone, or being deleted, after a wait.
 
-        1. The deletion of a group with its offsets is proposed. 2. The reset follows, and is applied behind it. 3. The
-        group that is made next under this name begins where the one that is gone was reset to.
+        Without this check:
+
+        1. The deletion of a group with its offsets is proposed.
+        2. The reset follows, and is applied after the deletion.
+        3. The next group with this name begins where the deleted group was reset to.
         """
         name = topic.config.topic_name
         if topic.dropped or self._machine.topic(name) is None:
@@ -140,26 +186,29 @@ class Resets(Part):
     async def _target(self, topic: TopicState, queue_id: int, header: ResetOffsetHeader) -> int:
         queue = topic.queue(queue_id)
         if header.offset is not None and header.offset >= 0:
-            if not queue.min_offset <= header.offset <= queue.max_offset:
+            if not queue.first_offset <= header.offset <= queue.max_offset:
                 raise ServerError(
                     f"Target offset {header.offset} not in consume queue range "
-                    f"[{queue.min_offset}-{queue.max_offset}] of {header.topic}/{queue_id}"
+                    f"[{queue.first_offset}-{queue.max_offset}] of {header.topic}/{queue_id}"
                 )
             return header.offset
         if header.timestamp < AT_END:
             raise InvalidParameter(f"timestamp {header.timestamp}: expected ms since 1970, or -1 for the end")
         at_end = header.timestamp == AT_END
         target = queue.max_offset if at_end else await self._machine.lookup.search_offset(queue, header.timestamp)
-        target = max(target, queue.min_offset)
-        now = self._committed((header.group, header.topic, queue_id))
-        return target if header.is_force or now is None else min(target, now)
+        target = max(target, queue.first_offset)  # not `min_offset`: other nodes may keep what this leader lacks
+        committed = self._committed((header.group, header.topic, queue_id))
+        return target if header.is_force or committed is None else min(target, committed)
 
     def _committed(self, key: Key) -> int | None:
-        on_its_way = self._buffer.pending(*key)
-        return self._offsets.get(*key) if on_its_way is None else on_its_way
+        in_flight = self._buffer.pending(*key)
+        return self._offsets.get(*key) if in_flight is None else in_flight
 
     def take_commit(self, request: Request, header: UpdateConsumerOffsetHeader) -> bool:
-        """Take a commit (15) that says `reset`, for a group's one queue; False, and nothing done, if it is plain."""
+        """Take a commit (15) with `reset` for one queue of a group.
+
+        Return False and do nothing if resets are not active and the group does not pop the queue.
+        """
         topic = self._machine.topic(header.topic)
         if topic is None or not self._machine.is_active(NAME):
             return self._pops.take(request, header)
@@ -167,44 +216,48 @@ class Resets(Part):
         return True
 
     def _move(
-        self, request: Request, group: str, topic: TopicState, wanted: Mapping[int, int], timestamp: int | None
+        self, request: Request, group: str, topic: TopicState, targets: Mapping[int, int], timestamp: int | None
     ) -> None:
-        """Have a group go on elsewhere: in queues that it pops what it has popped there ends."""
+        """Have a group continue at other offsets. In queues that it pops, its deliveries end."""
         name = topic.config.topic_name
-        offsets = {MessageQueue(self._broker_group, queue_id, name): offset for queue_id, offset in wanted.items()}
+        popped = dict.fromkeys(queue_id for queue_id in targets if self._pops.pops((group, name, queue_id)))
         pulled = [
             ResetRow(name, topic.created_position, queue_id, offset)
-            for queue_id, offset in wanted.items()
-            if not self._pops.pops((group, name, queue_id))
+            for queue_id, offset in targets.items()
+            if queue_id not in popped
         ]
         self._changes.require_room(group, pulled)
-        popped = [queue_id for queue_id in wanted if self._pops.pops((group, name, queue_id))]
-        left = len(popped) + bool(pulled)
+        expected = len(popped) + bool(pulled)
         outcomes: list[LogError | None] = []
 
-        def settled(error: LogError | None) -> None:
+        def on_settled(error: LogError | None) -> None:
             outcomes.append(error)
-            if len(outcomes) < left:
+            if len(outcomes) < expected:
                 return
-            failed = next(filter(None, outcomes), None)
-            if failed is not None:
-                self._requests.fail(request, failed)
+            first_error = next(filter(None, outcomes), None)
+            if first_error is not None:
+                self._requests.fail(request, first_error)
                 return
-            _logger.info("event=group_reset group=%r topic=%r queues=%d", group, name, len(wanted))
+            _logger.info("event=group_reset group=%r topic=%r queues=%d", group, name, len(targets))
+            # Call this after the present turn, which applies the whole reset.
+            self._env.call_soon(notify_and_answer)
+
+        def notify_and_answer() -> None:
+            offsets = {MessageQueue(self._broker_group, queue_id, name): offset for queue_id, offset in targets.items()}
             self._members.tell(group, name, AT_END if timestamp is None else timestamp, offsets)
             request.respond(body=b"" if timestamp is None else encode_reset(offsets))
 
-        if not left:
+        if not expected:
             raise InvalidParameter(f"topic {name} has no queues that can be read")
         for queue_id in popped:
-            self._pops.reset((group, name, queue_id), topic, wanted[queue_id], settled)
+            self._pops.reset((group, name, queue_id), topic, targets[queue_id], on_settled)
         if pulled:
-            self._changes.reset(group, pulled, settled)
+            self._changes.reset(group, pulled, on_settled)
 
     # ---------------------------------------------------------------- copies
 
     def clone(self, request: Request) -> None:
-        """314: one group goes on where another one is, in a topic or in all of them."""
+        """Copy the offsets of one group to another group, in a topic or in all topics (314)."""
         header = decode_ext(CloneOffsetHeader, request.ext)
         validate_group(header.dest_group)
         self._buffer.flush(partial(self._clone, request, header))
@@ -230,14 +283,14 @@ class Resets(Part):
         elif rows:
             try:
                 self._changes.require_room(target, rows)
-            except InvalidParameter as refused:
-                self._requests.fail(request, refused)
+            except InvalidParameter as refusal:
+                self._requests.fail(request, refusal)
                 return
-            self._changes.reset(target, rows, partial(self._cloned, request, target, rows))
+            self._changes.reset(target, rows, partial(self._on_cloned, request, target, rows))
         else:
             request.respond()
 
-    def _cloned(self, request: Request, group: str, rows: Sequence[ResetRow], error: LogError | None) -> None:
+    def _on_cloned(self, request: Request, group: str, rows: Sequence[ResetRow], error: LogError | None) -> None:
         if error is not None:
             self._requests.fail(request, error)
             return
@@ -251,19 +304,19 @@ class Resets(Part):
     # ---------------------------------------------------------------- where members are
 
     def status(self, request: Request) -> None:
-        """223: what each member of a group, or the one that is named, says of where it is (221)."""
+        """Answer with the offsets that each member of a group, or the named member, reports (223, 221)."""
         header = decode_ext(ConsumerStatusHeader, request.ext)
 
-        def answered(found: Statuses) -> None:
-            self._requests.respond(request, encode_statuses(found))
+        def on_answers(status_table: Statuses) -> None:
+            self._requests.respond(request, encode_statuses(status_table))
 
-        if not self._members.ask(header.group, header.topic, header.client_addr or "", answered):
+        if not self._members.ask(header.group, header.topic, header.client_addr or "", on_answers):
             raise ServerError(f"No Any Consumer online in the consumer group: [{header.group}]")
 
     # ---------------------------------------------------------------- pulls and commits
 
     def take_pull(self, request: Request, fields: PullFields) -> bool:
-        """Answer a pull of a queue that is reset; False, and nothing done, if its consumer knows of that."""
+        """Answer a pull of a queue that is reset. Return False and do nothing if its consumer knows of the reset."""
         key = (fields.consumer_group, fields.topic, fields.queue_id)
         pending = self._changes.table.pending.get(key)
         if pending is None:
@@ -276,15 +329,15 @@ class Resets(Part):
         if self._members.is_dropping(key[0], request.origin):
             return False
         self._changes.tell(key, request.origin)
-        self._pulls.answer_reset(request, fields, pending.offset)
+        self._pulls.answers.reset(request, fields, pending.offset)
         return True
 
-    def _tell(self, request: Request, key: Key) -> int | None:
+    def _notify(self, request: Request, key: Key) -> int | None:
         return self._changes.tell(key, request.origin)
 
     def _admits(self, request: Request, key: Key) -> bool:
         return self._changes.admits(request, key)
 
-    def _let_go(self, keys: set[Key]) -> None:
-        """Pulls that wait in queues that were reset are repeated."""
+    def _release_pulls(self, keys: set[Key]) -> None:
+        """Answer pulls that wait in queues that were reset, so that their clients pull again."""
         self._pulls.held.release_queues(keys)

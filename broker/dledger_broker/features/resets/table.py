@@ -1,4 +1,4 @@
-"""Table of resets: where groups are to go on, until a consumer has seen it."""
+"""Table of resets: offsets at which groups have to continue, until a consumer has seen the reset."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, FindTable, Frame, Table, TableKey, in_slices
 
 NAME: Final = "resets"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the activation of the feature is recorded under this name."""
 
 
 class ResetRow(NamedTuple):
-    """One queue, and where the group goes on; of no topic but the one that was made at this position."""
+    """Queue and the offset at which the group continues. The row counts only for the topic created at
+    `created_position`.
+    """
 
     topic: str
     created_position: int
@@ -29,14 +31,19 @@ class ResetRow(NamedTuple):
 
 
 class ResetOffsets(msgspec.Struct, frozen=True):
-    """Have a group go on elsewhere in these queues; until a consumer has seen that nobody commits there."""
+    """Command that resets a group in these queues.
+
+    Until a consumer has seen the reset of a queue, no commit counts there.
+    """
 
     group: str
     rows: tuple[ResetRow, ...]
 
 
 class SeeReset(msgspec.Struct, frozen=True):
-    """A consumer has seen a reset: `number` tells it from later ones of the queue."""
+    """Command that notes that a consumer has seen a reset. `number` distinguishes the reset from later resets of the
+    queue.
+    """
 
     group: str
     topic: str
@@ -49,26 +56,26 @@ RESET_COMMANDS: Final[Kinds] = {53: ResetOffsets, 54: SeeReset}
 
 
 class ResetFrame(msgspec.Struct, frozen=True, tag="resets"):
-    """Resets that nobody has seen, as (queue, offset, number)."""
+    """Snapshot frame of resets that no consumer has seen: (queue, offset, number)."""
 
     rows: list[tuple[Key, int, int]]
 
 
 class SeenFrame(msgspec.Struct, frozen=True, tag="seen-resets"):
-    """Resets that were seen of late, as (queue, number, who saw it)."""
+    """Snapshot frame of resets that were seen recently: (queue, number, committer that saw it)."""
 
     rows: list[tuple[Key, int, Committer]]
 
 
 class Pending(NamedTuple):
-    """A reset that no consumer has seen."""
+    """Reset that no consumer has seen."""
 
     offset: int
     number: int
 
 
 class Seen(NamedTuple):
-    """A reset that a consumer has seen; `at` is a time of the event loop's clock."""
+    """Reset that a consumer has seen. `at` is a time of the event loop's clock."""
 
     number: int
     by: Committer
@@ -76,12 +83,12 @@ class Seen(NamedTuple):
 
 
 class ResetTable(Table):
-    """All resets. `on_reset` is told, on every node, the queues that a batch of entries has reset.
+    """Table of all resets. `on_reset` is called, on every node, with the queues that a batch of entries has reset.
 
-    Who saw a reset is remembered for `LATE_COMMIT_S` by each replica's clock, and the digest leaves it out.
+    The committer that saw a reset is remembered for `LATE_COMMIT_S` by each replica's clock. The digest leaves it out.
     """
 
-    __slots__ = ("_new", "_offsets", "_seen", "_seen_now", "_topics", "digest", "on_reset", "pending")
+    __slots__ = ("_new", "_of_queue", "_offsets", "_seen", "_seen_now", "_topics", "digest", "on_reset", "pending")
 
     digest: int
 
@@ -89,6 +96,8 @@ class ResetTable(Table):
 
     def __init__(self) -> None:
         self.pending: dict[Key, Pending] = {}
+        self._of_queue: dict[tuple[str, int], dict[Key, None]] = {}
+        """Pending resets of all groups, by topic and queue id, because a trim checks each of its queues."""
         self._seen: OrderedDict[Key, Seen] = OrderedDict()
         self._seen_now: list[tuple[Key, int, Committer]] = []
         self._new: list[Key] = []
@@ -96,30 +105,28 @@ class ResetTable(Table):
         self.digest = 0
 
     def meet(self, find: FindTable) -> None:
-        """See `Table.meet`."""
         self._topics = find.topics
         self._offsets = find.table(OFFSETS)
         self._offsets.is_reset = self.pending.__contains__
 
     def seen(self, key: Key, now: float) -> Seen | None:
-        """The last reset of a queue, if it was seen of late."""
+        """Return the last reset of a queue, if it was seen recently."""
         seen = self._seen.get(key)
         return None if seen is None or now - seen.at > LATE_COMMIT_S else seen
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = changes
         match command:
             case ResetOffsets(group=group, rows=rows):
                 for row in rows:
                     topic = self._topics.get(row.topic)
                     if topic is not None and topic.created_position == row.created_position:
-                        # A trim that was in flight when this was asked for may have been applied before it.
+                        # A trim that was in flight when the reset was requested may have been applied before it.
                         queue = topic.queues.get(row.queue_id)
                         offset = row.offset if queue is None else max(row.offset, queue.first_offset)
                         self._reset((group, row.topic, row.queue_id), Pending(offset, entry.index))
             case SeeReset():
-                self._see(command)
+                self._apply_sighting(command)
 
     def _reset(self, key: Key, pending: Pending) -> None:
         self._offsets.commit(*key, pending.offset)
@@ -128,7 +135,7 @@ class ResetTable(Table):
         self._seen.pop(key, None)
         self._new.append(key)
 
-    def _see(self, command: SeeReset) -> None:
+    def _apply_sighting(self, command: SeeReset) -> None:
         key = (command.group, command.topic, command.queue_id)
         pending = self.pending.get(key)
         if pending is not None and pending.number == command.number:
@@ -136,7 +143,7 @@ class ResetTable(Table):
             self._seen_now.append((key, command.number, command.by))
 
     def batch_applied(self, now: Callable[[], float]) -> None:
-        """See `Table.batch_applied`: notes when this replica has applied that a reset was seen."""
+        """Note the time at which this replica applied the sighting of a reset, and report new resets."""
         seen, self._seen_now = self._seen_now, []
         for key, number, by in seen:
             self._note(key, Seen(number, by, now()))
@@ -150,23 +157,23 @@ class ResetTable(Table):
         self._seen[key] = seen
         self._seen.move_to_end(key)
 
-    # ---------------------------------------------------------------- what others do
+    # ---------------------------------------------------------------- changes by other tables
 
     def on_queue_trimmed(self, topic: str, queue_id: int, first_offset: int) -> None:
-        """See `Table.on_queue_trimmed`: nobody can pull where a reset points, so it points at the first kept message.
+        """Move pending resets below the first kept message up to that message, because nobody can pull below it.
 
-        Else a consumer would be sent to the reset's offset by one answer and away from it by the next, for ever.
+        Otherwise one answer would send a consumer to the reset's offset, and the next would send it back, for ever.
         """
-        for key, pending in list(self.pending.items()):
-            if key[1:] == (topic, queue_id) and pending.offset < first_offset:
+        for key in list(self._of_queue.get((topic, queue_id), ())):
+            pending = self.pending[key]
+            if pending.offset < first_offset:
                 self._put(key, Pending(first_offset, pending.number))
 
     def on_topic_deleted(self, topic: str) -> None:
-        """See `Table.on_topic_deleted`."""
         self._drop(key for key in [*self.pending, *self._seen] if key[1] == topic)
 
     def on_group_deleted(self, group: str, *, clean_offsets: bool) -> None:
-        """See `Table.on_group_deleted`: without its offsets the group begins as one that is new."""
+        """Drop the resets of a group that was deleted with its offsets. A new group of this name begins afresh."""
         if clean_offsets:
             self._drop(key for key in [*self.pending, *self._seen] if key[0] == group)
 
@@ -178,19 +185,27 @@ class ResetTable(Table):
     def _put(self, key: Key, pending: Pending) -> None:
         self._remove(key)
         self.pending[key] = pending
+        self._of_queue.setdefault(key[1:], {})[key] = None
         self.digest = (self.digest + _hash(key, pending)) & MASK
 
     def _remove(self, key: Key) -> None:
         pending = self.pending.pop(key, None)
         if pending is not None:
             self.digest = (self.digest - _hash(key, pending)) & MASK
+            others = self._of_queue[key[1:]]
+            del others[key]
+            if not others:
+                del self._of_queue[key[1:]]
 
     # ---------------------------------------------------------------- snapshots
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         pending = [(key, *reset) for key, reset in self.pending.items()]
-        seen = [(key, one.number, one.by) for key, one in self._seen.items() if now - one.at <= LATE_COMMIT_S]
+        seen = [
+            (key, sighting.number, sighting.by)
+            for key, sighting in self._seen.items()
+            if now - sighting.at <= LATE_COMMIT_S
+        ]
         frames: dict[str, Iterable[Frame]] = {}
         if pending:
             frames["resets"] = map(ResetFrame, in_slices(pending))
@@ -199,7 +214,6 @@ class ResetTable(Table):
         return frames
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         match frame:
             case ResetFrame(rows=rows):
                 for key, offset, number in rows:

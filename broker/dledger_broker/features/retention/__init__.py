@@ -1,6 +1,5 @@
-"""Retention: the part of the log that goes, and the leader that has it go on all replicas.
-
-`policy.py` chooses, `trimming.py` does it, `job.py` looks every ten seconds.
+"""Retention: the part of the log that is dropped, on all replicas alike, by the leader's decision. `policy.py` chooses
+that part, `trimming.py` drops it, and `job.py` checks every ten seconds.
 """
 
 from __future__ import annotations

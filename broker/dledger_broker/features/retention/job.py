@@ -1,44 +1,73 @@
-"""Job of retention: a leader looks what it lets go, soon after it is ready, and then every ten seconds."""
+"""Leader job of retention: decides which part of the log to drop, soon after it is ready, and then every ten
+seconds.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.features.pins.proposed import ProposedPins
-from dledger_broker.features.retention.policy import RetentionPolicy, choose_trim, clocks_agree, fullest_disk_ratio
+from dledger_broker.features.retention.policy import (
+    RetentionPolicy,
+    choose_trim,
+    clocks_agree,
+    fullest_disk_ratio,
+    parts_of_trim,
+)
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job, JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Part
+from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.segment_ages import SegmentAges
 
 CHECK_PERIOD_S: Final = 10.0
 FIRST_CHECK_S: Final = 1.0
-"""A leader has heard by then how full other disks are, and what time it is there. It should not wait longer: full disks
-may be the reason why leaders change all the time.
+"""Delay of a new leader's first check. By then other nodes have reported how full their disks are, and the time of
+their clocks. It should not wait longer, because full disks may be the reason for repeated changes of leadership.
 """
 
 _logger = logging.getLogger(__name__)
 
 
+class Forecast(NamedTuple):
+    """Forecast for the oldest segment: its size, its expiry by age, and the growth of the log until its expiry by size.
+
+    A value of 0 means unknown, or no limit. `is_held` is True if a pin or an open transaction needs the segment.
+    """
+
+    size: int
+    due_ms: int
+    growth_bytes: int
+    is_held: bool
+
+
+NOTHING_GOES: Final = Forecast(0, 0, 0, is_held=False)
+
+
 class WaitsInTheLog(Protocol):
-    """What is in the log until it is due, and is moved before a trim."""
+    """Messages that wait in the log until they are due, and are moved before a trim."""
 
     def is_free_below(self, position: int) -> bool:
-        """Whether nothing of it lies below a position any more."""
+        """Return whether no waiting message lies below a position any more."""
 
-    def want(self, position: int, *, disk_full: bool) -> None:
-        """Leader: have it moved from below a position; 0 if that is not wanted. `disk_full`: or given up."""
+    def room_needed(self) -> int:
+        """Return the number of bytes that have to be written before more of the log can be trimmed."""
+
+    def request(self, position: int, *, disk_full: bool, give_up: bool = False) -> None:
+        """Have waiting messages moved from below a position, or from nowhere if it is 0. Called on the leader.
+
+        With `disk_full` that happens without delay, and with `give_up` at any price.
+        """
 
 
 class Retention(Part):
-    """Has the log trimmed as `policy()` says then, a leader's job; implements `dledger_broker.kernel.jobs.Job`."""
+    """Leader job that has the log trimmed by the current `policy()`; implements `dledger_broker.kernel.jobs.Job`."""
 
     name: Final = "retention"
 
@@ -53,9 +82,9 @@ class Retention(Part):
         counters: BrokerCounters,
         parts: Iterable[Part] = (),
     ) -> None:
-        """`parts` are those of this node, each of which may need the log from some position on."""
+        """Take the parts of this node as `parts`. Each part may need the log from some position on."""
         self.policy = policy
-        self.trimming = Trimming(machine)
+        self.trimming = Trimming(machine, counters)
         self._machine = machine
         self._log = log
         self._env = env
@@ -64,76 +93,128 @@ class Retention(Part):
         self._counters = counters
         self._parts = parts
         self._overridden: tuple[int, int] | None = None
-        """The pin and the position of the last trim that a full disk had take what the pin keeps."""
+        """Pin and position of the last trim that dropped pinned expired messages because of a full disk."""
         self._ages = SegmentAges(log, lambda: machine.applied_position)
+
+    def start(self) -> None:
+        self._log.watch_disk(lambda: self.policy().disk_max_used_ratio, self._waiting.room_needed)
+
+    @property
+    def gauges(self) -> Sequence[Gauge]:
+        return (
+            Gauge(
+                "retention_next_bytes",
+                "Size of the oldest segment, which retention deletes next; 0 while the log has one segment (leader)",
+                lambda: self.forecast().size,
+            ),
+            Gauge(
+                "retention_next_due_seconds",
+                "Unix time at which the oldest segment expires by retention_hours; 0 if that is not known (leader)",
+                lambda: self.forecast().due_ms / 1000,
+            ),
+            Gauge(
+                "retention_next_growth_bytes",
+                "Growth of the log after which the oldest segment expires by retention_bytes; 0 without that limit "
+                "(leader)",
+                lambda: self.forecast().growth_bytes,
+            ),
+            Gauge(
+                "retention_next_held",
+                "1 if a pin or an open transaction keeps the oldest segment (leader)",
+                lambda: int(self.forecast().is_held),
+            ),
+        )
+
+    def forecast(self) -> Forecast:
+        """Return the forecast for the oldest segment, or `NOTHING_GOES` on a node that does not lead."""
+        log, policy = self._log, self.policy()
+        first, segment_bytes = log.first_position, log.segment_bytes
+        end = first - first % segment_bytes + segment_bytes
+        if not log.is_ready or log.end_position <= end:  # The segment that is being written stays.
+            return NOTHING_GOES
+        newest_ms = self._ages.newest_ms(first)
+        growth = policy.max_log_bytes - (log.end_position - first)
+        held_from = [
+            position for position in (self._pins.lowest(self._env.wall_ms()), self._needed()) if position is not None
+        ]
+        return Forecast(
+            size=end - first,
+            due_ms=0 if newest_ms is None else newest_ms + policy.max_age_ms,
+            growth_bytes=max(growth, 1) if policy.max_log_bytes else 0,
+            is_held=min(held_from, default=end) < end,
+        )
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self,)
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`: what an earlier leader has begun is completed at once."""
+        """Begin to check every ten seconds. At once complete a trim that an earlier leader began."""
         self._complete(handle)
-        handle.call_later(FIRST_CHECK_S, partial(self._look, handle))
+        handle.call_later(FIRST_CHECK_S, partial(self._check_regularly, handle))
 
-    def _look(self, handle: JobHandle) -> None:
-        handle.call_later(CHECK_PERIOD_S, partial(self._look, handle))
+    def _check_regularly(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._check_regularly, handle))
         self.check(handle)
 
     def check(self, handle: JobHandle) -> None:
-        """Trim if it is time and nothing is under way."""
+        """Trim if it is time and no trim is under way."""
         self._complete(handle)
         if clocks_agree(self._log.status()):
-            tell = partial(self._trim_if_due, handle)
-            self._ages.ask_expired(handle, self._env.wall_ms(), self.policy().max_age_ms, tell)
+            trim = partial(self._trim_if_due, handle)
+            self._ages.find_expired_later(handle, self._env.wall_ms(), self.policy().max_age_ms, trim)
         else:
             self._trim_if_due(handle, 0)
 
     def _trim_if_due(self, handle: JobHandle, expired_before: int) -> None:
         if self.trimming.is_busy:
             return
-        pinned = self._pins.lowest(self._env.wall_ms())
-        needed = self._needed()
-        disk_ratio = fullest_disk_ratio(self._log.status())
+        pinned, policy = self._pins.lowest(self._env.wall_ms()), self.policy()
+        segments, disk_ratio = self._log.segments(), fullest_disk_ratio(self._log.status())
         choose = partial(
             choose_trim,
-            self._log.segments(),
+            segments,
             self._log.trim_candidates(),
             expired_before=expired_before,
             disk_ratio=disk_ratio,
-            pinned=min((one for one in (pinned, needed) if one is not None), default=None),
+            pinned=pinned,
+            needed=self._needed(),
         )
-        policy = self.policy()
         position = choose(policy)
         wanted = choose(policy.ahead()) if position is None else position
-        self._waiting.want(wanted or 0, disk_full=disk_ratio > policy.disk_max_used_ratio)
+        disk_full = disk_ratio > policy.disk_max_used_ratio
+        self._waiting.request(wanted or 0, disk_full=disk_full, give_up=policy.deletes_oldest(disk_ratio))
         if position is not None and self._waiting.is_free_below(position):
             if pinned is not None and position > pinned and self._overridden != (pinned, position):
-                self._overridden = pinned, position  # what the log refuses is tried again, and is one trim
+                self._overridden = pinned, position  # A trim that the log refuses is tried again, but counts once.
                 self._counters.pins_overridden += 1
                 _logger.warning(
-                    "event=pin_overridden position=%d pinned=%d reason='the disk is too full'", position, pinned
+                    "event=pin_overridden position=%d pinned=%d "
+                    "reason='the disk is above disk_max_used_ratio, and the pinned messages have expired'",
+                    position,
+                    pinned,
                 )
             for part in self._parts:
-                if part.needs_from is not None and position > part.needs_from:
-                    part.overridden(position)
-            self.trimming.trim(handle, position)
+                part.trims_below(position)
+            parts = parts_of_trim(segments, policy, expired_before=expired_before, position=position)
+            self.trimming.trim(handle, position, parts)
 
     def _needed(self) -> int | None:
-        """The position from which on parts need the log."""
+        """Return the lowest position from which on a part needs the log, or None."""
         return min((needed for part in self._parts if (needed := part.needs_from) is not None), default=None)
 
     def _complete(self, handle: JobHandle) -> None:
-        """Go on with a trim of which queues were told and the log was not, because its leader was lost or it failed.
+        """Complete a trim that reached the queues but not the log, because its leader was lost or the log's trim
+        failed.
 
-        It may not have come to all queues either, so it begins anew; not above a pin, which a full disk overrode.
+        Some queues may have missed it, too, so the trim begins anew. It stops at pins, and at positions that parts
+        need, even if the first attempt overrode them.
         """
         if self.trimming.is_busy:
             return
-        told, first = self._machine.state.trims.before, self._log.first_position
+        trimmed_before, first = self._machine.state.trims.before, self._log.first_position
         pinned = self._pins.lowest(self._env.wall_ms())
-        limit = min(one for one in (told, pinned, self._needed()) if one is not None)
-        left = [position for position in self._log.trim_candidates() if first < position <= limit]
-        if left and self._waiting.is_free_below(max(left)):
-            self.trimming.trim(handle, max(left))
+        limit = min(bound for bound in (trimmed_before, pinned, self._needed()) if bound is not None)
+        candidates = [position for position in self._log.trim_candidates() if first < position <= limit]
+        if candidates and self._waiting.is_free_below(max(candidates)):
+            self.trimming.trim(handle, max(candidates))

@@ -1,8 +1,9 @@
-"""Retries and dead letters: a message that a consumer could not handle comes again later, or goes to its group's dead
-letters once that was often enough.
+"""Retries and dead letters: a message that a consumer could not handle is delivered again later.
 
-`records.py` says what is stored of it, `policies.py` how long it waits, `requests.py` takes it from the consumer. What
-waits for another delivery waits as a delayed message does (`features/delay`), for the retry topic of the group.
+After too many deliveries, it goes to the dead letters of its group. `requests.py` takes messages that consumers send
+back. `records.py` makes the stored copy, and `policies.py` says how long the message waits. `repeats.py` remembers what
+was sent back before, and `pace.py` limits the rate. Messages wait for their next delivery as delayed messages do
+(`features/delay`), for the retry topic of the group.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.requests import GroupRequests
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.parts import Context, Feature
 
@@ -26,7 +28,8 @@ def _build(context: Context) -> RetryRequests:
         groups.proposals,
         context.parts[DueMessages],
         context.access,
-        context.counters.sent_back,
+        context.counters,
+        context.parts[QuotaRequests].sends,
     )
     groups.checks.append(retries.check_settings)
     return retries

@@ -1,39 +1,39 @@
-"""Waiting times of messages that come again: by the request, by the policy of the group, or by the delay levels."""
+"""Waiting times of messages before redelivery: by the request, by the group's policy, or by the delay levels."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.delay.asked import Asked
+from dledger_broker.features.delay.asked import RequestedDelay
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.properties import DELAY, TIMER_DELAY_MS
 from dledger_remoting.retry_policies import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig
 
 FIRST_LEVEL: Final = 3
-"""Delay level before the second delivery; before each further one it is a level higher."""
+"""Delay level before the second delivery. It rises by a level with each further delivery."""
 MAX_DELAYS: Final = 100
-"""So many delays a policy may list."""
+"""Maximum number of delays that a policy may list."""
 
 
-def asked_for_retry(
+def retry_delay(
     delay_ms: int | None, level: int, reconsume_times: int, group: SubscriptionGroupConfig, max_delay_s: int
-) -> Asked:
-    """The delay of a message that was delivered again so many times; `delay_ms` and `level` are the client's, None and
-    0 for none. What is longer than any delay may be is cut.
+) -> RequestedDelay:
+    """Return the delay of a message that was redelivered `reconsume_times` times.
 
-    A policy that was made when longer delays were allowed has its delays cut: the message must not be lost for it.
+    `delay_ms` and `level` are the client's; None and 0 mean that the client set no delay. Longer delays than allowed
+    are cut. The reason is a policy made when longer delays were allowed: its message must not be lost.
     """
     times = max(0, reconsume_times)
     if delay_ms is not None and delay_ms >= 0:
-        return Asked(TIMER_DELAY_MS, min(max(delay_ms, 1), max_delay_s * 1000))
+        return RequestedDelay(TIMER_DELAY_MS, min(max(delay_ms, 1), max_delay_s * 1000))
     if level > 0:
-        return Asked(DELAY, level)
+        return RequestedDelay(DELAY, level)
     policy = group.group_retry_policy
     chosen = policy.chosen if isinstance(policy, GroupRetryPolicy) else None
     if chosen is None:
-        return Asked(DELAY, FIRST_LEVEL + times)
-    return Asked(TIMER_DELAY_MS, min(chosen.delay_ms(times), max_delay_s * 1000))
+        return RequestedDelay(DELAY, FIRST_LEVEL + times)
+    return RequestedDelay(TIMER_DELAY_MS, min(chosen.delay_ms(times), max_delay_s * 1000))
 
 
 def check_policy(policy: GroupRetryPolicy, max_delay_s: int) -> None:

@@ -1,7 +1,7 @@
-"""Records of messages that come again, and of dead letters.
+"""Records of redelivered messages and of dead letters.
 
-Of the message itself nothing changes. Beside it stands whose it was: RETRY_TOPIC is the topic in which it was sent, and
-ORIGIN_MESSAGE_ID the id that it had there, however often it came since.
+The message itself does not change. Two properties name its origin: RETRY_TOPIC is the topic to which it was sent, and
+ORIGIN_MESSAGE_ID its id there, for all redeliveries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dledger_broker.features.delay.asked import Asked
+from dledger_broker.features.delay.asked import RequestedDelay
 from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.hosts import pack_host
 from dledger_remoting.ids import offset_message_id
@@ -32,10 +32,10 @@ _DELAYS: Final = frozenset(
 )
 
 
-def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | None) -> NewRecord:
-    """The message in a record as it goes to a retry or dead letter topic; None: without a delay.
+def sent_back(record: MessageRecord, topic: str, queue_id: int, delay: RequestedDelay | None) -> NewRecord:
+    """Return the message of a record for a retry or dead-letter topic. With `delay` None, the message has no delay.
 
-    One whose properties have no room for what is added goes with its topic changed.
+    If its properties have no room for the additions, they are left out.
     """
     properties = bytes(record.properties)
     added: dict[str, str] = {}
@@ -43,8 +43,8 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | N
         added[RETRY_TOPIC] = record.topic
     if not find_property(properties, ORIGIN_MESSAGE_ID.encode()):
         added[ORIGIN_MESSAGE_ID] = offset_message_id(record.store_host, record.physical_offset)
-    if asked is not None:
-        added[asked.name] = str(asked.value)
+    if delay is not None:
+        added[delay.name] = str(delay.value)
     bare = _without_delays(properties)
     whole = _with_properties(bare, added)
     return NewRecord(
@@ -61,16 +61,16 @@ def sent_back(record: MessageRecord, topic: str, queue_id: int, asked: Asked | N
 
 
 def topic_of(record: MessageRecord) -> str:
-    """The topic that the message of a record was sent to, wherever it has been since.
+    """Return the topic to which the message of a record was originally sent.
 
-    The property may be what a client has sent within a batch, and no text at all.
+    A client can set the property within a batch, so it may be invalid text.
     """
     found = find_property(bytes(record.properties), RETRY_TOPIC.encode())
     return found.decode(errors="replace") if found else record.topic
 
 
 def _without_delays(properties: bytes) -> bytes:
-    """Without what earlier delays have left: how long it waits now is decided anew."""
+    """Return the properties without the properties of earlier delays, because the waiting time is decided anew."""
     pairs = without_broker_owned(properties).split(b"\x02")
     return b"\x02".join(pair for pair in pairs if pair.partition(b"\x01")[0] not in _DELAYS)
 

@@ -1,4 +1,4 @@
-"""Self-description of a node for whoever asks."""
+"""Self-description of a node, for any client."""
 
 from __future__ import annotations
 

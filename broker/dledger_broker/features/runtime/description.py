@@ -1,15 +1,15 @@
-"""Self-description of a node for whoever asks (28): texts by name, as RocketMQ's tools show them.
+"""Self-description of a node (28): texts by name, as RocketMQ's tools show them.
 
-The names that begin with `dledger` are ours. Together they tell what the HTTP port does, so that a cluster can be
-looked at where these ports are closed or not there:
+The names that begin with `dledger` are not RocketMQ's. Together they have the content of the HTTP port, so that a
+cluster can be inspected where these ports are closed or absent:
 
-    dledgerStatus     JSON of `dledger.replica.status.NodeStatus`, which `GET /status` answers with
-                      the group's features besides
-    dledgerUptimeMs   since the node started, whatever its wall clock did meanwhile
-    dledgerDraining   true once it leaves: it forwards what clients still send
-    dledgerAddresses  JSON: the client addresses of the group's nodes by node id, as far as this node has been told
-    dledgerGauges     JSON: what features show of themselves at `/metrics`: timers, transactions, POP, locks and so on
-    dledgerHttp       host:port of its HTTP port; absent without one
+    dledgerStatus     JSON of `dledger.replica.status.NodeStatus`; `GET /status` answers with the group's features
+                      in addition
+    dledgerUptimeMs   time since the node's start, independent of its wall clock
+    dledgerDraining   true once the node leaves: it forwards requests of its clients
+    dledgerAddresses  JSON: client addresses of the group's nodes by node id, as far as this node knows them
+    dledgerGauges     JSON: the features' gauges at `/metrics`: timers, transactions, POP, locks and so on
+    dledgerHttp       host:port of the HTTP port; absent without one
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 import msgspec
 
 from dledger.environment import Environment
-from dledger.extras import package_version
 from dledger.log import Log
 from dledger.replica.status import LoopLateness, NodeStatus
+from dledger_base.extras import package_version
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.runtime.earliest import EarliestMessage
 from dledger_broker.features.runtime.figures import (
@@ -49,7 +49,7 @@ _DAY_S: Final = 86_400
 
 
 class RuntimeInfo(Part):
-    """Answers from this node alone, of a node that runs since `start`."""
+    """Description of this node, built from its own state, for a node that runs since `start`."""
 
     def __init__(
         self,
@@ -76,7 +76,6 @@ class RuntimeInfo(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: Route(
                 self.describe, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.GET),)
@@ -84,20 +83,20 @@ class RuntimeInfo(Part):
         }
 
     def start(self) -> None:
-        """The node runs from now on."""
+        """Begin to measure: the node runs from now on."""
         self._started_at, self._boot_ms = self._env.now(), self._env.wall_ms()
         self._throughput.start()
 
     def stop(self) -> None:
-        """Look at nothing any more."""
+        """Stop measuring."""
         self._throughput.stop()
 
     def close(self) -> None:
-        """Read nothing any more."""
+        """Stop reading the log."""
         self._earliest.close()
 
     def describe(self, request: Request) -> None:
-        """28: all of it."""
+        """Answer with the whole description (28)."""
         request.respond(body=encode_body(KVTable(self._table())))
 
     def _table(self) -> dict[str, str]:
@@ -137,14 +136,14 @@ class RuntimeInfo(Part):
         return table
 
     def _gauges(self) -> dict[str, float]:
-        """What features show of themselves at `/metrics`."""
+        """Return the features' gauges, as shown at `/metrics`."""
         return {gauge.name: gauge.read() for part in self._parts for gauge in part.gauges}
 
     def _timers(self) -> Timers:
-        """Messages that waited until they were due: how many have come and gone here."""
+        """Return how many delayed messages have been stored and have left on this node."""
         gauges = self._gauges()
-        gone = int(gauges["timers_fired"] + gauges["timers_recalled"])
-        return Timers(int(gauges["timers_pending"]) + gone, gone)
+        ended = int(gauges["timers_fired"] + gauges["timers_recalled"])
+        return Timers(int(gauges["timers_pending"]) + ended, ended)
 
     def _loop_late(self) -> LoopLateness | None:
         return self._log.status().loop_late
@@ -156,7 +155,7 @@ class RuntimeInfo(Part):
 
 
 def _duration(seconds: int) -> str:
-    """A duration as RocketMQ's brokers write it."""
+    """Return a duration in the form of RocketMQ's brokers."""
     days, seconds = divmod(seconds, _DAY_S)
     hours, seconds = divmod(seconds, 3600)
     minutes, seconds = divmod(seconds, 60)

@@ -1,4 +1,4 @@
-"""Figures of a node as RocketMQ's brokers write them: how long sends took, how full disks are, how timers get on."""
+"""Figures of a node in the form of RocketMQ's brokers: durations of sends, disk usage, and timers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TIMES: Final = (
 )
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NO_POOL_OF_BUFFERS: Final = 2**31 - 1
-"""What RocketMQ's brokers say whose writes take no buffers from a pool."""
+"""Value of RocketMQ's brokers whose writes take no buffers from a pool."""
 
 
 def put_figures(counters: BrokerCounters, last_minute: Sequence[int]) -> dict[str, str]:
-    """What sends have stored since the start, and how long those of the last minute took."""
+    """Return what sends have stored since the start, and how long the sends of the last minute took."""
     times = zip(_TIMES, stock_counts(last_minute), strict=True)
     average = counters.bytes_in / counters.messages_in if counters.messages_in else 0.0
     return {
@@ -36,7 +36,7 @@ def put_figures(counters: BrokerCounters, last_minute: Sequence[int]) -> dict[st
 
 
 def disk_figures(used_ratio: float, data_dir: str, space: DiskSpace | None) -> dict[str, str]:
-    """How full the disk is, on which log and queues lie."""
+    """Return how full the disk with the log and the queues is."""
     ratio = str(used_ratio)
     found = {"commitLogDiskRatio": ratio, f"commitLogDiskRatio_{data_dir}": ratio, "consumeQueueDiskRatio": ratio}
     if space is not None:
@@ -45,9 +45,7 @@ def disk_figures(used_ratio: float, data_dir: str, space: DiskSpace | None) -> d
 
 
 def timer_figures(gauges: Mapping[str, float], stored: str, delivered: str) -> dict[str, str]:
-    """How many messages wait until they are due, how late they are, how far the index of them is behind, how many came
-    and went.
-    """
+    """Return the number and lateness of waiting timer messages, the lag of their index, and their rates."""
     return {
         "timerReadBehind": str(int(gauges["timers_late_ms"]) // 1000),
         "timerCongestNum": str(int(gauges["timers_pending"])),
@@ -58,10 +56,11 @@ def timer_figures(gauges: Mapping[str, float], stored: str, delivered: str) -> d
 
 
 def load_figures(unapplied: int, late_ms: int, capacity: int) -> dict[str, str]:
-    """How long requests wait before they are begun; RocketMQ's brokers have a pool of threads for each of five kinds.
+    """Return how long requests wait before they are handled.
 
-    Here one event loop begins them all, in the order in which they come, so that none stands in a queue; a send waits
-    behind that until the log has it.
+    RocketMQ's brokers have a thread pool for each of five kinds of requests. Here one event loop handles all requests
+    in the order of their arrival, so these queues do not exist. Only sends wait afterwards, until the log has them, so
+    `unapplied` counts as their queue.
     """
     figures: dict[str, str] = {}
     for kind in ("send", "pull", "litePull", "query", "ack"):
@@ -72,7 +71,7 @@ def load_figures(unapplied: int, late_ms: int, capacity: int) -> dict[str, str]:
 
 
 def fixed_figures() -> dict[str, str]:
-    """What is the same for every node, because it has not what the figure is about."""
+    """Return figures that are the same for every node, because it lacks what they measure."""
     return {
         "brokerVersion": str(PROTOCOL_VERSION),
         "startAcceptSendRequestTimeStamp": "0",
@@ -83,7 +82,7 @@ def fixed_figures() -> dict[str, str]:
 
 
 def size_text(count: float) -> str:
-    """A size as Java's tools write it."""
+    """Return a size in the form of Java's tools."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1

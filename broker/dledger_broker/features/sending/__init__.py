@@ -1,6 +1,6 @@
-"""Sends (codes 10, 310, 320): messages of clients, checked, collected into units of the log, answered once applied.
+"""Sends (10, 310, 320): messages of clients, checked, collected into units of the log, answered once applied.
 
-Start reading in `send`. Which sends repeat an earlier one is told in `dedup`.
+Start reading in `send`. `dedup` decides which sends repeat an earlier send.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED, SEND_COMMANDS
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.targets import SendTargets
+from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.parts import Context, Feature
 from dledger_remoting.ids import UniqueKeyGenerator
 
@@ -27,7 +28,8 @@ def _build(context: Context) -> SendRequests:
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     groups = context.parts[GroupRequests].proposals
     locks = context.parts[LockRequests]
-    targets = SendTargets(machine, context.group, live, context.announcements, requests, groups, locks)
+    names = context.parts[NamesMade]
+    targets = SendTargets(machine, context.group, live, context.announcements, requests, groups, locks, names)
     idempotent = IdempotentSends(machine, log, env, live.own, counters, requests, context.parts[DueMessages])
     return SendRequests(
         machine,

@@ -1,12 +1,12 @@
-"""Sends of messages that are to be delivered later: those of one turn are one unit, answered once it is applied.
+"""Sends of messages with a delay: the sends of one turn are one unit, answered once it is applied.
 
-While many are on their way those of several turns gather, as plain sends do.
+While many are on their way, the sends of several turns are gathered, as plain sends are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Final, TypeAlias, cast
@@ -14,39 +14,40 @@ from typing import Final, TypeAlias, cast
 from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.delay.asked import Asked, Due
+from dledger_broker.features.delay.asked import Due, RequestedDelay
 from dledger_broker.features.delay.messages import DueMessages, WaitingMessage
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_seed
 from dledger_broker.features.sending.gathering import Gathering
-from dledger_broker.features.sending.on_their_way import UnitsOnTheirWay
+from dledger_broker.features.sending.on_their_way import UnitsInFlight
 from dledger_broker.features.sending.single_sends import SingleSend, SingleSends
 from dledger_broker.features.sending.tails import RecordTails, properties_of, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.units import NewRecord, Place, Stored, UnitOutcome, failure
+from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, UnitOutcome, failure
 from dledger_remoting.errors import OutcomeUnknown, RemotingError
 from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD_BYTES
 
-DeliverAtOnce: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
-"""Takes a message whose time has come."""
-GoesOn: TypeAlias = Callable[[Request, str, bytes], bool]
-"""Whether quotas let a send to a topic go on, which has these properties."""
+DeliverNow: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
+"""Callback that takes a message whose time has come."""
+QuotaCheck: TypeAlias = Callable[[Request, str, bytes], bool]
+"""Callback that returns whether quotas admit a send to a topic with these properties."""
 
 _REQUEST: Final = itemgetter(0)
+"""Getter of the request of a `PendingSend`."""
 _SEED: Final = itemgetter(8)
-"""Of a `PendingSend`."""
+"""Getter of the seed of a `PendingSend`, which is 0 for a send that is not idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedSend:
-    """A send that was checked: the message as it waits, how its sender is answered, by what repetitions are known.
+    """Send that was checked: the waiting message, the data for its answer, and the data by which repetitions are found.
 
-    `size` are the bytes of what was sent, as a record.
+    `size` is the size of the send as a record, in bytes.
     """
 
     waiting: WaitingMessage
@@ -56,7 +57,7 @@ class DelayedSend:
 
 
 class DelayedSends:
-    """Stores messages until they are due, and answers their senders. `id_prefix` begins the message ids."""
+    """Storage of messages until they are due, which also answers their senders. `id_prefix` begins the message ids."""
 
     def __init__(
         self,
@@ -68,52 +69,56 @@ class DelayedSends:
         due_messages: DueMessages,
         idempotent: IdempotentSends,
         id_prefix: bytes,
-        deliver_at_once: DeliverAtOnce,
+        deliver_now: DeliverNow,
         quotas: Admission,
-        goes_on: GoesOn,
+        check_quotas: QuotaCheck,
     ) -> None:
         self._quotas = quotas
-        self._goes_on = goes_on
+        self._check_quotas = check_quotas
         self._counters = counters
         self._requests = requests
         self._tails = tails
         self._due_messages = due_messages
         self._idempotent = idempotent
         self._id_prefix = id_prefix
-        self._deliver_at_once = deliver_at_once
-        self._on_their_way = UnitsOnTheirWay(env, limits.quorum_timeout_ms)
-        self._gathering = Gathering(env, self._on_their_way.gather, self._stage)
+        self._deliver_now = deliver_now
+        self._in_flight = UnitsInFlight(env, limits.quorum_timeout_ms)
+        self._gathering = Gathering(env, self._in_flight.gather, self._stage)
 
-    def take(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, asked: Asked) -> None:
-        """Store a message that is checked and asks for a delay. Raises `RemotingError`."""
-        now_ms = self._due_messages.reckoned_from_ms()
+    def take(
+        self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, delay: RequestedDelay
+    ) -> None:
+        """Store a checked message that requests a delay. Raises `RemotingError`."""
+        now_ms = self._due_messages.delay_base_ms()
         if now_ms is None:
             self._due_messages.wait_for_time(request)
             return
-        due = self._due_messages.due(asked, now_ms)
+        due = self._due_messages.due(delay, now_ms)
         if due is None:
-            self._deliver_at_once(request, fields, target, queue_id)
+            self._deliver_now(request, fields, target, queue_id)
         elif not self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
-            send = self._checked(request, fields, target, queue_id, due)
+            send = self._make_send(request, fields, target, queue_id, due)
             if self._is_admitted(send, request, fields, target.topic):
                 self._gathering.add(send, send.waiting.size)
 
     def _is_admitted(self, send: DelayedSend, request: Request, fields: SendV2Fields, topic: str) -> bool:
-        """Whether quotas let a send go on. One that repeats another one is answered as that, whatever is used up: if a
-        quota refused it, its sender would hear that nothing was stored.
+        """Return whether quotas admit a send.
+
+        A repetition gets the answer of the first send, even if a quota is used up. If a quota refused it, the answer
+        would say that nothing was stored.
         """
         if self._quotas.limits((topic,)) and _SEED(send.compared):
-            self._gathering.flush()  # what came before is compared with, too
+            self._gathering.flush()  # A repetition of an earlier send in this unit must be found, too.
             if not self._idempotent.without_repetitions([send.compared]):
                 return False
-        return self._goes_on(request, topic, fields.properties.encode())
+        return self._check_quotas(request, topic, fields.properties.encode())
 
     def close(self) -> None:
-        """Answer what is under way: this node will not learn its outcome."""
+        """Answer all sends under way, because this node will not learn their outcome."""
         self._gathering.flush()
-        self._on_their_way.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._in_flight.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
 
-    def _checked(
+    def _make_send(
         self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due
     ) -> DelayedSend:
         body = request.body
@@ -144,7 +149,10 @@ class DelayedSends:
     # ---------------------------------------------------------------- units
 
     def _stage(self, sends: list[DelayedSend]) -> None:
-        """Stage sends as one unit; each as one of its own if not all of them may wait, for then some may."""
+        """Stage sends as one unit, or each as its own unit if not all of them may wait.
+
+        Some of them may still wait then.
+        """
         if len(sends) == 1 or self._due_messages.have_room([send.waiting for send in sends]):
             self._stage_unit(sends)
         else:
@@ -155,20 +163,24 @@ class DelayedSends:
             self._stage_unit([send])
 
     def _stage_unit(self, sends: list[DelayedSend]) -> None:
-        """Stage those that repeat nothing. What the log refuses is answered, or passed on."""
+        """Stage the sends that repeat no other. Sends that the log refuses are answered, or passed on."""
         compared, rows = [send.compared for send in sends], NO_ROWS
         if any(map(_SEED, compared)):
             compared, rows = self._idempotent.admit(compared)
             if len(compared) < len(sends):
-                kept = set(map(_REQUEST, compared))
-                sends = [send for send in sends if send.answered.request in kept]
+                admitted = set(map(_REQUEST, compared))
+                sends = [send for send in sends if send.answered.request in admitted]
         if not sends:
             return
-        unit = SingleSends([send.answered for send in sends], self._on_their_way.deadline(), self._requests.fail)
-        remembering = self._idempotent.remembering(compared, rows)
-        facts = () if remembering is None else (remembering,)
+        command = self._idempotent.remember_command(compared, rows)
+        answered = [
+            replace(send.answered, remembered=_is_remembered(compared_send, command))
+            for send, compared_send in zip(sends, compared, strict=True)
+        ]
+        unit = SingleSends(answered, self._in_flight.deadline(), self._requests.fail)
+        facts = () if command is None else (command,)
         try:
-            self._due_messages.store([send.waiting for send in sends], partial(self._done, unit), facts)
+            self._due_messages.store([send.waiting for send in sends], partial(self._on_done, unit), facts)
         except (RemotingError, LogError) as error:
             if isinstance(error, TooLargeError) and len(sends) > 1:
                 self._stage_each(sends)
@@ -176,16 +188,21 @@ class DelayedSends:
                 unit.fail(error)
             return
         self._counters.bytes_in += sum([send.size for send in sends])
-        self._on_their_way.add(unit)
+        self._in_flight.add(unit)
 
-    def _done(self, unit: SingleSends, outcome: UnitOutcome) -> None:
-        """A unit is applied or lost, whatever its senders were told meanwhile."""
+    def _on_done(self, unit: SingleSends, outcome: UnitOutcome) -> None:
+        """Count and answer a unit that is applied or lost. Its senders may have been answered before."""
         self._idempotent.applied()
         if isinstance(outcome, Stored):
-            self._counters.count_sends(unit.requests, self._on_their_way.waited_s(unit.deadline))
-            places = cast(Sequence[Place], outcome.places)  # the topic was there in the turn that staged them
+            self._counters.count_sends(unit.requests, self._in_flight.waited_s(unit.deadline))
+            places = cast(Sequence[Place], outcome.places)  # The topic existed in the turn that staged the messages.
             unit.stored(places, self._id_prefix)
         else:
             unit.fail(failure(outcome, "leadership was lost before a majority had the message: it may be stored"))
-        self._on_their_way.let_go()
+        self._in_flight.drop_settled()
         self._gathering.flush_later()
+
+
+def _is_remembered(send: PendingSend, command: FixedRows | None) -> bool | None:
+    """Return whether a send with this command in its unit is remembered, or None if its sender does not ask."""
+    return command is not None and _SEED(send) != 0 if send[1].idempotent else None

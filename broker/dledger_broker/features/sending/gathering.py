@@ -1,4 +1,4 @@
-"""Gathering into one unit of what arrives in one turn; while much is on its way, of what arrives in several."""
+"""Gathering of the items of one turn into one unit. While much is on its way, items of several turns are gathered."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_
 
 ItemT = TypeVar("ItemT")
 WaitsForOthers: TypeAlias = Callable[[int, int], bool]
-"""Whether so many items, of so many bytes together, wait for others."""
+"""Callback that returns whether this many items, of this many bytes together, wait for further items."""
 
 
 class Gathering(Generic[ItemT]):
-    """`stage` is handed the items of one unit: at least one, of at most `MAX_UNIT_BYTES` unless it is alone.
+    """Collector that hands the items of one unit to `stage`: at least one, of at most `MAX_UNIT_BYTES` unless it is
+    alone.
 
-    It is called in a later turn than `add`, so what it decides by is looked at anew there.
+    `stage` is called in a later turn than `add`, so it must check its conditions anew.
     """
 
     def __init__(self, env: Environment, waits: WaitsForOthers, stage: Callable[[list[ItemT]], None]) -> None:
@@ -29,7 +30,7 @@ class Gathering(Generic[ItemT]):
         self._timer: Cancellable | None = None
 
     def add(self, item: ItemT, size: int) -> None:
-        """Take in an item whose records are `size` bytes."""
+        """Add an item whose records are `size` bytes."""
         if self._bytes + size > MAX_UNIT_BYTES:
             self.flush()
         self._items.append(item)
@@ -37,13 +38,13 @@ class Gathering(Generic[ItemT]):
         self.flush_later()
 
     def flush_later(self) -> None:
-        """Have what was added staged at the end of this turn, unless it waits for others."""
+        """Stage the items at the end of this turn, unless they wait for further items."""
         if self._items and not self._turn_ends:
             self._turn_ends = True
             self._env.call_soon(self._on_turn_end)
 
     def flush(self) -> None:
-        """Have it staged now."""
+        """Stage the items now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
-"""The ordinary sends of a turn that the native part takes, and the unit of the log that it makes of them.
+"""Ordinary sends of a turn that the native part takes, and the unit of the log that it makes of them.
 
-It does for them what `send.SendRequests` and `unit.SendUnit` do for all, to the byte.
+The result is the same, byte for byte, as that of `send.SendRequests` and `unit.SendUnit`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.errors import LogError, LogFullError
-from dledger.invariants import known
-from dledger.native_part import NativePart, SendRun
+from dledger_base.invariants import known
+from dledger_base.native_part import NativePart, SendRun
 from dledger_broker.features.quotas.admission import Admission
-from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES, UnitsOnTheirWay
+from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES, UnitsInFlight
 from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.counters import BrokerCounters
@@ -27,7 +27,7 @@ _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 
 
 class NativeSends:
-    """Sends of this turn in the order in which they came; nothing is staged before `flush`."""
+    """Sends of this turn in the order of their arrival. None is staged before `flush`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class NativeSends:
         counters: BrokerCounters,
         targets: SendTargets,
         quotas: Admission,
-        on_their_way: UnitsOnTheirWay,
+        units: UnitsInFlight,
         store_host: bytes,
         id_prefix: bytes,
     ) -> None:
@@ -49,28 +49,29 @@ class NativeSends:
         self._counters = counters
         self._targets = targets
         self._quotas = quotas
-        self._on_their_way = on_their_way
+        self._in_flight = units
         self._store_host = store_host
         self._id_prefix = id_prefix
         self._run: SendRun | None = None
 
     @property
     def count(self) -> int:
-        """How many sends wait here."""
+        """Number of sends that wait here."""
         return 0 if self._run is None else self._run.count
 
     @property
     def size(self) -> int:
-        """The bytes of their records."""
+        """Size of their records in bytes."""
         return 0 if self._run is None else self._run.size
 
     def take(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int, bool]:
-        """As `SendRequests.take_run`, up to the first send that the native part does not take; the last value says
-        that it does not because of the unit's size, and has to be offered again after `flush`.
+        """Take sends as `SendRequests.take_run` does, up to the first send that the native part does not take.
+
+        The last value is True if that send does not fit the unit's size. Then it has to be offered again after `flush`.
         """
         _, data, frames = reads[number]
         if place < len(frames) and not data.startswith(_SEND_PREFIXES, frames[place][0]):
-            return number, place, False  # who only pulls does not pay for a closer look
+            return number, place, False  # A client that only pulls must not pay for a full check.
         if self._run is None:
             self._run = self._native.SendRun()
         run, before = self._run, self._run.count
@@ -82,8 +83,10 @@ class NativeSends:
     def flush(
         self, on_applied: Callable[[int, float], None], failed: Callable[[Request, Exception], None]
     ) -> list[Request]:
-        """Stage what was taken, or hand it back: where a topic was deleted, or has a quota, or the native part fails,
-        sends are to be looked at one by one, as if they came now.
+        """Stage the sends that were taken, or return them.
+
+        Sends are returned if a topic was deleted or has a quota, or if the native part fails. The caller then handles
+        them one by one, as if they arrived now.
         """
         run, self._run = self._run, None
         if run is None or not run.count:
@@ -97,7 +100,7 @@ class NativeSends:
             target.topic for target, _, _ in targets
         ):
             return _requests_of(run)
-        unit = NativeSendUnit(run, self._on_their_way.deadline(), on_applied, failed)
+        unit = NativeSendUnit(run, self._in_flight.deadline(), on_applied, failed)
 
         def fill(position: int, now_ms: int) -> list[bytes]:
             return unit.encode(position, now_ms, self._store_host, self._id_prefix)
@@ -107,12 +110,12 @@ class NativeSends:
         except LogError as error:
             unit.fail(error)
             return []
-        except self._native.Panicked:  # nothing is staged, no offset is used
+        except self._native.Panicked:  # Nothing is staged, and no offset is used.
             return _requests_of(run)
         self._counters.bytes_in += run.size
         for target, count, size in targets:
             self._counters.sizes.count(target.topic, size, count)
-        self._on_their_way.add(unit)
+        self._in_flight.add(unit)
         return []
 
 
@@ -124,7 +127,7 @@ def _requests_of(run: SendRun) -> list[Request]:
 
 
 class NativeSendUnit:
-    """The context of a staged unit, see `unit.SendUnit`."""
+    """Context of a staged unit, like `unit.SendUnit`."""
 
     __slots__ = ("_failed", "_messages", "_on_applied", "_run", "deadline", "extent", "requests", "runs", "settled")
 
@@ -146,22 +149,24 @@ class NativeSendUnit:
         self.settled = False
 
     def encode(self, position: int, now_ms: int, store_host: bytes, id_prefix: bytes) -> list[bytes]:
-        """The unit's records, of which the first byte will stand at `position`."""
+        """Return the unit's records, whose first byte will be at `position`."""
         run = known(self._run, "a unit is encoded before it is answered")
         records, self.runs = run.encode(position, now_ms, store_host, id_prefix)
-        for queue, next_offset, _ in self.runs:  # nothing can fail any more, and the sends be handed back
+        # Change the queues only now, when nothing can fail any more: after a failure the sends are returned.
+        for queue, next_offset, _ in self.runs:
             queue.staged_offset = next_offset
         self.extent = (position, position + len(records))
         return [records]
 
     def applied(self) -> None:
-        """See `StagedContext`: answer every request of the unit."""
+        """Answer every request of the unit."""
         if self.settled:
             return
         run, self._run = known(self._run, "a unit has its sends until it is answered"), None
         try:
             answers, oneway = run.answers()
-        except RuntimeError:  # a fault of the native part: who waits is told at least that
+        # The native part is at fault. Answer the waiting clients at least that their messages are stored.
+        except RuntimeError:
             self._run = run
             self.fail(OutcomeUnknown("the messages are stored, and their places cannot be told: a fault of this node"))
             answers, oneway = [], []
@@ -173,7 +178,7 @@ class NativeSendUnit:
         self._on_applied(self._messages, self.deadline)
 
     def dropped(self, full: LogFullError | None) -> None:
-        """See `StagedContext`."""
+        """Answer every request of the unit with an error, because the unit was lost."""
         unknown = "leadership was lost before a majority had the message: it may be stored"
         self.fail(full or OutcomeUnknown(unknown))
 

@@ -1,19 +1,19 @@
-"""Sends: codes 10, 310 and 320.
+"""Sends (10, 310, 320): the sends of a turn become one unit of the log.
 
-All sends of one turn of the event loop, and requests that other nodes passed on meanwhile, are one unit: checked and
-collected by `take_run` or `add`, encoded when `flush` stages them, answered when they are applied. Nothing is done per
-message that can be done per unit: no task, no future, no lock, no write.
+All sends of one turn of the event loop, and requests that other nodes passed on meanwhile, are one unit. `take_run` or
+`add` check and collect them, and `flush` encodes and stages them. They are answered once they are applied. Work that
+can be done per unit is never done per message: no task, no future, no lock, no write.
 
-While sends are on their way to a majority, those of several turns gather: a unit is staged once it has half as many
-requests as those on their way, when what is on its way gets that low, or after `MAX_GATHER_S`. A lone producer waits
-for nothing; of many producers with one send each, a large share is in each unit, and what is done per unit (a write, an
-fdatasync, a message to each follower, an answer from it) is done for more of them.
+While sends are on their way to a majority, sends of several turns gather. A unit is staged once it has half as many
+requests as are on their way, at the latest after `MAX_GATHER_S`. A lone producer waits for nothing. With many producers
+of one send each, a unit has a large share of them. The work per unit (a write, an fdatasync, a message to each
+follower, an answer from it) then serves more sends.
 
-Most sends are JSON requests with one-letter field names to a topic that was sent to before; `take_run` handles these
-in one step and leaves everything else, whatever is unusual or wrong with it, to `add`, which knows all checks and their
-order. Both collect the same for the same request.
+Most sends are JSON requests with one-letter field names, to a topic that was sent to before. `take_run` handles these
+in one step. It leaves every unusual or faulty send to `add`, which knows all checks and their order. Both collect the
+same for the same request.
 
-Checks and codes are RocketMQ's `SendMessageProcessor`'s, in its order.
+Checks and codes, and their order, follow RocketMQ's `SendMessageProcessor`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from typing import Final, Protocol
 from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError
 from dledger_broker.errors import NoSuchQueue
-from dledger_broker.features.delay.asked import asked_delay
+from dledger_broker.features.delay.asked import find_delay
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends, write_command
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.delayed import DelayedSends
+from dledger_broker.features.sending.effects import STORES
+from dledger_broker.features.sending.large_batches import LargeBatch, LargeBatches
 from dledger_broker.features.sending.native_sends import NativeSends
-from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_BYTES, UnitsOnTheirWay
-from dledger_broker.features.sending.tails import Complete, RecordTails, unique_key_of
+from dledger_broker.features.sending.on_their_way import MAX_GATHER_S, MAX_UNIT_BYTES, UnitsInFlight
+from dledger_broker.features.sending.tails import BatchNeedsSlices, Complete, PreparedBatch, RecordTails, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget, SendTargets
 from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.features.sending.unsupported import check_properties, check_sys_flag
@@ -44,7 +46,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.records import MessageParts, message_sizes
 from dledger_broker.kernel.requests import Read, Request, Requests
-from dledger_broker.kernel.routes import Effect, Needs, Route
+from dledger_broker.kernel.routes import Needs, Route
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import (
@@ -54,7 +56,7 @@ from dledger_remoting.errors import (
     RemotingError,
     TopicNotExist,
 )
-from dledger_remoting.headers_send import WRITE_ALIAS_FIELD, SendMessageHeader
+from dledger_remoting.headers_send import SendMessageHeader
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.hotpath import SendV2Fields, decode_send_v2_json
 from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
@@ -66,33 +68,17 @@ _JSON: Final = 0
 _RESPONSE: Final = 1
 
 
-def _may_be_sent_again(request: Request) -> bool:
-    """Whether a send came to a write alias, which is there so that none fails; a transaction's message is not stored
-    twice, for each copy is asked about.
-    """
-    if WRITE_ALIAS_FIELD not in request.ext:
-        return False
-    try:
-        header = SendMessageHeader.decode(request.ext)
-    except RemotingError:
-        return False
-    return not header.sys_flag & SYS_TRANSACTION_MASK
-
-
-STORES: Final = Effect(changes=True, again=_may_be_sent_again)
-
-
 class Halves(Protocol):
-    """What stores the messages of transactions."""
+    """Storage of the messages of transactions."""
 
     def take(
         self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
     ) -> None:
-        """Store a half that was checked as any other send; `properties` as they came. Raises `RemotingError`."""
+        """Store a half that was checked like any other send. `properties` are unchanged. Raises `RemotingError`."""
 
 
 class SendRequests(Part):
-    """Stores messages."""
+    """Handler of sends."""
 
     def __init__(
         self,
@@ -112,7 +98,7 @@ class SendRequests(Part):
         self._machine = machine
         self._idempotent = idempotent
         self._quotas = quotas
-        quotas.ask_first(self.flush)
+        quotas.add_release_hook(self.flush)
         self._writer = writer
         self._env = env
         self._live = live
@@ -122,28 +108,28 @@ class SendRequests(Part):
         self._id_prefix = offset_message_id_prefix(store_host)
         self._pending: list[PendingSend] = []
         self._pending_bytes = 0
-        self._opted_in = False
+        self._has_opted_in = False
         self._flush_scheduled = False
-        self._on_their_way = UnitsOnTheirWay(env, live.own.quorum_timeout_ms)
-        self._gathering: Cancellable | None = None
+        self._in_flight = UnitsInFlight(env, live.own.quorum_timeout_ms)
+        self._gather_timer: Cancellable | None = None
         self._counters = counters
         self._fail = requests.fail
-        around = env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix
-        self._delayed = DelayedSends(*around, self._add_at_once, quotas, self._goes_on)
+        shared_args = env, live.own, counters, requests, self._tails, due_messages, idempotent, self._id_prefix
+        self._large_batches = LargeBatches(env, self._tails, self._add_prepared, self._fail)
+        self._delayed = DelayedSends(*shared_args, self._add_due_message, quotas, self._is_admitted)
         self._halves: Halves | None = None
         self._native: NativeSends | None = None
-        """What it holds came before what is pending."""
+        """Sends in the native part, which arrived before the pending sends."""
         if env.native is not None:
-            args = env.native, machine, writer, live, counters, targets, quotas, self._on_their_way
+            args = env.native, machine, writer, live, counters, targets, quotas, self._in_flight
             self._native = NativeSends(*args, self._store_host, self._id_prefix)
 
     def attach_halves(self, halves: Halves) -> None:
-        """Name what stores the messages of transactions; without it they are refused."""
+        """Set the storage of messages of transactions. Without it they are refused."""
         self._halves = halves
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.SEND_MESSAGE: Route(self.handle, Needs.LEADER, STORES, rights=rights.SENDS),
             RequestCode.SEND_MESSAGE_V2: Route(self.handle, Needs.LEADER, STORES, rights=rights.SENDS),
@@ -152,18 +138,18 @@ class SendRequests(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (self._idempotent.gauge,)
 
     def close(self) -> None:
-        """Answer what is under way: this node will not learn its outcome."""
+        """Answer all sends under way, because this node will not learn their outcome."""
+        self._large_batches.close()
         self.flush()
-        self._on_their_way.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._in_flight.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
         self._idempotent.close()
         self._delayed.close()
 
     def handle(self, request: Request) -> None:
-        """A send by the general path, of any serializer and either form of field names."""
+        """Handle a send of any serializer and either form of field names."""
         header = SendMessageHeader.decode(request.ext)
         fields = SendV2Fields(
             header.producer_group,
@@ -185,11 +171,10 @@ class SendRequests(Part):
         self.add(request, fields)
 
     def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
-        """Take the sends from the frame at `place` of `reads[number]` on into the unit of this turn, as `add` does, up
-        to the first frame that is anything but an ordinary send. Returns where that is (`len(reads)` if nowhere), and
-        leaves it as it was.
+        """Take sends into the unit of this turn, from the frame at `place` of `reads[number]` on, as `add` does.
 
-        The node leads and is ready.
+        Stop at the first frame that is not an ordinary send, and leave it unchanged. Return its place; the number is
+        `len(reads)` if all frames were taken. This node must be the ready leader.
         """
         if self._native is not None and not self._pending:
             full = True
@@ -207,7 +192,8 @@ class SendRequests(Part):
             while number < len(reads):
                 origin, data, frames = reads[number]
                 if origin.forwards or origin.alias is not None:
-                    # An earlier request of the channel waits for something; sends to an alias have to be marked.
+                    # An earlier request of the channel waits for something, or the sends go to an alias and have to be
+                    # marked.
                     return number, place
                 while place < len(frames):
                     header_start, body_start, frame_end, serialize_type = frames[place]
@@ -257,7 +243,7 @@ class SendRequests(Part):
                         pending, pending_bytes = self._pending, 0
                     seed = 0
                     if target.idempotent or (fields.idempotent and target.may_be_idempotent):
-                        self._opted_in = True
+                        self._has_opted_in = True
                         if sizes is not None:
                             if with_own_keys:
                                 seed = _identity_of_batch(fields.producer_group, target.topic, messages)
@@ -298,29 +284,33 @@ class SendRequests(Part):
             check_properties(properties)
             if self._halves is None:
                 raise NoPermission("this broker does not take transactional messages: send without a transaction")
-            if self._goes_on(request, target.topic, properties):
+            if self._is_admitted(request, target.topic, properties):
                 self._halves.take(request, fields, properties, target, queue_id)
             return
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         of_retry = target.retry_group is not None
-        asked = None if is_batch or target.redirected else asked_delay(properties, of_retry=of_retry)
-        if asked is not None:
-            self._delayed.take(request, fields, target, queue_id, asked)
+        delay = None if is_batch or target.redirected else find_delay(properties, of_retry=of_retry)
+        if delay is not None:
+            self._delayed.take(request, fields, target, queue_id, delay)
             return
         self._collect(request, fields, properties, target, queue_id, self._tails.complete)
 
-    def _goes_on(self, request: Request, topic: str, properties: bytes) -> bool:
-        """Whether quotas let a send go on that is no part of the unit of this turn.
-
-        What is in that unit asks first: this one may join it behind them, if its time has come.
+    def _is_admitted(self, request: Request, topic: str, properties: bytes) -> bool:
+        """Return whether quotas admit a send outside the unit of this turn. The sends in that unit reach the quotas
+        first. If the time of this send's message has come, it may join the unit behind them.
         """
         if self._quotas.limits((topic,)):
             self.flush()
-        return self._quotas.takes(request, topic, 1, _size(request, properties))
+        return self._quotas.admits(request, topic, 1, _size(request, properties))
 
-    def _add_at_once(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
-        """Take a message that was to be delivered at a time which has come."""
+    def _add_due_message(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
+        """Take a message whose delivery time has come."""
         self._collect(request, fields, fields.properties.encode(), target, queue_id, self._tails.complete_anew)
+        self.flush_later()
+
+    def _add_prepared(self, large: LargeBatch, batch: PreparedBatch) -> None:
+        """Take a batch that was prepared in slices."""
+        self._collect(large.request, large.fields, b"", large.target, large.queue_id, self._tails.complete, batch)
         self.flush_later()
 
     def _collect(
@@ -331,8 +321,9 @@ class SendRequests(Part):
         target: SendTarget,
         queue_id: int,
         complete: Complete,
+        batch: PreparedBatch | None = None,
     ) -> None:
-        """Take messages that are checked into the unit of this turn."""
+        """Take checked messages into the unit of this turn."""
         body, unique_key = request.body, b""
         is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         messages: Sequence[MessageParts]
@@ -340,7 +331,11 @@ class SendRequests(Part):
         opted_in = target.idempotent or (fields.idempotent and target.may_be_idempotent)
         seed = 0
         if is_batch:
-            messages, with_own_keys = self._tails.batch(body, target)
+            try:
+                messages, with_own_keys = batch or self._tails.batch(body, target)
+            except BatchNeedsSlices:
+                self._large_batches.take(LargeBatch(request, fields, target, queue_id))
+                return
             sizes = message_sizes(messages)
             size = sum(sizes)
             if opted_in and with_own_keys:
@@ -357,15 +352,15 @@ class SendRequests(Part):
         self._pending.append((request, fields, target, queue, messages, unique_key, sizes, size, seed, queue_id))
         self._pending_bytes += size
         if seed:
-            self._opted_in = True
+            self._has_opted_in = True
 
     @property
-    def are_under_way(self) -> bool:
-        """Whether sends are on their way, or were a moment ago, or wait to be staged."""
-        return self._on_their_way.are_recent or self._waiting()[0] > 0
+    def has_sends_in_flight(self) -> bool:
+        """True if sends are on their way, or were a moment ago, or wait to be staged."""
+        return self._in_flight.has_recent_units or self._waiting()[0] > 0
 
     def flush_later(self) -> None:
-        """As `flush_gathered`, once all connections that have something to read were read."""
+        """Call `flush_gathered` once all connections with something to read were read."""
         if self._waiting()[0] and not self._flush_scheduled:
             self._flush_scheduled = True
             self._env.call_soon(self._on_turn_end)
@@ -375,7 +370,7 @@ class SendRequests(Part):
         self.flush_gathered()
 
     def _waiting(self) -> tuple[int, int]:
-        """How many sends are not staged yet, and the bytes of their records."""
+        """Return how many sends are not staged yet, and the size of their records."""
         if self._native is None:
             return len(self._pending), self._pending_bytes
         return len(self._pending) + self._native.count, self._pending_bytes + self._native.size
@@ -383,44 +378,45 @@ class SendRequests(Part):
     def flush_gathered(self) -> None:
         """Stage what was added, or let more gather while much is on its way."""
         requests, size = self._waiting()
-        if not self._on_their_way.gather(requests, size):
+        if not self._in_flight.gather(requests, size):
             self.flush()
-        elif requests and self._gathering is None:
-            self._gathering = self._env.call_later(MAX_GATHER_S, self.flush)
+        elif requests and self._gather_timer is None:
+            self._gather_timer = self._env.call_later(MAX_GATHER_S, self.flush)
 
     def flush(self) -> None:
         """Stage what was added. Requests that the log refuses are answered, or passed on."""
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        if self._native is not None and (back := self._native.flush(self._on_applied, self._fail)):
-            self._take_back(back)
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+            self._gather_timer = None
+        if self._native is not None and (returned := self._native.flush(self._on_applied, self._fail)):
+            self._requeue(returned)
         if not self._pending:
             return
         pending, self._pending = self._pending, []
         size, self._pending_bytes = self._pending_bytes, 0
-        opted_in, self._opted_in = self._opted_in, False
+        opted_in, self._has_opted_in = self._has_opted_in, False
         deleting = self._machine.proposals.topic_deleting
         targets = {entry[2] for entry in pending}
         if any(target.dropped or deleting(target.topic) for target in targets):
-            pending = self._without_deleted(pending)
+            pending = self._drop_deleted_topics(pending)
             size = _bytes(pending)
         if self._quotas.limits(target.topic for target in targets):
-            takes = self._quotas.takes
+            admits = self._quotas.admits
             if opted_in:
-                # Who repeats what is stored would hear that nothing was, if a quota refused that.
+                # If a quota refused a repetition of a stored send, the answer would say that nothing was stored.
                 pending = self._idempotent.without_repetitions(pending)
-            pending = [entry for entry in pending if takes(entry[0], entry[2].topic, len(entry[4]), entry[7])]
+            pending = [entry for entry in pending if admits(entry[0], entry[2].topic, len(entry[4]), entry[7])]
             size = _bytes(pending)
         rows = NO_ROWS
         if opted_in and pending:
-            taken, rows = self._idempotent.admit(pending)
-            if taken is not pending:
-                pending, size = taken, _bytes(taken)
+            admitted, rows = self._idempotent.admit(pending)
+            if admitted is not pending:
+                pending, size = admitted, _bytes(admitted)
         if not pending:
             return
-        unit = SendUnit(pending, self._on_their_way.deadline(), self._on_applied, self._fail)
         commands = self._idempotent.command(rows)
+        deadline = self._in_flight.deadline()
+        unit = SendUnit(pending, deadline, self._on_applied, self._fail, remembers=bool(commands))
 
         def fill(position: int, now_ms: int) -> list[bytes]:
             if commands:
@@ -437,21 +433,21 @@ class SendRequests(Part):
             self._idempotent.staged(begin, rows)
         self._counters.bytes_in += size
         self._count_sizes(pending, targets, size)
-        self._on_their_way.add(unit)
+        self._in_flight.add(unit)
 
-    def _take_back(self, requests: Sequence[Request]) -> None:
-        """Take sends that the native part had, ahead of what is pending, which came after them."""
-        behind, self._pending, self._pending_bytes = self._pending, [], 0
+    def _requeue(self, requests: Sequence[Request]) -> None:
+        """Take sends back from the native part, ahead of the pending sends, which arrived after them."""
+        later_sends, self._pending, self._pending_bytes = self._pending, [], 0
         for request in requests:
             try:
                 self.handle(request)
             except RemotingError as error:
                 self._fail(request, error)
-        self._pending += behind
+        self._pending += later_sends
         self._pending_bytes = _bytes(self._pending)
 
     def _count_sizes(self, pending: Sequence[PendingSend], targets: Collection[SendTarget], size: int) -> None:
-        """Count the bytes of a unit by topic; most have one."""
+        """Count the bytes of a unit by topic. Most units have one topic."""
         sizes = self._counters.sizes
         if len(targets) == 1:
             sizes.count(pending[0][2].topic, size, len(pending))
@@ -459,36 +455,36 @@ class SendRequests(Part):
             for entry in pending:
                 sizes.count(entry[2].topic, entry[7], 1)
 
-    def _without_deleted(self, pending: list[PendingSend]) -> list[PendingSend]:
-        """What remains once the sends whose topic was deleted since they were added look for a topic again.
+    def _drop_deleted_topics(self, pending: list[PendingSend]) -> list[PendingSend]:
+        """Refuse the sends whose topic was deleted since they were added, and return the other sends.
 
-        Staged, they would be lost, or be taken for records of a topic that is created anew before them in the log.
+        If staged, they would be lost, or be taken for records of a topic that is created anew before them in the log.
         """
         deleting = self._machine.proposals.topic_deleting
-        kept: list[PendingSend] = []
+        remaining: list[PendingSend] = []
         for entry in pending:
             name = entry[2].topic
             if entry[2].dropped or deleting(name):
                 self._fail(entry[0], TopicNotExist(f"topic {name} does not exist: create it first"))
             else:
-                kept.append(entry)
-        return kept
+                remaining.append(entry)
+        return remaining
 
     def _on_applied(self, messages: int, deadline: float) -> None:
-        """A unit was answered."""
-        self._counters.count_sends(messages, self._on_their_way.waited_s(deadline))
-        self._on_their_way.let_go()
+        """Count a unit that was applied and answered."""
+        self._counters.count_sends(messages, self._in_flight.waited_s(deadline))
+        self._in_flight.drop_settled()
         self.flush_later()
         self._idempotent.applied()
 
 
 def _size(request: Request, properties: bytes) -> int:
-    """About the size of the record of a message that is stored some other way than in the unit of this turn."""
+    """Return the approximate size of the record of a message that is not stored with the unit of this turn."""
     return RECORD_HEAD_BYTES + len(request.body) + len(properties)
 
 
 def _bytes(pending: Iterable[PendingSend]) -> int:
-    """The size of the records of some sends."""
+    """Return the size of the records of some sends."""
     return sum([entry[7] for entry in pending])
 
 

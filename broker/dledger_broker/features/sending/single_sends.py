@@ -1,4 +1,4 @@
-"""Sends of one message each that are staged together: how their senders are answered, each client in one call."""
+"""Sends of one message each that are staged together. Each client gets its answers in one call."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from dledger_remoting.hotpath import send_response_frame
 
 @dataclass(frozen=True, slots=True)
 class SingleSend:
-    """A send that was checked, and what its sender is told beside where its message stands."""
+    """Send that was checked, with the data for its answer beside the place of its message."""
 
     request: Request
     queue_id: int
     unique_key: bytes
     recall_handle: bytes = b""
+    remembered: bool | None = None
 
 
 class SingleSends:
-    """Sends that were staged together; see `UnitOnItsWay`."""
+    """Sends that were staged together; implements `UnitInFlight`."""
 
     def __init__(
         self, sends: Sequence[SingleSend], deadline: float, failed: Callable[[Request, Exception], None]
@@ -34,7 +35,10 @@ class SingleSends:
         self._failed = failed
 
     def stored(self, places: Sequence[Place], id_prefix: bytes) -> None:
-        """Tell each sender where its message stands, unless they were answered; `id_prefix` begins message ids."""
+        """Answer each sender with the place of its message, unless they were answered.
+
+        `id_prefix` begins the message ids.
+        """
         if self.settled:
             return
         self.settled = True
@@ -50,7 +54,7 @@ class SingleSends:
         self._sends = ()
 
     def fail(self, error: Exception) -> None:
-        """See `UnitOnItsWay.fail`."""
+        """Answer all sends with an error, unless they were answered."""
         if not self.settled:
             self.settled = True
             for send in self._sends:
@@ -71,5 +75,6 @@ def _answer(send: SingleSend, place: Place, id_prefix: bytes) -> bytes:
         send.unique_key,
         serialize_type=send.request.serialize_type,
         recall_handle=send.recall_handle,
+        remembered=send.remembered,
         with_trace_switch=send.request.is_from_go,
     )

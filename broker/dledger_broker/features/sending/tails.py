@@ -1,17 +1,20 @@
-"""Encoder of a record behind a message's body: the topic, the client's properties, and those that the broker adds."""
+"""Encoder of a record's tail, which follows the body: the topic, the client's properties, and the broker's
+properties.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
-from dledger_broker.features.delay.asked import asked_delay
+from dledger.format import MAX_UNIT_BYTES
+from dledger_broker.features.delay.asked import find_delay
 from dledger_broker.features.sending.targets import PropertiesLayout, SendTarget
 from dledger_broker.features.sending.unsupported import check_properties
 from dledger_broker.kernel.records import MessageParts
 from dledger_broker.views.scan import tag_code_of
-from dledger_remoting.batch import split_batch
+from dledger_remoting.batch import MIN_MESSAGE_BYTES, split_batch
 from dledger_remoting.errors import MessageIllegal
 from dledger_remoting.ids import UniqueKeyGenerator
 from dledger_remoting.properties import (
@@ -23,10 +26,12 @@ from dledger_remoting.properties import (
     format_properties,
     without_broker_owned,
 )
-from dledger_remoting.record import MAX_PROPERTIES_BYTES
+from dledger_remoting.record import MAX_PROPERTIES_BYTES, RECORD_HEAD_BYTES
 
 MAX_KNOWN_TAGS: Final = 4_096
 MAX_KNOWN_LAYOUTS: Final = 64
+SLICE_MESSAGES: Final = 4_096
+"""Number of messages of a batch that are completed one by one in a turn of the event loop: 40 ms of a core."""
 
 _UNIQUE_KEY: Final = UNIQUE_KEY.encode()
 _UNIQUE_KEY_MARK: Final = _UNIQUE_KEY + b"\x01"
@@ -34,15 +39,24 @@ _TAGS: Final = TAGS.encode()
 _TAGS_MARK: Final = _TAGS + b"\x01"
 
 Complete: TypeAlias = Callable[[bytes, SendTarget], tuple[bytes, bytes, int, bool]]
-"""See `RecordTails.complete`."""
+"""Signature of `RecordTails.complete`."""
+
+PreparedBatch: TypeAlias = tuple[list[MessageParts], bool]
+"""Messages of a batch, and whether each arrived with a unique key."""
 
 _pack_length: Final = Struct(">H").pack
 
 
-class RecordTails:
-    """Makes them: each message gets the names of `cluster` and `region`, which may be empty, and a unique key.
+class BatchNeedsSlices(MessageIllegal):
+    """Error of a batch with more messages than are completed one by one in a turn of the event loop: see
+    `large_batches`.
+    """
 
-    `wall_ms` is the clock of the keys that messages without one get.
+
+class RecordTails:
+    """Encoder of tails. Each message gets the names of `cluster` and `region`, which may be empty, and a unique key.
+
+    `wall_ms` is the clock for the keys of messages that arrived without a key.
     """
 
     def __init__(self, cluster: str, region: str, unique_keys: UniqueKeyGenerator, wall_ms: Callable[[], int]) -> None:
@@ -53,7 +67,7 @@ class RecordTails:
         self._tag_codes: dict[bytes, int] = {}
 
     def complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
-        """A record's part behind the body, the message's unique key, its tag code, and whether the key is its own.
+        """Return a record's tail, the message's unique key, its tag code, and whether the message arrived with the key.
 
         Raises `MessageIllegal` if the properties are too long, ask for a delay, or for what this broker does not have.
         """
@@ -62,12 +76,13 @@ class RecordTails:
             before, behind, key_end, head, added, tag_code = layout
             if properties.startswith(before) and properties.endswith(behind):
                 unique_key = properties[len(before) : key_end]
-                if unique_key.isalnum():  # it ends where the layout says, and holds no mark of another property
+                # The key then ends where the layout says, and holds no mark of another property.
+                if unique_key.isalnum():
                     return head + properties + added, unique_key, tag_code, True
         return self._complete(properties, target)
 
     def complete_anew(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
-        """As `complete`, whatever the properties ask for; what they look like is not remembered.
+        """Complete properties as `complete` does, even if they ask for a delay. Their layout is not remembered.
 
         Raises `MessageIllegal` if they are too long, or ask for what this broker does not have.
         """
@@ -76,10 +91,10 @@ class RecordTails:
     def _complete(self, properties: bytes, target: SendTarget) -> tuple[bytes, bytes, int, bool]:
         properties = without_broker_owned(properties)
         if target.retry_group is None:
-            asked = asked_delay(properties)
-            if asked is not None:
+            delay = find_delay(properties)
+            if delay is not None:
                 raise MessageIllegal(
-                    f"property {asked.name} = {asked.value} asks for a delay, which messages of a batch cannot: send "
+                    f"property {delay.name} = {delay.value} asks for a delay, which messages of a batch cannot: send "
                     "it alone"
                 )
         completed, layout = self._build(properties, target)
@@ -93,7 +108,7 @@ class RecordTails:
         self, properties: bytes, target: SendTarget
     ) -> tuple[tuple[bytes, bytes, int, bool], PropertiesLayout | None]:
         check_properties(properties)
-        find = properties.find  # three times as fast as `in`, which tries to read a number first
+        find = properties.find  # This is three times as fast as `in`, which tries to read a number first.
         added = self._own if not properties or properties[-1] == 2 else self._own_after_open_end
         at = properties.rfind(_UNIQUE_KEY_MARK)
         if at == 0 or (at > 0 and properties[at - 1] == 2):
@@ -122,11 +137,23 @@ class RecordTails:
             layout = PropertiesLayout(before, behind, key_end, head, added, tag_code)
         return (head + properties + added, unique_key, tag_code, has_own_key), layout
 
-    def batch(self, body: bytes, target: SendTarget) -> tuple[list[MessageParts], bool]:
-        """The messages in a batch's body, and whether each came with a unique key. Raises `MessageIllegal`."""
+    def split(self, body: bytes, target: SendTarget) -> list[tuple[int, bytes, bytes]]:
+        """Return flag, body and properties of the messages of a batch.
+
+        Raises `MessageIllegal`, also if their records together would be larger than a unit of the log. The lengths
+        suffice to check that.
+        """
+        added = RECORD_HEAD_BYTES + len(target.topic_field) + len(self._own) + 2
+        return split_batch(body, max(1, (MAX_UNIT_BYTES - len(body)) // max(1, added - MIN_MESSAGE_BYTES)))
+
+    def batch(self, body: bytes, target: SendTarget) -> PreparedBatch:
+        """Return the messages in a batch's body.
+
+        Raises `MessageIllegal`, or a `BatchNeedsSlices` if they have to be prepared in slices.
+        """
         if target.retry_group is not None:
             raise MessageIllegal(f"a batch cannot go to the retry topic {target.topic}: send its messages one by one")
-        split = split_batch(body)
+        split = self.split(body, target)
         layout = target.layouts.get(len(split[0][2]))
         if layout is not None:
             before, behind, key_end, head, added, tag_code = layout
@@ -141,7 +168,14 @@ class RecordTails:
             ]
             if len(messages) == len(split):
                 return messages, True
-        messages, with_own_keys = [], True
+        if len(split) > SLICE_MESSAGES:
+            raise BatchNeedsSlices(f"{len(split)} messages of a batch are not prepared in one turn")
+        return self.one_by_one(split, target)
+
+    def one_by_one(self, split: Sequence[tuple[int, bytes, bytes]], target: SendTarget) -> PreparedBatch:
+        """Return the messages of a batch, completed one by one. Raises `MessageIllegal`."""
+        messages: list[MessageParts] = []
+        with_own_keys = True
         for flag, message_body, properties in split:
             tail, _, tag_code, has_own_key = self.complete(properties, target)
             messages.append((message_body, tail, flag, tag_code))
@@ -149,7 +183,10 @@ class RecordTails:
         return messages, with_own_keys
 
     def _tag_code(self, properties: bytes) -> int:
-        """`tag_code_of`, which decides on every replica; most messages carry a tag that was seen before."""
+        """Return the `tag_code_of` these properties, which decides on every replica.
+
+        Most messages have a tag seen before.
+        """
         tag = find_property(properties, _TAGS)
         if not tag:
             return 0
@@ -163,12 +200,12 @@ class RecordTails:
 
 
 def properties_of(tail: bytes, target: SendTarget) -> bytes:
-    """The properties in a record's part behind the body."""
+    """Return the properties in a record's tail."""
     return tail[len(target.topic_field) + 2 :]
 
 
 def unique_key_of(tail: bytes) -> bytes:
-    """The unique key in a record's part behind the body."""
+    """Return the unique key in a record's tail."""
     start = tail.rfind(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
     end = tail.find(b"\x02", start)
     return tail[start:] if end < 0 else tail[start:end]

@@ -1,4 +1,4 @@
-"""Targets of sends: a topic checked, created if need be, prepared for encoding; once per topic, not per message."""
+"""Targets of sends: topics that are checked, created if need be, and prepared for encoding, once per topic."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.records import magic_of
 from dledger_broker.kernel.requests import Request, Requests
@@ -43,28 +44,30 @@ from dledger_remoting.topics import (
 
 
 class PropertiesLayout(NamedTuple):
-    """What messages have in common whose properties differ in the unique key alone."""
+    """Common parts of messages whose properties differ only in the unique key."""
 
     before: bytes
-    """The properties up to the unique key's value."""
+    """Properties before the unique key's value."""
     behind: bytes
-    """The properties behind it."""
+    """Properties behind the unique key's value."""
     key_end: int
-    """Where it ends."""
+    """Offset in the properties at which the unique key's value ends."""
     head: bytes
-    """What stands before the properties in a record: the topic, the length."""
+    """Part of the record before the properties: the topic and the length."""
     added: bytes
-    """What the broker adds to them."""
+    """Properties that the broker adds."""
     tag_code: int
 
 
 class SendTarget:
-    """A topic that takes messages; all that encoding needs of it. Valid until topics or leadership change.
+    """Topic that takes messages, with all data for their encoding. Valid until topics or leadership change.
 
-    `retry_group` is the consumer group of a retry topic. `redirected` says that this is another topic than the client
-    named, so that its queue number means nothing; `may_be_idempotent` that the broker makes no records for the topic,
-    so that sends to it can opt in; `idempotent` that they all do. `by_id` holds the queues that were asked for by
-    `queue`. `layouts` holds, for each length of properties, what they lately looked like.
+    - `retry_group` is the consumer group of a retry topic.
+    - `redirected` is True if the client named another topic, so that its queue number means nothing.
+    - `may_be_idempotent` is True if the broker itself makes no records for the topic, so that sends to it can opt in.
+    - `idempotent` is True if all sends to it opt in.
+    - `by_id` has the queues that `queue` has returned.
+    - `layouts` has, for each length of properties, their most recent layout.
     """
 
     __slots__ = (
@@ -103,7 +106,7 @@ class SendTarget:
         self.by_id: list[QueueState | None] = [None] * max(self.queue_count, self.write_queues)
 
     def queue(self, queue_id: int) -> QueueState:
-        """One of its queues, which is in `by_id` from now on."""
+        """Return a queue of the topic, which is in `by_id` from now on."""
         self.by_id[queue_id] = queue = self._state.queue(queue_id)
         return queue
 
@@ -114,7 +117,7 @@ class SendTarget:
 
 
 class SendTargets:
-    """Finds targets, and creates topics that clients may create by sending.
+    """Finder of targets, which creates topics if clients may create them by sending.
 
     `resume(request, error)` handles a request again that has waited for a topic.
     """
@@ -128,7 +131,9 @@ class SendTargets:
         requests: Requests,
         group_proposals: GroupProposals,
         locks: LockRequests,
+        names: NamesMade,
     ) -> None:
+        self._names = names
         self._machine = machine
         machine.on_state(self._keep_table)
         self._live = live
@@ -145,18 +150,20 @@ class SendTargets:
         self._groups = state.table(GROUPS).by_name
 
     def forget(self) -> None:
-        """Topics, groups or the leadership changed."""
+        """Forget all targets, because topics, groups or the leadership changed."""
         self._targets.clear()
 
     def known(self, topic: str) -> SendTarget | None:
-        """The target of a send to an ordinary topic that was sent to before, if nothing about it is changing."""
+        """Return the target of a send to an ordinary topic that was sent to before, or None if its topic is being
+        deleted.
+        """
         target = self._targets.get(topic)
         if target is None or target.retry_group is not None or self._machine.proposals.topic_deleting(topic):
             return None
         return target
 
     def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
-        """The target of a send; None if the request waits for it. Raises `RemotingError`."""
+        """Return the target of a send, or None if the request waits for its topic. Raises `RemotingError`."""
         target = self._targets.get(fields.topic)
         if target is None or self._machine.proposals.topic_deleting(fields.topic):
             target = self._find(request, fields)
@@ -176,21 +183,21 @@ class SendTargets:
         if state is None:
             self._create(request, fields)
             return None
-        if self._announcements.holds(name, partial(self._announced, request)):
+        if self._announcements.holds(name, partial(self._on_announced, request)):
             return None
         if not is_writable(state.config.perm):
             raise NoPermission(f"topic {name} has perm {state.config.perm}, which does not allow writing")
         return SendTarget(state, name.removeprefix(RETRY_PREFIX) if is_retry_topic(name) else None)
 
     def _create(self, request: Request, fields: SendV2Fields) -> None:
-        """Have the topic created, after the topic that the client names as an example; then the send goes on."""
+        """Create a topic, by the example topic that the client names. After that the send continues."""
         name = fields.topic
         if is_retry_topic(name):
             self._create_retry(request, name.removeprefix(RETRY_PREFIX))
             return
         example = self._machine.topic(fields.default_topic) if self._live.config.auto_create_topic else None
         if example is None and self._live.config.auto_create_topic and fields.default_topic == AUTO_CREATE_TOPIC:
-            # The first leader of a group takes sends while its system topics are on their way.
+            # The first leader of a group takes sends while its system topics are in flight.
             self._machine.proposals.ensure_topic(
                 auto_create_example(self._live.config), lambda error: self._requests.resume(request, error)
             )
@@ -206,17 +213,18 @@ class SendTargets:
             topic_filter_type=example.config.topic_filter_type,
             topic_sys_flag=example.config.topic_sys_flag,
         )
+        self._names.make_topic(request, name)
         self._machine.proposals.ensure_topic(config, partial(self._created, request, name))
 
     def _created(self, request: Request, name: str, error: LogError | None) -> None:
-        """Go on with a send once its topic can be found by whoever learns that it has been stored."""
+        """Continue a send once its topic can be found by every client that learns of the stored message."""
         if error is None:
-            self._announcements.announce((name,), partial(self._announced, request))
+            self._announcements.announce((name,), partial(self._on_announced, request))
         else:
             self._requests.resume(request, error)
 
-    def _announced(self, request: Request, _missing: str) -> None:
-        """Go on with a send: its answer is about a message, and says nothing of name servers."""
+    def _on_announced(self, request: Request, _missing: str) -> None:
+        """Continue a send. Its answer is about a message, and does not mention name servers."""
         self._requests.resume(request, None)
 
     def _create_retry(self, request: Request, group_name: str) -> None:
@@ -225,6 +233,7 @@ class SendTargets:
             validate_group(group_name)
             if not self._live.config.auto_create_group:
                 raise GroupNotExist(f"consumer group {group_name} does not exist: create it first")
+            self._group_proposals.require_room(request, group_name)
             self._group_proposals.ensure_group(
                 SubscriptionGroupConfig(group_name), lambda error: self._requests.resume(request, error)
             )
@@ -236,8 +245,11 @@ class SendTargets:
     def _retry_or_dead_letter(
         self, request: Request, fields: SendV2Fields, target: SendTarget, group_name: str
     ) -> SendTarget | None:
-        """A message that was retried too often goes to the group's dead letter topic, and so does any of a group that
-        consumes in order: its members try again in place, and send here what they give up, as RocketMQ has it.
+        """Return the target of a send to a retry topic: that topic, or the dead-letter topic of the group.
+
+        A message that was retried too often goes to the dead letters, as does every message of a group that consumes in
+        order. Members of an ordered group try again in place, and send here the messages that they give up, as with
+        RocketMQ.
         """
         group = self._groups.get(group_name)
         if group is None:

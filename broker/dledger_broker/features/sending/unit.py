@@ -1,7 +1,7 @@
-"""The messages of one turn of the event loop as one unit of the log: encoded, and answered once they are applied.
+"""Unit of the log with the messages of one turn of the event loop: encoded, and answered once they are applied.
 
-What is the same for all messages of a unit, of a queue or of a client is done once for all of them: a unit lists one
-run of records for each queue, and hands each client its answers in one call.
+Work that is the same for all messages of a unit, a queue or a client is done once. A unit lists one run of records for
+each queue, and hands each client its answers in one call.
 """
 
 from __future__ import annotations
@@ -40,16 +40,21 @@ _pack_unit: Final = UNIT.pack
 PendingSend: TypeAlias = tuple[
     Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int, int
 ]
-"""One request's messages, checked: request, its fields, where they go, the messages, the unique key of a single one,
-the size of each record of a batch (None if it is none), the size of all records, the seed of its identity (of a batch,
-its identity; 0 if it is not to be remembered), the queue id."""
+"""Checked messages of one request. The fields are:
+
+- request, its fields, and its target with the queue
+- the messages, and the unique key of a single message
+- the size of each record of a batch, or None for a single message, and the size of all records
+- the seed of its identity, or the identity of a batch, or 0 if the send is not to be remembered
+- the queue id
+"""
 
 
 class SendUnit:
-    """The context of a staged unit (`StagedContext`).
+    """Context of a staged unit (`StagedContext`).
 
-    `on_applied(count, deadline)` is told how many messages were stored once they are applied, `failed(request, error)`
-    answers a request with an error.
+    `on_applied(count, deadline)` is called with the number of messages once they are applied. `failed(request, error)`
+    answers a request with an error. `remembers` says that the unit has a command that remembers sends.
     """
 
     __slots__ = (
@@ -59,6 +64,7 @@ class SendUnit:
         "_on_applied",
         "_oneway",
         "_pending",
+        "_remembers",
         "deadline",
         "extent",
         "requests",
@@ -72,8 +78,11 @@ class SendUnit:
         deadline: float,
         on_applied: Callable[[int, float], None],
         failed: Callable[[Request, Exception], None],
+        *,
+        remembers: bool = False,
     ) -> None:
         self._pending = pending
+        self._remembers = remembers
         self._on_applied = on_applied
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
@@ -86,14 +95,16 @@ class SendUnit:
         self.settled = False
 
     def encode(self, position: int, now_ms: int, store_host: bytes, id_prefix: bytes) -> list[bytes]:
-        """The unit's records, of which the first byte will stand at `position`."""
+        """Return the unit's records, whose first byte will be at `position`."""
         parts: list[bytes] = []
         add = parts.append
         units_of: dict[QueueState, list[bytes]] = {}
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        for request, fields, target, queue, messages, unique_key, sizes, _, _, queue_id in self._pending:
+        remembers = self._remembers
+        for request, fields, target, queue, messages, unique_key, sizes, _, seed, queue_id in self._pending:
+            remembered = remembers and seed != 0 if fields.idempotent else None
             if request.origin is not origin:
                 origin = request.origin
                 answers = []
@@ -155,12 +166,15 @@ class SendUnit:
                         first_offset,
                         unique_key,
                         serialize_type=request.serialize_type,
+                        remembered=remembered,
                         with_trace_switch=request.is_from_go,
                     )
                 )
             else:
                 answers.append(
-                    stored_response_frame(request.opaque, id_prefix, first_position, queue_id, first_offset, unique_key)
+                    stored_response_frame(
+                        request.opaque, id_prefix, first_position, queue_id, first_offset, unique_key, remembered
+                    )
                 )
         self.extent = (begin, position)
         self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]
@@ -168,7 +182,7 @@ class SendUnit:
         return parts
 
     def applied(self) -> None:
-        """See `StagedContext`: answer every request of the unit."""
+        """Answer every request of the unit."""
         if self.settled:
             return
         self.settled = True
@@ -182,7 +196,7 @@ class SendUnit:
         self._on_applied(self._messages, self.deadline)
 
     def dropped(self, full: LogFullError | None) -> None:
-        """See `StagedContext`."""
+        """Answer every request of the unit with an error, because the unit was lost."""
         unknown = "leadership was lost before a majority had the message: it may be stored"
         self.fail(full or OutcomeUnknown(unknown))
 
@@ -195,7 +209,7 @@ class SendUnit:
 
 
 def _message_ids(id_prefix: bytes, positions: Sequence[int]) -> bytes:
-    """The offset message ids of records, each the prefix and the position in 16 digits."""
+    """Return the offset message ids of records, each of them the prefix and the position in 16 digits."""
     numbers = array("Q", positions)
     if sys.byteorder == "little":
         numbers.byteswap()

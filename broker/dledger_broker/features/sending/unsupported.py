@@ -1,7 +1,7 @@
-"""Properties and flags by which a message asks to be stored in a way that this broker does not have.
+"""Properties and flags of a message that request kinds of storage that this broker does not have.
 
-Such a message is refused: stored as an ordinary one it would be missing where its sender's consumers look for it, or
-reach those who were not to have it.
+A message with one of them is refused. Stored as an ordinary message, it would not reach its sender's consumers, or
+would reach consumers that must not get it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dledger_remoting.record import SYS_INNER_BATCH_MASK
 
 _INNER: Final = b"INNER_"
 _DELETE: Final = b"_DEL_"
-"""Of each name that is refused, one of these is a part."""
+"""Parts of names: each refused name contains one of these two."""
 _LIGHT_QUEUES: Final = "names light message queues (LMQ), which there are none of here: send to topics"
 _ONE_RECORD: Final = "says that one record holds several messages (BatchCQ): send a batch (320)"
 _REFUSED: Final[Mapping[str, str]] = {
@@ -30,7 +30,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     INNER_MULTI_QUEUE_OFFSET: _LIGHT_QUEUES,
     INNER_NUM: _ONE_RECORD,
     INNER_BASE: _ONE_RECORD,
-    TIMER_DELETE_UNIQUE_KEY: "takes a delayed message back, which no other message can here",
+    TIMER_DELETE_UNIQUE_KEY: "takes a delayed message back, which a message cannot do here: recall it (370)",
 }
 
 
@@ -38,12 +38,12 @@ def check_properties(properties: bytes) -> None:
     """Raise `MessageIllegal` if a message has one of these properties, with a value."""
     if properties.find(_INNER) < 0 and properties.find(_DELETE) < 0:
         return
-    for name, what in _REFUSED.items():
+    for name, reason in _REFUSED.items():
         if find_property(properties, name.encode()):
-            raise MessageIllegal(f"property {name} {what}")
+            raise MessageIllegal(f"property {name} {reason}")
 
 
 def check_sys_flag(sys_flag: int) -> None:
-    """Raise `MessageIllegal` if a message is said to be several in one record."""
+    """Raise `MessageIllegal` if a message claims to be several messages in one record."""
     if sys_flag & SYS_INNER_BATCH_MASK:
         raise MessageIllegal(f"sysFlag {sys_flag} {_ONE_RECORD}")

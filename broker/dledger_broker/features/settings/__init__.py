@@ -1,8 +1,9 @@
-"""Settings: values of live keys that operators set for a whole group while its nodes run (25), and tell (26).
+"""Settings: values of live keys that operators set for a whole group while its nodes run (25), and read (26).
 
-They are in the log, so that all nodes follow them, whoever leads or starts anew; what is set counts before what a
-node's own configuration says. `table.py` has what is replicated, `requests.py` takes the requests, `properties.py`
-reads and writes them in RocketMQ's words. How parts of a node learn of a value: `kernel/live_config.py`.
+Settings are in the log, so that all nodes follow them, also a new leader or a restarted node. They take precedence over
+a node's own configuration. `table.py` has the replicated settings, `requests.py` takes the requests, and
+`properties.py` reads and writes settings in RocketMQ's format. `kernel/live_config.py` notifies the parts of a node of
+changed values.
 """
 
 from __future__ import annotations

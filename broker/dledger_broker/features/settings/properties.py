@@ -1,7 +1,8 @@
-"""Properties texts of settings: a configuration in RocketMQ's words, and what such words ask to be set.
+"""Settings as properties texts: a configuration in RocketMQ's format, and the settings that a text in this format
+requests.
 
-Format: `java.util.Properties`, a `key=value` on each line. Keys that RocketMQ has are told by its name and in its
-values, all others by ours; both are understood.
+The format is `java.util.Properties`, with a `key=value` on each line. Keys that RocketMQ has are written with its name
+and its values, all other keys with our name and values. Both are understood.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from dledger.config_keys.declared import Alias, ConfigValue
-from dledger.config_keys.properties import read_properties
+from dledger_base.config_keys.declared import Alias, ConfigValue
+from dledger_base.config_keys.properties import read_properties
 from dledger_broker.broker_conf import other_peers, own_peer_port, percent
 from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.errors import ConfigError
@@ -20,14 +21,14 @@ from dledger_broker.live_keys import text_of, typed
 from dledger_remoting.errors import InvalidParameter, NoPermission
 from dledger_remoting.route import MASTER_ID
 
-_NOT_TOLD: Final = frozenset({"secret_file", "access_key_file", "tls_key_file"})
+_HIDDEN: Final = frozenset({"secret_file", "access_key_file", "metrics_token_file", "tls_key_file"})
 _OF_SEVERAL_KEYS: Final = frozenset({other_peers, own_peer_port})
 
 
 def asked_settings(body: bytes) -> dict[str, str]:
-    """What a request asks to be set: texts by our keys, each of them live, an empty one to take back what is set.
+    """Return the requested settings, as texts by our keys. An empty text removes a setting.
 
-    Raises `NoPermission` for keys that are not live, `InvalidParameter` for what is none, or no value of its key.
+    Raises `NoPermission` for keys that are not live, and `InvalidParameter` for unknown keys or invalid values.
     """
     try:
         table = read_properties(body.decode())
@@ -35,12 +36,12 @@ def asked_settings(body: bytes) -> dict[str, str]:
         raise InvalidParameter(f"configuration: {error}") from error
     if not table:
         raise InvalidParameter("configuration: there is nothing to set, expected lines of key=value")
-    asked: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in table.items():
         key, text = _setting(name, value)
-        if asked.setdefault(key, text) != text:
-            raise InvalidParameter(f"configuration: {name} = {text!r} contradicts {key} = {asked[key]!r}")
-    return asked
+        if settings.setdefault(key, text) != text:
+            raise InvalidParameter(f"configuration: {name} = {text!r} contradicts {key} = {settings[key]!r}")
+    return settings
 
 
 def _setting(name: str, value: ConfigValue) -> tuple[str, str]:
@@ -50,13 +51,15 @@ def _setting(name: str, value: ConfigValue) -> tuple[str, str]:
     if value == "":
         return key, ""
     try:
-        said = KEYS.read({name: typed(key, text_of(value)) if name == key else value}).values[key]
+        parsed = KEYS.read({name: typed(key, text_of(value)) if name == key else value}).values[key]
     except ConfigError as error:
         raise InvalidParameter(str(error)) from error
-    return key, text_of(said)
+    return key, text_of(parsed)
 
 
 def _refuse(name: str, key: str) -> None:
+    if key in KEYS.by_name and KEYS.by_name[key].about.is_limit:
+        raise NoPermission(f"{name} is a limit that cannot be set: it is {KEYS.by_name[key].default} on every node")
     if key in KEYS.by_name:
         raise NoPermission(
             f"{name} is read when a node starts: set it in the file of each node, and restart them one by one"
@@ -66,23 +69,23 @@ def _refuse(name: str, key: str) -> None:
 
 
 def told_configuration(config: BrokerConfig, *, leads: bool) -> bytes:
-    """A configuration as RocketMQ's tools read it. Names of files with secrets are left out.
+    """Return a configuration in the form that RocketMQ's tools read. Names of files with secrets are left out.
 
-    `brokerId` is what routes list the node as now, not what its file says of a follower.
+    `brokerId` is the present id in the node's routes, not the id that its file gives for a follower.
     """
-    told = {"brokerRole": "SYNC_MASTER" if leads else "SLAVE", "enableDLegerCommitLog": "true"}
+    properties = {"brokerRole": "SYNC_MASTER" if leads else "SLAVE", "enableDLegerCommitLog": "true"}
     for key in KEYS.by_name.values():
-        if key.name not in _NOT_TOLD:
+        if key.name not in _HIDDEN:
             text = _text(getattr(config, key.name))
-            alias = next((one for one in key.about.aliases if one.read not in _OF_SEVERAL_KEYS), None)
-            told[key.name if alias is None else alias.name] = text if alias is None else _stock_text(alias, text)
+            alias = next((candidate for candidate in key.about.aliases if candidate.read not in _OF_SEVERAL_KEYS), None)
+            properties[key.name if alias is None else alias.name] = text if alias is None else _stock_text(alias, text)
     if leads:
-        told["brokerId"] = str(MASTER_ID)
-    return "".join(f"{name}={_escaped(text)}\n" for name, text in sorted(told.items())).encode()
+        properties["brokerId"] = str(MASTER_ID)
+    return "".join(f"{name}={_escaped(text)}\n" for name, text in sorted(properties.items())).encode()
 
 
 def _stock_text(alias: Alias, text: str) -> str:
-    """A value as it stands under RocketMQ's name of its key."""
+    """Return a value as it is written under RocketMQ's name of its key."""
     if alias.read is percent:
         return str(round(float(text) * 100))
     return next((word for word, ours in alias.words.items() if ours == text), text)

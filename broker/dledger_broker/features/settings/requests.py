@@ -15,6 +15,7 @@ from dledger_broker.features.settings.table import SETTINGS, PutSettings, Settin
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
@@ -29,13 +30,13 @@ from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.registration import DataVersion
 
 _OF_EXAMPLE: Final = frozenset({"auto_create_topic", "default_topic_queues"})
-"""Keys that say whether the topic is there after which sends create others, and how many queues it has."""
+"""Keys that decide whether the example topic for automatic creation exists, and how many queues it has."""
 LIVE_FIELD: Final = "dledgerLive"
-"""Ext field of the answer to 26: what is set for the group, JSON of texts by our keys."""
+"""Ext field of the answer to 26: the group's settings, as JSON of texts by our keys."""
 
 
 class SettingRequests(Part):
-    """Sets on the leader; tells of the node that is asked."""
+    """Handler of settings. The leader sets them; each node answers queries for itself."""
 
     def __init__(
         self,
@@ -57,7 +58,6 @@ class SettingRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: Route(self.put, Needs.LEADER, CHANGES),
             RequestCode.GET_BROKER_CONFIG: Route(
@@ -66,12 +66,17 @@ class SettingRequests(Part):
         }
 
     @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        return {RequestCode.UPDATE_BROKER_CONFIG: lambda _: dict(self._machine.state.table(SETTINGS).values)}
+
+    @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (
             Gauge("settings", "Live keys of the configuration that are set for the group", self._count),
             Gauge(
-                "settings_refused", "Those of them that do not fit this node's own configuration", self._count_refused
+                "settings_refused",
+                "Live keys set for the group that do not fit this node's own configuration",
+                self._count_refused,
             ),
         )
 
@@ -86,20 +91,21 @@ class SettingRequests(Part):
         return self._machine.state.table(SETTINGS)
 
     def put(self, request: Request) -> None:
-        """25: set live keys of the group, all that are named or none; an empty value takes back what is set."""
-        asked = asked_settings(request.body)
+        """Set live keys of the group, either all named keys or none (25). An empty value removes a setting."""
+        settings = asked_settings(request.body)
         try:
-            with_live_values(self._live.own, {key: text for key, text in asked.items() if text})
+            with_live_values(self._live.own, {key: text for key, text in settings.items() if text})
         except ConfigError as error:
             raise InvalidParameter(str(error)) from error
-        names_example = not _OF_EXAMPLE.isdisjoint(asked)
-        self._machine.stage_command(PutSettings(asked), partial(self._applied, request, names_example))
+        names_example = not _OF_EXAMPLE.isdisjoint(settings)
+        self._machine.stage_command(PutSettings(settings), partial(self._applied, request, names_example))
 
     def _applied(self, request: Request, names_example: bool, error: LogError | None) -> None:
-        """Let the example topic be as it is set: clients ask for its route before they send to a topic of their own.
+        """Bring the example topic in line with the settings, because clients fetch its route before sending to a new
+        topic.
 
-        One that is there stays as it is unless the request names a key of it: nodes' own files may differ, and the
-        topic would follow the file of whoever leads when an operator sets something else.
+        An existing example topic is unchanged unless the request names one of its keys. Nodes' own files may differ.
+        Otherwise the topic would follow the present leader's file when an operator sets another key.
         """
         if error is not None:
             self._requests.fail(request, error)
@@ -120,7 +126,7 @@ class SettingRequests(Part):
             self._requests.fail(request, error)
 
     def tell(self, request: Request) -> None:
-        """26: the configuration in effect on this node."""
+        """Answer with the configuration in effect on this node (26)."""
         table = self._table
         version = msgspec.json.encode(DataVersion(counter=table.changes)).decode()
         ext = {"version": version, LIVE_FIELD: msgspec.json.encode(table.values).decode()}

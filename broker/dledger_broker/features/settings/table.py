@@ -13,11 +13,11 @@ from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey
 
 NAME: Final = "settings"
-"""Name of the feature, which is never another one: it is recorded when it is activated."""
+"""Name of the feature. It must never change, because the activation of the feature is recorded under this name."""
 
 
 class PutSettings(msgspec.Struct, frozen=True):
-    """These keys have these values from now on; an empty text takes what was set back."""
+    """Command that sets these keys to these values. An empty text removes a setting."""
 
     values: dict[str, str]
 
@@ -26,14 +26,14 @@ SETTING_COMMANDS: Final[Kinds] = {55: PutSettings}
 
 
 class SettingFrame(msgspec.Struct, frozen=True, tag="settings"):
-    """All that is set, and how often that has changed."""
+    """Snapshot frame with all settings, and the number of their changes."""
 
     values: dict[str, str]
     changes: int
 
 
 class SettingTable(Table):
-    """What is set. Nothing is judged here: a node looks by itself what it can follow."""
+    """Table of settings. It judges no value: each node decides by itself which settings it can follow."""
 
     __slots__ = ("changes", "digest", "values")
 
@@ -47,26 +47,23 @@ class SettingTable(Table):
         self.digest = 0
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutSettings(values=values):
-                kept = {**self.values, **values}
-                self._become({key: text for key, text in kept.items() if text}, self.changes + 1)
+                merged = {**self.values, **values}
+                self._replace({key: text for key, text in merged.items() if text}, self.changes + 1)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         return {"settings": (SettingFrame(dict(self.values), self.changes),)} if self.changes else {}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case SettingFrame(values=values, changes=changes):
-                self._become(values, changes)
+                self._replace(values, changes)
 
-    def _become(self, values: dict[str, str], changes: int) -> None:
+    def _replace(self, values: dict[str, str], changes: int) -> None:
         self.values, self.changes = dict(sorted(values.items())), changes
         self.digest = item_hash("settings", sorted(values.items()), changes) & MASK
 

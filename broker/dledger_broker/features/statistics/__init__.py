@@ -1,8 +1,9 @@
 """Statistics: what operators' tools ask a broker about its topics, their consumers and their producers.
 
-`topics.py` has what a topic's queues hold and who consumes them, `progress.py` how far these are, `producers.py` who
-produces, `queues.py` the units of queues, `counting.py` what was stored and delivered in the last day. Nothing here is
-replicated: it is looked up in the state, in tables of clients and in stored messages, or counted since a node started.
+`topics.py` has the contents of a topic's queues and their consumers, and `progress.py` how far consumers are.
+`producers.py` has the producers, `queues.py` the units of queues, and `counting.py` the counts of the last day. Nothing
+here is replicated. It is looked up in the state, in tables of clients and in stored messages, or counted since the
+node's start.
 """
 
 from __future__ import annotations

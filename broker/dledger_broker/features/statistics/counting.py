@@ -1,10 +1,11 @@
-"""Counts of a node by RocketMQ's names (315): what was stored in each topic, what each group has got of it here.
+"""Counts of a node under RocketMQ's names (315): messages stored in each topic, and messages that each group got here.
 
-What is stored in a topic follows from the offsets of its queues, which every replica has: a new leader tells the same.
-What groups get is counted by the node that delivers it, what they send back, and bytes that sends store, by the node
-that led then.
+Messages stored in a topic follow from the offsets of its queues, which every replica has. So a new leader reports the
+same number. Deliveries to groups are counted by the node that delivers. Send-backs and stored bytes are counted by the
+node that led at the time.
 
-Numbers are of one incarnation of a topic: they begin anew when it is made again, and go with it, and with the group.
+Numbers belong to one incarnation of a topic. They begin anew when the topic is created again, and are dropped when the
+topic or the group is deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OF_THE_NODE: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS)
 
 
 class Counting:
-    """Looks at the counts every `PERIOD_S` once it is started."""
+    """Sampler of a node's counts, every `PERIOD_S`. It answers requests about them."""
 
     def __init__(self, machine: BrokerMachine, env: Environment, counters: BrokerCounters, cluster: str) -> None:
         self._machine = machine
@@ -49,22 +50,22 @@ class Counting:
         self._timer: Cancellable | None = None
 
     def start(self) -> None:
-        """Begin to look."""
-        self._look(self._samples.look(int(self._env.now() * 1000), self._totals()))
+        """Take the first samples now, and further samples every `PERIOD_S`."""
+        self._continue_sampling(self._samples.look(int(self._env.now() * 1000), self._totals()))
 
-    def _look(self, looking: Iterator[None]) -> None:
-        for _ in looking:
-            self._timer = self._env.call_later(0, partial(self._look, looking))
+    def _continue_sampling(self, sampling: Iterator[None]) -> None:
+        for _ in sampling:
+            self._timer = self._env.call_later(0, partial(self._continue_sampling, sampling))
             return
         self._timer = self._env.call_later(PERIOD_S, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Take no samples any more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def answer(self, request: Request) -> None:
-        """315: what was counted under a name."""
+        """Answer with the count under a name (315)."""
         header = decode_ext(StatsHeader, request.ext)
         stats = self._stats(header.stats_name, header.stats_key)
         if stats is None:
@@ -72,8 +73,10 @@ class Counting:
         request.respond(body=encode_body(stats))
 
     def _stats(self, name: str, key: str) -> BrokerStats | None:
-        """What was counted under a name: nothing yet if that came since the last look. None if it is not there, or not
-        followed because too many others are: a 0 would say that nothing comes.
+        """Return the count under a name, None if the count does not exist or is not sampled.
+
+        A count that has appeared since the last samples, and will be sampled, is 0. If too many other counts are
+        sampled, it is None, because 0 would say that no messages arrived.
         """
         incarnation = self._incarnation(name, key)
         if incarnation is None:
@@ -84,7 +87,7 @@ class Counting:
         return stats
 
     def _is_counted(self, name: str, key: str) -> bool:
-        """Whether there is a number of that name, of a topic and a group that are there."""
+        """Return whether anything has been counted under a name. The topic and group of the key must exist."""
         counters, topic, group = self._counters, key.partition("@")[0], key.partition("@")[2]
         if name == TOPIC_PUT_NUMS:
             return any(queue.next_offset for queue in self._machine.state.topics[topic].queues.values())
@@ -97,11 +100,14 @@ class Counting:
         return name in _OF_THE_NODE and key == self._cluster
 
     def stored_per_second(self, topic: str) -> float:
-        """Messages stored in a topic, in the last minute; 0 also if it is not followed."""
+        """Return the messages stored per second in a topic in the last minute, or 0 if the topic is not sampled."""
         return self._per_second(TOPIC_PUT_NUMS, topic)
 
     def delivered_per_second(self, group: str, topic: str) -> float:
-        """Messages of a topic that a group has got from this node, in the last minute; 0 also if it is not followed."""
+        """Return the messages of a topic per second that a group got from this node in the last minute.
+
+        Return 0 if the pair of group and topic is not sampled.
+        """
         return self._per_second(GROUP_GET_NUMS, _pair(topic, group))
 
     def _per_second(self, name: str, key: str) -> float:
@@ -109,7 +115,10 @@ class Counting:
         return 0.0 if incarnation is None else self._samples.per_second((name, key), incarnation)
 
     def _incarnation(self, name: str, key: str) -> int | None:
-        """Of the topic that a number is of; 0 for those of the node. None if its topic or group is not there."""
+        """Return the incarnation of a count's topic, or 0 for counts of the node.
+
+        Return None if the topic or group does not exist, or if the key does not have the form for its name.
+        """
         if name in _OF_THE_NODE:
             return 0
         topic, at, group = key.partition("@")
@@ -129,7 +138,7 @@ class Counting:
         ):
             yield Total((name, self._cluster), value, value)
         for topic in list(self._machine.state.topics):
-            state = self._machine.state.topics.get(topic)  # others go on meanwhile, and may delete it
+            state = self._machine.state.topics.get(topic)  # It may have been deleted during a pause.
             stored = 0 if state is None else sum([queue.next_offset for queue in state.queues.values()])
             if state is not None and stored:
                 yield Total((TOPIC_PUT_NUMS, topic), stored, stored, state.created_position)
@@ -143,7 +152,7 @@ class Counting:
         yield from self._totals_of_pairs(counters.delivered, GROUP_GET_NUMS, GROUP_GET_SIZE)
 
     def _totals_of_pairs(self, counted: Deliveries, of_messages: str, of_bytes: str | None = None) -> Iterator[Total]:
-        """Totals of groups and topics, under these names. Pairs of which either is gone make room for others."""
+        """Yield the totals of pairs of a group and a topic, under these names. Forget pairs that no longer exist."""
         for (group, topic), got in list(counted.pairs.items()):
             key = _pair(topic, group)
             incarnation = self._incarnation(of_messages, key)

@@ -1,4 +1,4 @@
-"""Statistics of producers: who is connected of a group (204), or of all groups to one node (328)."""
+"""Statistics of producers: the connected clients of a group (204), or of all groups on one node (328)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.clients.tables import ClientRow
+from dledger_broker.clients.tables import ClientRow, shown_id
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.bodies import encode_body
@@ -17,7 +17,7 @@ from dledger_remoting.statistics import ClientConnection, ProducerConnection, Pr
 
 
 class ProducerStatistics:
-    """Answers from what clients say of themselves."""
+    """Handler of requests about producers, answered from the clients' heartbeats."""
 
     def __init__(self, env: Environment, group: Group, gossip: Gossip, requests: Requests) -> None:
         self._env = env
@@ -26,12 +26,12 @@ class ProducerStatistics:
         self._requests = requests
 
     def connections(self, request: Request) -> None:
-        """204: the clients of a producer group on all nodes."""
+        """Answer with the clients of a producer group on all nodes (204)."""
         group = decode_ext(ProducerGroupHeader, request.ext).producer_group
-        self._gossip.when_complete(partial(self._answer_connections, request, group))
+        self._gossip.after_all_tables(partial(self._answer_connections, request, group))
 
     def _answer_connections(self, request: Request, group: str) -> None:
-        if not self._group.ready:  # since it began to wait for what the others tell the leader
+        if not self._group.ready:  # This node may have lost the leadership while it waited for the other nodes' tables.
             self._requests.pass_on(request)
             return
         rows = self._gossip.merged.producer_rows(group)
@@ -39,21 +39,23 @@ class ProducerStatistics:
             request.fail(ServerError(f"the producer group[{group}] not exist"))
             return
         connections = [
-            ClientConnection(row.address, row.client_id, LanguageCode.from_wire(row.language).name, row.version)
+            ClientConnection(
+                row.address, shown_id(row.client_id), LanguageCode.from_wire(row.language).name, row.version
+            )
             for row in rows
         ]
         self._requests.respond(request, encode_body(ProducerConnection(connections)))
 
     def all(self, request: Request) -> None:
-        """328: the producers that are connected to this node, with the times of their heartbeats."""
+        """Answer with the producers connected to this node, and the times of their heartbeats (328)."""
         table: dict[str, list[ProducerInfo]] = {}
-        for row, seen in self._gossip.local.seen():
-            info = self._info(row, seen)
+        for row, heard_at in self._gossip.local.seen():
+            info = self._info(row, heard_at)
             for group in row.producer_groups:
                 table.setdefault(group, []).append(info)
         self._requests.respond(request, encode_body(ProducerTable(dict(sorted(table.items())))))
 
-    def _info(self, row: ClientRow, seen: float) -> ProducerInfo:
-        heard_ms = self._env.wall_ms() - int((self._env.now() - seen) * 1000)
+    def _info(self, row: ClientRow, heard_at: float) -> ProducerInfo:
+        heard_ms = self._env.wall_ms() - int((self._env.now() - heard_at) * 1000)
         language = LanguageCode.from_wire(row.language).name
-        return ProducerInfo(row.client_id, language, heard_ms, f"/{row.address}", row.version)
+        return ProducerInfo(shown_id(row.client_id), language, heard_ms, f"/{row.address}", row.version)

@@ -1,4 +1,4 @@
-"""Progress of consumer groups: how far one is in each queue (208), and how far all are (317)."""
+"""Progress of consumer groups: how far a group is in each queue (208), and how far all groups are (317)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from dledger_remoting.topics import MessageQueue, retry_topic
 
 
 class GroupProgress:
-    """Answers on the leader, once commits under way are applied. Store times of what was consumed last are read from
-    stored messages, which may need the disk.
+    """Handler of requests about progress, on the leader, once commits under way are applied.
+
+    Store times of the messages consumed last are read from stored messages, which may need the disk.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class GroupProgress:
         self._readers = readers
         self._broker_group = config.broker_group
         self._address = str(config.advertised)
-        self._seen = 0
+        self._queues_read = 0
 
     def of_group(self, request: Request) -> None:
-        """208: how far a group is in each queue of one topic, or of all that it reads."""
+        """Answer how far a group is in each queue of one topic, or of all topics that it reads (208)."""
         header = decode_ext(ConsumeStatsHeader, request.ext)
         self._commits.buffer.flush(partial(self._answer_one, request, header))
 
@@ -66,22 +67,22 @@ class GroupProgress:
         if error is not None:
             self._requests.fail(request, error)
         else:
-            self._requests.spawn(request, self._tell_one(request, header))
+            self._requests.spawn(request, self._respond_one(request, header))
 
-    async def _tell_one(self, request: Request, header: ConsumeStatsHeader) -> None:
+    async def _respond_one(self, request: Request, header: ConsumeStatsHeader) -> None:
         group = header.consumer_group
-        found: dict[MessageQueue, QueueProgress] = {}
+        queues: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
         for name in self._topics_of(group, header.topic):
             topic = self._machine.state.topics.get(name)
             if topic is not None:
                 progress = await self._in_topic(group, topic)
-                found.update(progress.queues)
+                queues.update(progress.queues)
                 tps += progress.tps
-        self._requests.respond(request, encode_consume_stats(found, tps))
+        self._requests.respond(request, encode_consume_stats(queues, tps))
 
     def of_all_groups(self, request: Request) -> None:
-        """317: how far all groups are in the topics on which they have offsets."""
+        """Answer how far all groups are in the topics on which they have offsets (317)."""
         header = decode_ext(GroupsConsumeStatsHeader, request.ext)
         self._commits.buffer.flush(partial(self._answer_all, request, header))
 
@@ -89,33 +90,34 @@ class GroupProgress:
         if error is not None:
             self._requests.fail(request, error)
         else:
-            self._requests.spawn(request, self._tell_all(request, ordered_only=header.is_order))
+            self._requests.spawn(request, self._respond_all(request, ordered_only=header.is_order))
 
-    async def _tell_all(self, request: Request, *, ordered_only: bool) -> None:
+    async def _respond_all(self, request: Request, *, ordered_only: bool) -> None:
         state = self._machine.state
         groups = state.table(GROUPS).by_name
-        told: dict[str, list[TopicProgress]] = {}
+        by_group: dict[str, list[TopicProgress]] = {}
         for group, pairs in groupby(sorted(state.table(OFFSETS).pairs()), key=itemgetter(0)):
             if group not in groups:
                 continue
             for name in _still_read(group, [name for _, name in pairs], self._subscribed_by(group)):
                 topic = state.topics.get(name)
                 if topic is not None and (topic.config.order or not ordered_only):
-                    told.setdefault(group, []).append(await self._in_topic(group, topic))
-        self._requests.respond(request, encode_groups_consume_stats(told, self._address))
+                    by_group.setdefault(group, []).append(await self._in_topic(group, topic))
+        self._requests.respond(request, encode_groups_consume_stats(by_group, self._address))
 
-    def _topics_of(self, group: str, asked: str | None) -> Iterable[str]:
-        """The topic that is asked for, or all on which a group has offsets or that it subscribes to; without those that
-        its members have given up.
+    def _topics_of(self, group: str, requested: str | None) -> Iterable[str]:
+        """Return the requested topic, or all topics on which a group has offsets or to which it subscribes.
+
+        Topics that the group's members have given up are left out.
         """
         subscribed = self._subscribed_by(group)
-        if asked:
-            return _still_read(group, [asked], subscribed)
+        if requested:
+            return _still_read(group, [requested], subscribed)
         committed = [topic for name, topic in self._machine.state.table(OFFSETS).pairs() if name == group]
         return sorted({*_still_read(group, committed, subscribed), *subscribed, retry_topic(group)})
 
     def _subscribed_by(self, group: str) -> Collection[str]:
-        """What the members of a group subscribe to."""
+        """Return the topics to which the members of a group subscribe."""
         members = self._gossip.merged.consumers(group)
         return {entry.topic for member in members for entry in member.subscription_data_set}
 
@@ -123,8 +125,8 @@ class GroupProgress:
         name = topic.config.topic_name
         queues: dict[MessageQueue, QueueProgress] = {}
         for queue_id in range(topic.config.read_queue_nums):
-            self._seen += 1
-            if self._seen % QUEUES_A_TURN == 0:
+            self._queues_read += 1
+            if self._queues_read % QUEUES_A_TURN == 0:
                 await slept(self._env, 0)
             queues[MessageQueue(self._broker_group, queue_id, name)] = await self._in_queue(group, topic, queue_id)
         return TopicProgress(self._counting.delivered_per_second(group, name), queues)
@@ -137,14 +139,16 @@ class GroupProgress:
         if queue is None:
             return QueueProgress(0, offset, offset, 0, 0, committed is not None)
         stored_ms = max(0, await self._machine.lookup.store_time_at(queue, offset - 1))
-        first, end = queue.min_offset, queue.max_offset
+        first, end = queue.first_offset, queue.max_offset
         pulled = min(self._readers.pulled(group, name, queue_id, self._env.now()), end)
         return QueueProgress(end, offset, max(offset, pulled), stored_ms, first, committed is not None)
 
 
 def _still_read(group: str, topics: Sequence[str], subscribed: Collection[str]) -> Sequence[str]:
-    """Those of some topics that a group reads. One that its members have given up while they are there would be behind
-    for ever; retry topics are read with the topics that they are of, and without members everything is.
+    """Return the topics that a group reads.
+
+    A topic that present members have given up would stay behind for ever. Retry topics are read along with their
+    topics. For a group without members, all topics count as read.
     """
     if not subscribed:
         return topics

@@ -1,4 +1,4 @@
-"""Consume queues as operators look at them: their units (321), and what a group subscribes to of their topic (345)."""
+"""Consume queues for operators: their units (321), and a group's subscription to a topic (345)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dledger_remoting.statistics import QueueUnit, QueueUnits, SubscriptionOfGro
 from dledger_remoting.topics import require_readable
 
 MAX_UNITS: Final = 1_024
-"""Units in one answer; whoever wants more asks again."""
+"""Maximum number of units in one answer. Further units need another request."""
 _NO_FILTER_DATA: Final = "null"
 
 
 class QueueContents:
-    """Answers on the leader, once all nodes have told it of their clients."""
+    """Handler of requests about queues, on the leader, once all nodes have reported their clients to it."""
 
     def __init__(self, machine: BrokerMachine, group: Group, gossip: Gossip, requests: Requests) -> None:
         self._machine = machine
@@ -32,7 +32,9 @@ class QueueContents:
         self._requests = requests
 
     def units(self, request: Request) -> None:
-        """321: units of a consume queue, from an offset on; what a group subscribes to, if one is named."""
+        """Answer with units of a consume queue from an offset on, and the subscription of a group if one is named
+        (321).
+        """
         header = decode_ext(QueryConsumeQueueHeader, request.ext)
         require_readable(header.topic)
         queue = self._queue(header.topic, header.queue_id)
@@ -67,7 +69,7 @@ class QueueContents:
         self._requests.respond(request, encode_body(body))
 
     def subscription(self, request: Request) -> None:
-        """345: what a group subscribes to of a topic, if it has members that do."""
+        """Answer with a group's subscription to a topic, if members of the group subscribe to it (345)."""
         header = decode_ext(TopicOfGroupHeader, request.ext)
 
         def answer() -> None:
@@ -77,10 +79,10 @@ class QueueContents:
         self._when_known(request, answer)
 
     def _when_known(self, request: Request, answer: Callable[[], None]) -> None:
-        self._gossip.when_complete(partial(self._if_ready, request, answer))
+        self._gossip.after_all_tables(partial(self._if_ready, request, answer))
 
     def _if_ready(self, request: Request, answer: Callable[[], None]) -> None:
         if self._group.ready:
             answer()
-        else:  # since it began to wait for what the others tell the leader
+        else:  # This node may have lost the leadership while it waited for the other nodes' tables.
             self._requests.pass_on(request)

@@ -21,7 +21,7 @@ _CLUSTER: Final = (rights.cluster(Action.GET),)
 
 
 class Statistics(Part):
-    """Answers for the group on the leader, about connections of a node on that node."""
+    """Handler of statistics: of the group on the leader, and of a node's connections and counts on that node."""
 
     def __init__(
         self,
@@ -39,7 +39,6 @@ class Statistics(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         topics, producers, progress = self._topics, self._producers, self._progress
         cleaning = Route(
             clean_at_once, Needs.NOTHING, NO_EFFECT, forwarded=False, rights=(rights.cluster(Action.UPDATE),)
@@ -99,16 +98,15 @@ class Statistics(Part):
         }
 
     def start(self) -> None:
-        """See `Part.start`."""
         self._counting.start()
 
     def stop(self) -> None:
-        """See `Part.stop`."""
         self._counting.stop()
 
 
 def clean_at_once(request: Request) -> None:
-    """306, 316, 329: done already. The leader looks every ten seconds what retention lets go, at any hour; files of
-    queues go with their log or topic.
+    """Answer 306, 316 and 329 without doing anything.
+
+    The leader applies retention every ten seconds anyway, and files of queues are removed with their log or topic.
     """
     request.respond()

@@ -1,9 +1,9 @@
-"""Samples of numbers that only grow, and what they say of the last minute, hour and day, as RocketMQ counts it.
+"""Samples of growing numbers: their growth in the last minute, hour and day, as RocketMQ counts it.
 
-Every 10 s each number is looked at; of that one sample in 10 s, in 10 minutes and in an hour is kept, for a minute, an
-hour and a day. A number that is new begins with what it is when it is first looked at. So does one that begins anew, as
-that of a topic which was deleted and made again: the difference to what was before would be less than nothing. Whoever
-counts does nothing beside counting; 10,000 numbers take about 12 MB.
+Each number is sampled every 10 s. Samples are kept in three windows: every sample for a minute, one per 10 minutes for
+an hour, and one per hour for a day. Growth before the first sample of a number is not reported. If a number begins
+anew, because its topic was deleted and created again, its former samples are dropped. Otherwise its growth would be
+negative. Code that counts only adds to the number. 10,000 numbers take about 12 MB.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from dledger_remoting.statistics import BrokerStats, CountedSum
 
 PERIOD_S: Final = 10.0
 MAX_SERIES: Final = 20_000
-"""So many numbers are followed; what comes later, while there are so many, is not."""
+"""Maximum number of keys that are sampled. Further keys are ignored."""
 
 LOOKED_AT_A_TURN: Final = 512
-"""All 20,000 at once would hold the event loop for 0.1 s."""
+"""Number of keys sampled per turn of the event loop. All 20,000 at once would block it for 0.1 s."""
 
 Key: TypeAlias = tuple[str, str]
-"""What is counted, and of which topic, `topic@group` or cluster."""
+"""Name of the number, with its topic, `topic@group` or cluster."""
 
 
 class Total(NamedTuple):
-    """A number as it is now, and how often something was added to it.
+    """Present value of a number, and how often something was added to it.
 
-    `incarnation` tells it from numbers of the same key that were there before: of a topic, where the log has made it.
+    `incarnation` distinguishes the number from earlier numbers of the same key. For a topic it is the position in the
+    log at which the topic was created.
     """
 
     key: Key
@@ -38,11 +39,11 @@ class Total(NamedTuple):
 
 
 _FIELDS: Final = 3
-"""A sample: when, in ms, the value, how many times."""
+"""Number of values per sample: time in ms, value, number of additions."""
 
 
 class _Window:
-    """The newest samples, of which each comes `every` periods after the one before."""
+    """The newest `kept` samples of a number, `every` periods apart."""
 
     __slots__ = ("_samples", "every", "kept")
 
@@ -57,11 +58,11 @@ class _Window:
             del self._samples[:_FIELDS]
 
     def precedes(self, total: Total) -> bool:
-        """Whether nothing of a number went back since the last sample."""
+        """Return whether neither the value nor the number of additions is lower than in the last sample."""
         return self._samples[-2] <= total.value and self._samples[-1] <= total.times
 
     def counted(self) -> CountedSum:
-        """What was added between the first and the last sample."""
+        """Return what was added between the first and the last sample."""
         if len(self._samples) <= _FIELDS:
             return CountedSum()
         first, last = self._samples[:_FIELDS], self._samples[-_FIELDS:]
@@ -70,7 +71,7 @@ class _Window:
 
 
 class _Series:
-    """One number's samples."""
+    """Samples of one number."""
 
     __slots__ = ("incarnation", "windows")
 
@@ -79,7 +80,7 @@ class _Series:
         self.windows = (_Window(1, 7), _Window(60, 7), _Window(360, 25))
 
     def goes_on_with(self, total: Total) -> bool:
-        """Whether a total is the same number, which only grows, some time later."""
+        """Return whether a total is a later value of this number. A lower value means that the number begins anew."""
         return self.incarnation == total.incarnation and self.windows[0].precedes(total)
 
     def stats(self) -> BrokerStats:
@@ -92,41 +93,48 @@ class Samples:
 
     def __init__(self) -> None:
         self._series: dict[Key, _Series] = {}
-        self._looks = 0
+        self._rounds = 0
 
     def look(self, now_ms: int, totals: Iterable[Total]) -> Iterator[None]:
-        """Take the numbers in as they are at a time of the monotonic clock, ms; those that are gone are forgotten.
+        """Sample the numbers at a time of the monotonic clock in ms, and forget the numbers that are gone.
 
-        Yields after `LOOKED_AT_A_TURN` of them each, for others to go on; what is asked meanwhile is told as of before.
+        Yield after each `LOOKED_AT_A_TURN` numbers, to let the event loop run other code. A new number is reported, and
+        a deleted number is forgotten, only after the last of them.
         """
         looked_at: dict[Key, _Series] = {}
+        first_seen: list[Key] = []
         for number, total in enumerate(totals, 1):
             series = self._series.get(total.key)
             has_place = series is not None or len(looked_at) < MAX_SERIES
             is_new = series is None or not series.goes_on_with(total)
+            if series is None and has_place:
+                first_seen.append(total.key)
             if is_new and has_place:
                 series = _Series(total.incarnation)
             if series is not None:
                 looked_at[total.key] = series
                 for window in series.windows:
-                    if is_new or self._looks % window.every == 0:
+                    if is_new or self._rounds % window.every == 0:
                         window.add(now_ms, total)
             if number % LOOKED_AT_A_TURN == 0:
                 yield
+        # Numbers that were sampled before keep their places, also if new numbers precede them in this round.
+        for key in first_seen[max(0, MAX_SERIES - len(looked_at) + len(first_seen)) :]:
+            del looked_at[key]
         self._series = looked_at
-        self._looks += 1
+        self._rounds += 1
 
     def will_follow(self, key: Key) -> bool:
-        """Whether a number that is there when they are looked at next is followed from then on, as far as is known."""
+        """Return whether a number that now exists will be sampled next time, judged by how many were last time."""
         return key in self._series or len(self._series) < MAX_SERIES
 
     def stats(self, key: Key, incarnation: int = 0) -> BrokerStats | None:
-        """What was counted; None if that is not followed."""
+        """Return the growth of a number, or None if the number is not sampled."""
         series = self._find(key, incarnation)
         return None if series is None else series.stats()
 
     def per_second(self, key: Key, incarnation: int = 0) -> float:
-        """How much was added a second in the last minute; 0 if that is not followed."""
+        """Return how much was added per second in the last minute, or 0 if the number is not sampled."""
         series = self._find(key, incarnation)
         return 0.0 if series is None else series.windows[0].counted().tps
 

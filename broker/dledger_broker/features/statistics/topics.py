@@ -1,5 +1,5 @@
-"""Statistics of topics: what their queues hold (202), who consumes them (300, 343) and how late (303); which are the
-system's (305).
+"""Statistics of topics: the contents of their queues (202), their consumers (300, 343) and delays (303), system topics
+(305).
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from dledger_remoting.statistics import (
 from dledger_remoting.topics import SYSTEM_TOPICS, MessageQueue, is_system_topic, require_readable
 
 QUEUES_A_TURN: Final = 256
-"""So many queues are looked at in one turn of the event loop: a topic may have 65,536."""
+"""Maximum number of queues read in one turn of the event loop. A topic may have 65,536 queues."""
 
 
 class TopicStatistics:
-    """Answers on the leader; store times are read from stored messages, which may need the disk."""
+    """Handler of requests about topics, on the leader.
+
+    Store times are read from stored messages, which may need the disk.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class TopicStatistics:
         self._system_topics = SYSTEM_TOPICS | {topic.topic_name for topic in system_topics(config)}
 
     def ranges(self, request: Request) -> None:
-        """202: the offsets of a topic's queues, and when something was stored there last."""
+        """Answer with the offsets of a topic's queues, and the time of the last message in each (202)."""
         topic = self._topic(decode_ext(TopicHeader, request.ext).topic)
         self._requests.spawn(request, self._ranges(request, topic))
 
@@ -66,12 +69,12 @@ class TopicStatistics:
             queue, range_ = topic.queues.get(queue_id), QueueRange(0, 0, 0)
             if queue is not None:
                 stored_ms = max(0, await self._machine.lookup.latest_store_time(queue))
-                range_ = QueueRange(stored_ms, queue.max_offset, queue.min_offset)
+                range_ = QueueRange(stored_ms, queue.max_offset, queue.first_offset)
             found[MessageQueue(self._broker_group, queue_id, topic.config.topic_name)] = range_
         self._requests.respond(request, encode_topic_stats(found, put_tps))
 
     def time_spans(self, request: Request) -> None:
-        """303: when what a group has consumed of a topic was stored, queue by queue."""
+        """Answer with the store times of the messages that a group has consumed of a topic, by queue (303)."""
         header = decode_ext(TopicOfGroupHeader, request.ext)
         require_readable(header.topic)
         topic = self._topic(header.topic)
@@ -100,28 +103,29 @@ class TopicStatistics:
         return QueueTimeSpan(consumed_ms, delay_ms, last_ms, name, first_ms)
 
     def consumers(self, request: Request) -> None:
-        """300: the groups with members that subscribe to a topic, or with offsets on it."""
+        """Answer with the groups whose members subscribe to a topic, and the groups with offsets on it (300)."""
         topic = decode_ext(TopicHeader, request.ext).topic
 
         def complete() -> None:
-            if not self._group.ready:  # since it began to wait for what the others tell the leader
+            # This node may have lost the leadership while it waited for the other nodes' tables.
+            if not self._group.ready:
                 self._requests.pass_on(request)
                 return
             committed = {group for group, name in self._machine.state.table(OFFSETS).pairs() if name == topic}
             groups = committed | self._gossip.merged.consumer_groups_of(topic)
             self._requests.respond(request, encode_body(GroupList(sorted(groups))))
 
-        self._gossip.when_complete(complete)
+        self._gossip.after_all_tables(complete)
 
     def topics_of_group(self, request: Request) -> None:
-        """343: the topics on which a group has offsets."""
+        """Answer with the topics on which a group has offsets (343)."""
         group = decode_ext(GroupHeader, request.ext).group
         topics = sorted(topic for name, topic in self._machine.state.table(OFFSETS).pairs() if name == group)
         own_address = self._group.address_of(self._group.node_id)
         self._requests.respond(request, encode_body(TopicList(topics, own_address)))
 
     def system_topics(self, request: Request) -> None:
-        """305: the topics that belong to the system, those that this broker has not got included."""
+        """Answer with the system topics, including system topics that this broker does not have (305)."""
         own = {name for name in self._machine.state.topics if is_system_topic(name)}
         self._requests.respond(request, encode_body(TopicList(sorted(self._system_topics | own))))
 

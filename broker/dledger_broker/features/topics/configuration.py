@@ -1,4 +1,4 @@
-"""Configuration of topics and groups as users may set it: its limits, and changes of attributes as tools write them."""
+"""Configuration of topics and groups by users: its limits, and changes of attributes in the tools' format."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from dledger_remoting.topics import MAX_PERM, SubscriptionGroupConfig, TopicConf
 Configured = TypeVar("Configured", TopicConfig, SubscriptionGroupConfig)
 
 MAX_QUEUES: Final = 65_536
-"""Queues of one topic."""
+"""Maximum number of queues of one topic."""
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 MAX_ATTRIBUTES_BYTES: Final = 4_096
-"""Names and values of one topic's or group's attributes: name servers are sent all topics in one frame."""
+"""Maximum size in bytes of the attributes of one topic or group. Name servers get all topics in one frame."""
 
 ONLY_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
-"""Attributes by which RocketMQ stores a topic's messages in another way, and their value for the way of this broker."""
+"""Attributes for other stores of RocketMQ, each with the value that means this broker's store."""
 
 AttributeChanges: TypeAlias = Sequence[tuple[str, str | None]]
-"""Names of attributes with the value that each is set to, None where it is taken off."""
+"""Names of attributes with their new values, or None for an attribute to remove."""
 
 MAX_CHANGES_CHARS: Final = 8 * MAX_ATTRIBUTES_BYTES
-"""A text of changes: enough to remove all attributes and add as many."""
+"""Maximum length of a text of changes. It is enough to remove all attributes and add as many."""
+
+MAX_LISTED: Final = 1_024
+"""Maximum number of topics, or groups, that one request changes."""
 
 
 def data_version(term: int, topics: TopicTable) -> DataVersion:
-    """The age of the topics: the term, and how often they changed since this node started."""
+    """Return the version of the topics: the term, and the number of their changes. A snapshot has the number."""
     return DataVersion(state_version=term, counter=topics.version)
 
 
 def check_topic(config: TopicConfig) -> None:
-    """Raise `InvalidParameter` unless a user may have such a topic."""
+    """Raise `InvalidParameter` unless a user may have a topic with this configuration."""
     validate_topic(config.topic_name)
     if is_system_topic(config.topic_name):
         raise InvalidParameter(f"The topic[{config.topic_name}] is conflict with system topic, choose another name")
@@ -72,7 +75,7 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def attribute_changes(text: str) -> list[tuple[str, str | None]]:
-    """Changes written as `+key=value,-key`, each with the value or None. Raises `InvalidParameter`."""
+    """Return the changes in a text like `+key=value,-key`, each with its value or None. Raises `InvalidParameter`."""
     if len(text) > MAX_CHANGES_CHARS:
         raise InvalidParameter(f"attributes: a text of {len(text)} characters, the limit is {MAX_CHANGES_CHARS}")
     changes: list[tuple[str, str | None]] = []
@@ -88,11 +91,17 @@ def attribute_changes(text: str) -> list[tuple[str, str | None]]:
     return changes
 
 
-def signed_changes(attributes: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Changes as bodies of requests hold them: tools write `+key` for what they set and `-key` for what they take off.
+def require_few(count: int, what: str) -> None:
+    """Raise `InvalidParameter` if a list that changes topics or groups is longer than can be checked in a turn."""
+    if count > MAX_LISTED:
+        raise InvalidParameter(f"the list has {count} {what}, the limit is {MAX_LISTED}: send several")
 
-    A key without a sign is set: so RocketMQ's tools do not write it, but whoever copies a configuration does. Raises
-    `InvalidParameter` for a sign without a key, and for a key that is named twice.
+
+def signed_changes(attributes: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Return the changes in a request's body, where tools write `+key` to set and `-key` to remove a key.
+
+    A key without a sign is set. RocketMQ's tools do not write keys without a sign, but a copied configuration has them.
+    Raises `InvalidParameter` for a sign without a key, and for a key that is named twice.
     """
     changes: dict[str, str | None] = {}
     for signed, value in attributes.items():
@@ -104,32 +113,36 @@ def signed_changes(attributes: Mapping[str, str]) -> list[tuple[str, str | None]
     return list(changes.items())
 
 
-def changed_attributes(known: dict[str, str], changes: AttributeChanges) -> dict[str, str]:
-    """Attributes after changes."""
-    attributes = known | dict(changes)
+def changed_attributes(current: dict[str, str], changes: AttributeChanges) -> dict[str, str]:
+    """Return the attributes after the changes."""
+    attributes = current | dict(changes)
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[Configured]):
-    """What a request asks of one topic or group: its settings without attributes, and the changes of those."""
+class ConfigChange(Generic[Configured]):
+    """Requested change of one topic or group: settings without attributes, and the changes of attributes."""
 
     config: Configured
     changes: AttributeChanges
 
-    def applied_to(self, refusals: list[InvalidParameter], known: Configured | None) -> Configured:
-        """What stands after it. Where a change that was ahead leaves too little room, nothing changes: a refusal."""
-        attributes = changed_attributes({} if known is None else known.attributes, self.changes)
+    def apply(self, refusals: list[InvalidParameter], current: Configured | None) -> Configured:
+        """Return the configuration after this change.
+
+        If an earlier change leaves too little room for attributes, nothing changes, and the refusal is added to
+        `refusals`.
+        """
+        attributes = changed_attributes({} if current is None else current.attributes, self.changes)
         try:
             check_attributes(attributes)
         except InvalidParameter as refusal:
             refusals.append(refusal)
-            return known or self.config
+            return current or self.config
         return msgspec.structs.replace(self.config, attributes=attributes)
 
 
 def outcome_of_all(outcomes: Sequence[LogError | None]) -> LogError | None:
-    """The outcome of several changes: only if all were refused may the request be handled again elsewhere."""
+    """Return the outcome of several changes. The request may be handled again elsewhere only if all were refused."""
     errors = [error for error in outcomes if error is not None]
     unknown = sum(isinstance(error, OutcomeUnknownError) for error in errors)
     if not errors or (len(errors) == len(outcomes) and unknown in (0, len(errors))):

@@ -1,4 +1,7 @@
-"""Requests about topics: 17, 18, 21, 215, 351. All on the leader, all replicated."""
+"""Requests about topics: 17, 18, 21, 215, 351.
+
+All of them are handled by the leader, and all changes are replicated.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import msgspec
 
 from dledger.errors import LogError
 from dledger_broker.features.topics.configuration import (
-    Asked,
     AttributeChanges,
+    ConfigChange,
     attribute_changes,
     changed_attributes,
     check_attributes,
@@ -18,13 +21,16 @@ from dledger_broker.features.topics.configuration import (
     check_topic,
     data_version,
     outcome_of_all,
+    require_few,
     signed_changes,
 )
 from dledger_broker.features.topics.write_aliases import check_write_aliases
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
+from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
+from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
@@ -39,7 +45,7 @@ from dledger_remoting.topics import TopicConfig, is_system_topic
 
 
 class TopicConfigList(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of 18."""
+    """Body of request 18."""
 
     topic_config_list: list[TopicConfig] = []
 
@@ -49,9 +55,12 @@ def _topics_in(request: Request) -> list[str]:
 
 
 class TopicRequests(Part):
-    """Creates, changes, deletes and lists topics."""
+    """Handler of requests that create, change, delete and list topics."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests) -> None:
+    def __init__(
+        self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests, names: NamesMade
+    ) -> None:
+        self._names = names
         self._machine = machine
         self._group = group
         self._announcements = announcements
@@ -59,7 +68,6 @@ class TopicRequests(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: Route(
                 self.put_topic, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.CREATE, Action.UPDATE),)
@@ -81,8 +89,23 @@ class TopicRequests(Part):
             ),
         }
 
+    @property
+    def audited(self) -> Mapping[int, SubjectState]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._topic_state,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._topic_state,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: lambda request: self._topic_states(_topics_in(request)),
+        }
+
+    def _topic_state(self, request: Request) -> object:
+        return self._topic_states([request.ext.get("topic", "")])
+
+    def _topic_states(self, names: Sequence[str]) -> object:
+        topics = self._machine.state.topics
+        return {name: msgspec.to_builtins(topics[name].config) if name in topics else None for name in names}
+
     def put_topic(self, request: Request) -> None:
-        """17: create or change one topic."""
+        """Create or change a topic (17)."""
         header = decode_ext(CreateTopicHeader, request.ext)
         changes = attribute_changes(header.attributes or "")
         config = TopicConfig(
@@ -94,49 +117,56 @@ class TopicRequests(Part):
             header.topic_sys_flag or 0,
             bool(header.order),
         )
-        self._put(request, [self._checked(config, changes)])
+        self._put(request, [self._validate(config, changes)])
 
     def put_topics(self, request: Request) -> None:
-        """18: create or change several topics, none if one is refused; of one that is named twice the last form counts.
+        """Create or change several topics, or no topic if any is refused (18).
 
-        Attributes that it does not name stay, as with 17.
+        If a topic is named twice, its last form counts. Attributes that the request does not name keep their values, as
+        with 17.
         """
         configs = decode_body(TopicConfigList, request.body).topic_config_list
+        require_few(len(configs), "topics")
         if not configs:
             raise InvalidParameter("topicConfigList is empty: name at least one topic")
-        asked = [
-            self._checked(msgspec.structs.replace(config, attributes={}), signed_changes(config.attributes))
+        changes = [
+            self._validate(msgspec.structs.replace(config, attributes={}), signed_changes(config.attributes))
             for config in configs
         ]
-        self._put(request, list({one.config.topic_name: one for one in asked}.values()))
+        self._put(request, list({change.config.topic_name: change for change in changes}.values()))
 
-    def _checked(self, config: TopicConfig, changes: AttributeChanges) -> Asked[TopicConfig]:
-        """What a request asks of a topic; `config` has no attributes. Raises `InvalidParameter` for what is refused."""
+    def _validate(self, config: TopicConfig, changes: AttributeChanges) -> ConfigChange[TopicConfig]:
+        """Return the requested change of a topic.
+
+        `config` has no attributes. Raises `InvalidParameter` if the request is refused.
+        """
         check_topic(config)
         check_storage(dict(changes))
         check_write_aliases(dict(changes))
-        known = self._machine.state.topics.get(config.topic_name)
-        check_attributes(changed_attributes({} if known is None else known.config.attributes, changes))
-        return Asked(config, changes)
+        current = self._machine.state.topics.get(config.topic_name)
+        check_attributes(changed_attributes({} if current is None else current.config.attributes, changes))
+        return ConfigChange(config, changes)
 
-    def _put(self, request: Request, asked: Sequence[Asked[TopicConfig]]) -> None:
-        """Change each topic as it stands by then, and answer when all are done."""
-        done = self._finish_topics(request, [one.config.topic_name for one in asked])
+    def _put(self, request: Request, changes: Sequence[ConfigChange[TopicConfig]]) -> None:
+        """Change each topic, from its configuration at that time, and answer when all changes are done."""
+        for change in changes:
+            self._names.make_topic(request, change.config.topic_name)
+        finish = self._finish_topics(request, [change.config.topic_name for change in changes])
         refusals: list[InvalidParameter] = []
         outcomes: list[LogError | None] = []
 
-        def one_done(error: LogError | None) -> None:
+        def on_done(error: LogError | None) -> None:
             outcomes.append(error)
-            if len(outcomes) == len(asked):
-                done(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
+            if len(outcomes) == len(changes):
+                finish(outcome_of_all(outcomes) or (refusals[0] if refusals else None))
 
-        for one in asked:
-            self._machine.proposals.change_topic(one.config.topic_name, partial(one.applied_to, refusals), one_done)
+        for change in changes:
+            self._machine.proposals.change_topic(change.config.topic_name, partial(change.apply, refusals), on_done)
 
     def delete_topic(self, request: Request) -> None:
-        """215: delete a topic with its queues and the offsets on it.
+        """Delete a topic with its queues and the offsets on it (215).
 
-        One that is not there is deleted, too: it may be on its way, or a later leader may have it.
+        A missing topic is deleted, too, because the topic may be in flight, or a later leader may have it.
         """
         name = decode_ext(DeleteTopicHeader, request.ext).topic
         if not name.strip():
@@ -148,7 +178,7 @@ class TopicRequests(Part):
         self._machine.proposals.delete_topic(name, self._finish_topics(request, []))
 
     def topic(self, request: Request) -> None:
-        """351: one topic's configuration."""
+        """Answer with one topic's configuration (351)."""
         name = decode_ext(TopicHeader, request.ext).topic
         state = self._machine.state.topics.get(name)
         if state is None:
@@ -156,21 +186,21 @@ class TopicRequests(Part):
         self._requests.respond(request, encode_body(state.config))
 
     def all_topics(self, request: Request) -> None:
-        """21: the configuration of every topic."""
+        """Answer with the configuration of every topic (21)."""
         table = {name: topic.config for name, topic in self._machine.state.topics.items()}
         version = data_version(self._group.term, self._machine.state.topic_table)
         self._requests.respond(request, encode_body(TopicConfigSerializeWrapper(table, version)))
 
     def _finish_topics(self, request: Request, names: Sequence[str]) -> Callable[[Exception | None], None]:
-        """Answers when a change is applied and the name servers know of it, or it has failed.
+        """Return a callback that answers when a change is applied and announced to the name servers, or has failed.
 
-        Nothing is sent to topics that are new before that.
+        No client sends to a new topic before that.
         """
-        new = [name for name in names if name not in self._machine.state.topics]
+        new_topics = [name for name in names if name not in self._machine.state.topics]
 
         def done(error: Exception | None) -> None:
             if error is None:
-                self._announcements.answer(request, new)
+                self._announcements.answer(request, new_topics)
             else:
                 self._requests.fail(request, error)
 

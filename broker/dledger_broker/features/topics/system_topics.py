@@ -1,4 +1,4 @@
-"""Topics that a broker has from the start, because clients or later features expect them."""
+"""Topics that a broker has from the start, because clients or other features expect them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _DELAY_LEVELS = 18
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The topics, with RocketMQ's queue numbers. TBW102 lets clients create topics: it is there only if they may.
+    """Return the system topics, with RocketMQ's queue numbers.
 
-    The topic of traces is the one that clients send to: they cannot make it, and Go's do not write a trace without it.
+    TBW102 lets clients create topics, so it is present only if that is allowed. The trace topic is the topic to which
+    clients send traces. They cannot create it, and Go clients write no trace without it.
     """
     topics = [
         _topic(SELF_TEST_TOPIC, 1),
@@ -44,7 +45,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
 
 
 def auto_create_example(config: BrokerConfig) -> TopicConfig:
-    """The topic after which clients create others by sending."""
+    """Return the topic whose configuration is the model for topics that clients create by sending."""
     return _topic(AUTO_CREATE_TOPIC, config.default_topic_queues, MAX_PERM)
 
 

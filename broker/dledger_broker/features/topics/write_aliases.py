@@ -1,7 +1,8 @@
-"""Topics whose routes also list write aliases: those whose attribute says so, or that the node's configuration means.
+"""Topics whose routes also list write aliases: by an attribute of the topic, or by the node's configuration.
 
-Never those where another queue than the client chose would be wrong, or where nobody but the service writes: ordered
-topics and those of one queue, retry and dead letter topics, the service's own.
+Some topics never have write aliases. A send to an alias may go to another queue than the client's choice. That would be
+wrong in ordered topics and topics of one queue. Only the service itself writes to retry topics, dead-letter topics and
+its own topics.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ _FALSE: Final = "false"
 
 
 def check_write_aliases(attributes: Mapping[str, str | None]) -> None:
-    """Raise `InvalidParameter` if a topic's attributes neither want write aliases nor do not."""
+    """Raise `InvalidParameter` if a topic's attribute for write aliases has an invalid value."""
     value = attributes.get(WRITE_ALIASES_ATTRIBUTE)
     if value not in (None, _TRUE, _FALSE):
         raise InvalidParameter(f"attribute {WRITE_ALIASES_ATTRIBUTE}={value[:32]}: set it to {_TRUE} or {_FALSE}")
 
 
 class AliasedTopics:
-    """Which topics have write aliases, by a node's configuration."""
+    """Decision which topics have write aliases, by a node's configuration and the topics' attributes."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._by_default = config.write_aliases
         self._own_topics = frozenset(topic.topic_name for topic in system_topics(config))
 
     def has(self, topic: TopicConfig) -> bool:
-        """Whether a topic has them."""
-        wanted = topic.attributes.get(WRITE_ALIASES_ATTRIBUTE)
-        if wanted != _TRUE and (wanted is not None or not self._by_default):
+        """Return whether a topic has write aliases."""
+        attribute = topic.attributes.get(WRITE_ALIASES_ATTRIBUTE)
+        if attribute != _TRUE and (attribute is not None or not self._by_default):
             return False
         name = topic.topic_name
         return not (
@@ -56,11 +57,11 @@ class AliasedTopics:
             or is_dead_letter_topic(name)
         )
 
-    def told(self, topic: TopicConfig) -> TopicConfig:
-        """A topic as a name server is told of it: its attribute says whether it has aliases, for whatever reason."""
+    def with_aliases(self, topic: TopicConfig) -> TopicConfig:
+        """Return a topic as it is registered with name servers: its attribute is true only if it really has aliases."""
         has = self.has(topic)
-        given = topic.attributes.get(WRITE_ALIASES_ATTRIBUTE)
-        if has == (given == _TRUE):
+        attribute = topic.attributes.get(WRITE_ALIASES_ATTRIBUTE)
+        if has == (attribute == _TRUE):
             return topic
         return msgspec.structs.replace(
             topic, attributes=topic.attributes | {WRITE_ALIASES_ATTRIBUTE: _TRUE if has else _FALSE}

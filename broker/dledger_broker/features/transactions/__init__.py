@@ -1,10 +1,14 @@
-"""Transactions: messages that consumers see once their producers commit them, and never if these roll them back.
+"""Transactions: messages that consumers see once their producers commit them, and never if producers roll them back.
 
-A producer sends a half, does its own work, and ends it with 37; one that does not is asked what has become of it (39).
-`table.py` has the halves that are open and how the last ones ended. `sends.py` checks new ones and `units.py` stages
-them, `ends.py` commits and rolls back, `checks.py` asks producers and gives up at last, `resuming.py` opens again what
-was given up (323), `proposed.py` is what this leader has in flight. There are no op
-records as RocketMQ has them: what has ended is in the table.
+A producer sends a half, does its own work, and ends the half with 37. If a producer does not end its half, the leader
+asks it for the outcome (39). RocketMQ's op records do not exist here: the table has the halves that have ended.
+
+- `table.py` has the open halves, and the outcomes of the last halves that ended.
+- `sends.py` checks new halves, and `units.py` stages them.
+- `ends.py` commits halves and rolls them back.
+- `checks.py` asks producers for outcomes, and finally gives halves up. `resuming.py` reopens a half that was given up
+  (323).
+- `proposed.py` has what this leader has in flight.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import secrets
 from typing import Final
 
 from dledger_broker.clients.relay import Relay
+from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
@@ -37,7 +42,9 @@ def _build(context: Context) -> Transactions:
     sends = HalfSends(machine, requests, proposed, units, live, counters, keys, clock)
     checks = CheckBacks(machine, proposed, clock, context.parts[Relay], live)
     resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, live)
-    ends = HalfEnds(machine, writer, context.env, requests, proposed, context.access)
+    ends = HalfEnds(
+        machine, writer, context.env, requests, proposed, context.access, context.parts[QuotaRequests].sends
+    )
     transactions = Transactions(machine, clock, sends, units, ends, checks, resumption)
     context.parts[SendRequests].attach_halves(transactions)
     return transactions

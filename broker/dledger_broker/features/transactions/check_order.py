@@ -1,4 +1,4 @@
-"""Order of open halves by when they are checked next: a look finds those that are due, however many others are open."""
+"""Order of open halves by their next check: finds the halves that are due, however many other halves are open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MS_PER_S = 1_000
 
 
 class CheckOrder:
-    """Positions of halves by the second of their next check; most halves end before that."""
+    """Positions of halves by the second of their next check. Most halves end before that."""
 
     __slots__ = ("_seconds",)
 
@@ -16,11 +16,11 @@ class CheckOrder:
         self._seconds: dict[int, dict[int, None]] = {}
 
     def add(self, position: int, next_check_ms: int) -> None:
-        """A half is open."""
+        """Add a half that is open."""
         self._seconds.setdefault(next_check_ms // MS_PER_S, {})[position] = None
 
     def remove(self, position: int, next_check_ms: int) -> None:
-        """It is not, or is checked at another time; `next_check_ms` is what it was added with."""
+        """Remove a half that has ended, or whose next check has changed. `next_check_ms` is the value of its `add`."""
         second = next_check_ms // MS_PER_S
         positions = self._seconds[second]
         del positions[position]
@@ -28,7 +28,10 @@ class CheckOrder:
             del self._seconds[second]
 
     def begun(self, now_ms: int) -> Iterator[int]:
-        """Those whose second has begun, the earliest second first. Nothing may be added or removed meanwhile."""
+        """Yield the halves whose second has begun, the earliest second first.
+
+        Nothing may be added or removed meanwhile.
+        """
         now_s = now_ms // MS_PER_S
         for second in sorted(second for second in self._seconds if second <= now_s):
             yield from self._seconds[second]

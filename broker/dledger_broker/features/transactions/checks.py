@@ -1,7 +1,7 @@
-"""Job that asks producers (39) what has become of halves that they do not end, and gives up those that nobody ends.
+"""Leader job that asks producers (39) for the outcome of halves they do not end, and finally gives halves up.
 
-A check is noted, and applied, before anybody is asked: a later leader neither begins again nor asks more often. It
-counts whether a producer is there or not.
+A check is noted, and the note applied, before the request to the producer. So a later leader neither begins again nor
+checks more often. A check counts even if no producer is connected.
 """
 
 from __future__ import annotations
@@ -36,17 +36,22 @@ from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, PERM_READ_WRITE, Topic
 _logger: Final = logging.getLogger(__name__)
 
 OnRecord: TypeAlias = Callable[[Half, MessageRecord | None], None]
-"""Goes on with a half and its record; None if that cannot be read."""
+"""Callback that continues with a half and its record, or None if the record cannot be read."""
 
 LOOK_S: Final = 1.0
+"""Maximum pause between two passes. A shorter `transaction_check_interval_ms` takes precedence."""
 MOST_AT_ONCE: Final = 500
-"""Halves of one look: asking about all that are open at once would take the leader's core from sends. The others stay
-due, and those that have waited longest come first.
+"""Maximum number of halves per pass.
+
+Asking about all open halves at once would take the leader's core from sends. The other halves stay due, and the next
+pass begins with those that have waited longest.
 """
 
 
 class CheckBacks:
-    """Looks every second, unless reads of an earlier look go on; implements `dledger_broker.kernel.jobs.Job`."""
+    """Leader job that checks halves every second, or at the interval of checks if that is shorter. A pass begins only
+    after all reads of the earlier pass have ended. Implements `dledger_broker.kernel.jobs.Job`.
+    """
 
     name: Final = "check_backs"
 
@@ -70,56 +75,60 @@ class CheckBacks:
         self._table = state.table(HALVES)
 
     def close(self) -> None:
-        """Give up reads in progress."""
+        """Cancel the reads in progress."""
         for read in self._reads:
             read.cancel()
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
-        handle.call_later(LOOK_S, partial(self._look, handle))
+        """Begin to search for halves that are due."""
+        self._schedule_search(handle)
 
-    def _look(self, handle: JobHandle) -> None:
-        handle.call_later(LOOK_S, partial(self._look, handle))
+    def _schedule_search(self, handle: JobHandle) -> None:
+        pause_s = min(LOOK_S, self._live.config.transaction_check_interval_ms / 1000)
+        handle.call_later(pause_s, partial(self._search_due, handle))
+
+    def _search_due(self, handle: JobHandle) -> None:
+        self._schedule_search(handle)
         now_ms = self._clock.now_ms()
         if now_ms is None or self._reads:
             return
         due = list(islice(filter(self._is_free, self._table.due(now_ms)), MOST_AT_ONCE))
-        asked = [half for half in due if half.checks < self._live.config.transaction_check_max]
-        if asked:
-            noted = [_noted(half, self._later(now_ms), half.checks + 1) for half in asked]
+        due_halves = [half for half in due if half.checks < self._live.config.transaction_check_max]
+        if due_halves:
+            noted = [_with_next_check(half, self._next_check_ms(now_ms), half.checks + 1) for half in due_halves]
             self._note(handle, noted, partial(self._read, handle, noted, self._ask))
         given_up = [half for half in due if half.checks >= self._live.config.transaction_check_max]
         if given_up and self._has_topic(handle):
-            self._read(handle, given_up, partial(self._give_up, handle, self._later(now_ms)))
+            self._read(handle, given_up, partial(self._give_up, handle, self._next_check_ms(now_ms)))
 
-    def _later(self, now_ms: int) -> int:
+    def _next_check_ms(self, now_ms: int) -> int:
         return now_ms + self._live.config.transaction_check_interval_ms
 
     def _is_free(self, half: Half) -> bool:
-        """Whether nothing is in flight of a half, and its record stays."""
+        """Return whether nothing is in flight for a half, and its record is kept."""
         position, proposed = half.position, self._proposed
         return (
             position not in proposed.ends and position not in proposed.checked and position >= self._machine.kept_from
         )
 
-    def _note(self, handle: JobHandle, noted: Sequence[Half], then: Callable[[], None]) -> None:
-        """Have every later leader know what is noted of halves, then go on."""
+    def _note(self, handle: JobHandle, noted: Sequence[Half], callback: Callable[[], None]) -> None:
+        """Record changes of halves in the log, so that every later leader knows them, then continue."""
         positions = [half.position for half in noted]
-        go_on = handle.guarded(then)
+        go_on = handle.guarded(callback)
 
         def settled(error: LogError | None) -> None:
             self._proposed.checked.difference_update(positions)
             if error is None:
                 go_on()
 
-        self._proposed.checked.update(positions)  # before a busy log says that it did not take this
+        self._proposed.checked.update(positions)  # This must be first, because a busy log calls `settled` at once.
         handle.stage_command(OpenHalf(tuple(noted)), settled)
 
     # ---------------------------------------------------------------- asking
 
     def _ask(self, half: Half, record: MessageRecord | None) -> None:
         if record is None:
-            return  # it may be readable when it is checked next
+            return  # The record may be readable at the next check.
         topic, queue_id = real_target(record)
         unique_key = (find_property(record.properties, UNIQUE_KEY.encode()) or b"").decode(errors="replace")
         header = CheckTransactionHeader(
@@ -133,40 +142,43 @@ class CheckBacks:
         )
         body = encode_record(msgspec.structs.replace(record, topic=topic, queue_id=queue_id))
         code = RequestCode.CHECK_TRANSACTION_STATE
-        self._relay.call_producer(half.group, code, encode_ext(header), body, 0.0, _whoever_lives)
+        self._relay.call_producer(half.group, code, encode_ext(header), body, 0.0, _ignore_outcome)
 
     # ---------------------------------------------------------------- giving up
 
     def _has_topic(self, handle: JobHandle) -> bool:
-        """Whether what is given up can be kept; else its topic is on its way."""
+        """Return whether the topic for halves that are given up exists. If not, create it."""
         if self._machine.topic(CHECK_MAX_TIME_TOPIC) is not None:
             return True
         config = TopicConfig(CHECK_MAX_TIME_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
         handle.require_running()
-        self._machine.proposals.ensure_topic(config, _looked_for_again)
+        self._machine.proposals.ensure_topic(config, _ignore_result)
         return False
 
     def _give_up(self, handle: JobHandle, again_ms: int, half: Half, record: MessageRecord | None) -> None:
-        if record is None:  # tried again later, or it would stand before the others in each look
-            self._note(handle, [_noted(half, again_ms, half.checks)], _nothing_else)
+        if record is None:  # Try again later. Otherwise this half would precede all other halves in each pass.
+            self._note(handle, [_with_next_check(half, again_ms, half.checks)], _do_nothing)
             return
         position = half.position
 
         def settled(outcome: UnitOutcome) -> None:
             self._proposed.ends.finish(position)
-            _tell_given_up(half, record, outcome)
+            _log_given_up(half, record, outcome)
 
         try:
             handle.write([undecided(record)], [EndHalf(position, HalfOutcome.UNDECIDED)], done=settled)
         except (BusyError, LogFullError):
-            return  # the next look finds it still open
+            return  # The next pass finds the half still open.
         self._proposed.ends.begin(position)
 
     # ---------------------------------------------------------------- records
 
-    def _read(self, handle: JobHandle, halves: Sequence[Half], then: OnRecord) -> None:
-        """Go on with the record of each half, one after the other, in the turn that has it, if it is still free."""
-        go_on = handle.guarded(partial(self._with_record, then))
+    def _read(self, handle: JobHandle, halves: Sequence[Half], callback: OnRecord) -> None:
+        """Read the records of the halves one after the other.
+
+        `callback` is called in the turn that has a record, if its half is free.
+        """
+        go_on = handle.guarded(partial(self._on_record, callback))
         positions = [half.position for half in halves]
         task = asyncio.get_running_loop().create_task(self._read_later(handle, positions, go_on))
         self._reads.add(task)
@@ -186,30 +198,30 @@ class CheckBacks:
                 _logger.warning("event=half_unreadable position=%d error=%r", position, str(error))
             go_on(position, record)
 
-    def _with_record(self, then: OnRecord, position: int, record: MessageRecord | None) -> None:
+    def _on_record(self, callback: OnRecord, position: int, record: MessageRecord | None) -> None:
         half = self._table.open.get(position)
         if half is not None and self._is_free(half):
-            then(half, record)
+            callback(half, record)
 
 
-def _noted(half: Half, next_check_ms: int, checks: int) -> Half:
+def _with_next_check(half: Half, next_check_ms: int, checks: int) -> Half:
     return msgspec.structs.replace(half, next_check_ms=next_check_ms, checks=checks)
 
 
-def _nothing_else() -> None:
-    """A half that could not be read waits for its next check."""
+def _do_nothing() -> None:
+    """Do nothing: a half that could not be read waits for its next check."""
 
 
-def _whoever_lives(_outcome: Outcome) -> None:
-    """The next check may find a producer."""
+def _ignore_outcome(_outcome: Outcome) -> None:
+    """Ignore the outcome: the next check may find a producer."""
 
 
-def _looked_for_again(_error: object) -> None:
-    """The next look sees whether the topic is there."""
+def _ignore_result(_error: object) -> None:
+    """Ignore the outcome: the next pass sees whether the topic exists."""
 
 
-def _tell_given_up(half: Half, record: MessageRecord, outcome: UnitOutcome) -> None:
-    """With the id that 323 asks for: nobody can look it up where the copy stands."""
+def _log_given_up(half: Half, record: MessageRecord, outcome: UnitOutcome) -> None:
+    """Log a half that was given up, with the id of its copy. 323 needs that id, and no query finds the copy."""
     if isinstance(outcome, NotStored):
         return
     place = outcome.places[0] if isinstance(outcome, Stored) else None

@@ -1,11 +1,11 @@
 """Ends of transactions (37): a half is committed, rolled back, or left open, once.
 
-Only one end of a half is on its way at a time. What comes meanwhile waits for its outcome, and every answer but that of
-an end that the request itself has staged is a confirmed leader's:
+Only one end of a half is in flight at a time. Requests that arrive meanwhile wait for its outcome. An answer is that of
+a confirmed leader, unless the request itself has staged the end:
 
 1. A leader stages the commit of a half, and is deposed without knowing it.
-2. Its successor takes the rollback, for the commit never reached a majority.
-3. The old leader, asked again, still has the half open; it must not say what has become of it.
+2. Its successor takes the rollback, because the commit never reached a majority.
+3. The old leader gets the request again, and still has the half open. It must not answer with an outcome.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Final, NamedTuple, assert_never
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
+from dledger_base.telling import Telling
+from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.on_their_way import waits_for_others
 from dledger_broker.features.transactions.messages import committed, real_target
@@ -43,7 +45,7 @@ _WISHES: Final = {
 
 
 class _Wish(NamedTuple):
-    """What is asked for: that the half at a position is rolled back, or the message of this one stored."""
+    """Requested end: a rollback of the half at `position`, or, with the record `half`, its commit."""
 
     request: Request
     position: int
@@ -51,7 +53,7 @@ class _Wish(NamedTuple):
 
 
 class End(NamedTuple):
-    """What is staged: the end of a half, and the message that its commit stores."""
+    """Staged end of a half, and the message that its commit stores."""
 
     request: Request
     command: EndHalf
@@ -59,7 +61,7 @@ class End(NamedTuple):
 
 
 class HalfEnds:
-    """Answers 37 on the leader; the ends of one turn are one unit, or two."""
+    """Handler of 37 on the leader. The ends of one turn are one unit, or two."""
 
     def __init__(
         self,
@@ -69,14 +71,17 @@ class HalfEnds:
         requests: Requests,
         proposed: ProposedHalves,
         access: Access,
+        quotas: Admission,
     ) -> None:
         self._access = access
+        self._quotas = quotas
         self._machine = machine
         self._writer = writer
         self._requests = requests
         self._ends = proposed.ends
+        self._telling = Telling(env.now)
         self._staged = 0
-        """Ends whose units are on their way."""
+        """Number of ends whose units are in flight."""
         self._gathering = Gathering(env, self._waits, self._stage)
         machine.on_state(self._keep_table)
 
@@ -84,7 +89,10 @@ class HalfEnds:
         self._table = state.table(HALVES)
 
     def handle(self, request: Request) -> None:
-        """37: what a producer says of a half. One that does not know yet is asked again later."""
+        """Take a producer's decision about a half (37).
+
+        If a producer does not know the outcome yet, a later check asks it again.
+        """
         header = decode_ext(EndTransactionHeader, request.ext)
         if self._access.is_on:
             self._requests.spawn(request, self._judge(request, header))
@@ -92,18 +100,21 @@ class HalfEnds:
             self._take(request, header)
 
     async def _judge(self, request: Request, header: EndTransactionHeader) -> None:
-        """The topic of the half says who may end it, or hear what has become of it; nothing is told before."""
+        """Check the right to end the half.
+
+        Its topic decides who may end it or learn its outcome, so nothing is disclosed before.
+        """
         found = await self._machine.lookup.record_at(header.commit_log_offset)
         if found is not None and found[1].topic == HALF_TOPIC:
             self._access.require(request, Demand((Action.PUB,), ResourceKind.TOPIC, real_target(found[1])[0]))
             self._take(request, header)
         elif request.confirmed:
-            raise ServerError(_none_at(header.commit_log_offset))
+            raise ServerError(_no_half_text(header.commit_log_offset))
         else:
             self._requests.confirm(request)
 
     def _take(self, request: Request, header: EndTransactionHeader) -> None:
-        """End the half, or say why not."""
+        """End the half, or answer why not."""
         if header.commit_or_rollback not in (0, *_WISHES):
             raise InvalidParameter(
                 f"commitOrRollback {header.commit_or_rollback}: 8 commits, 12 rolls back, 0 leaves it open"
@@ -131,7 +142,7 @@ class HalfEnds:
     def _answer(
         self, request: Request, header: EndTransactionHeader, half: Half | None, wish: HalfOutcome | None
     ) -> None:
-        """What a confirmed leader says of a half that it does not end."""
+        """Answer for a half that is not ended by this request, as a confirmed leader."""
         position = header.commit_log_offset
         if half is not None:
             mismatch = _mismatch(header, half)
@@ -141,17 +152,17 @@ class HalfEnds:
             return
         outcome = self._table.ended.get(position)
         if outcome is None:
-            raise ServerError(_none_at(position))
+            raise ServerError(_no_half_text(position))
         if wish is HalfOutcome.COMMITTED and outcome is HalfOutcome.NO_TOPIC:
-            raise TopicNotExist(_no_topic(position))
+            raise TopicNotExist(_no_topic_text(position))
         if wish is not None and wish is not outcome:
-            raise ServerError(f"the transaction at {position} {_told(outcome)}")
+            raise ServerError(f"the transaction at {position} {_outcome_text(outcome)}")
         request.respond()
 
     # ---------------------------------------------------------------- ends
 
     async def _commit(self, request: Request, position: int) -> None:
-        """Read the half, and look again at everything in the turn that has it."""
+        """Read the half, and check everything again in the turn that has its record."""
         found = await self._machine.lookup.record_at(position)
         half = self._table.open.get(position)
         if half is None or position in self._ends or not self._machine.leadership.ready:
@@ -162,17 +173,17 @@ class HalfEnds:
             self._add(request, position, found[1])
 
     def _add(self, request: Request, position: int, record: MessageRecord | None) -> None:
-        """Take an end into the unit of this turn; `record` is the half of a commit, None rolls back."""
+        """Take an end into the unit of this turn. `record` is the half to commit, or None for a rollback."""
         self._ends.begin(position)
         self._gathering.add(
             _Wish(request, position, record), 0 if record is None else len(record.body) + len(record.properties)
         )
 
     def _stage(self, wishes: list[_Wish]) -> None:
-        """Stage ends: those with messages, and those that are commands alone, which a full disk takes too.
+        """Stage ends in two units: ends with messages, and ends with commands alone, which a full disk takes, too.
 
-        Everything is looked at anew: since an end was asked for, its half may have been lost to a trim, its topic be
-        about to be deleted.
+        Everything is checked anew. Since an end was requested, its half may have been lost to a trim, or its topic may
+        be about to be deleted.
         """
         ends = [end for end in map(self._decided, wishes) if end is not None]
         for unit in ([end for end in ends if end.record], [end for end in ends if not end.record]):
@@ -180,7 +191,7 @@ class HalfEnds:
                 self._stage_unit(unit)
 
     def _decided(self, wish: _Wish) -> End | None:
-        """What becomes of a half; None if nothing does, after which its request is handled again."""
+        """Return the end of a half, or None if it cannot be ended now. Then its request is handled again."""
         request, position, half = wish
         if position not in self._table.open or position < self._machine.kept_from:
             self._ends.finish(position)
@@ -191,12 +202,13 @@ class HalfEnds:
         name, _ = real_target(half)
         topic = self._machine.topic(name)
         if topic is None:
-            _logger.warning("event=transaction_without_topic position=%d topic=%s", position, name)
+            line = "event=transaction_without_topic position=%d topic=%s"
+            self._telling.log(_logger, logging.WARNING, request.origin.address.ip, name, line, position, name)
             return End(request, EndHalf(position, HalfOutcome.NO_TOPIC), None)
         return End(request, EndHalf(position, HalfOutcome.COMMITTED), committed(half, topic))
 
     def _stage_unit(self, ends: list[End]) -> None:
-        """Stage ends of which all have messages, or none."""
+        """Stage ends that either all have messages or all lack them."""
         records = [end.record for end in ends if end.record is not None]
         commands = [end.command for end in ends]
         try:
@@ -217,7 +229,7 @@ class HalfEnds:
             self._requests.fail(end.request, error)
 
     def _done(self, ends: list[End], outcome: UnitOutcome) -> None:
-        """A unit is applied or lost."""
+        """Answer the ends of a unit that is applied or lost."""
         self._staged -= len(ends)
         for end in ends:
             self._ends.finish(end.command.position)
@@ -226,8 +238,10 @@ class HalfEnds:
             if not isinstance(outcome, Stored):
                 self._requests.fail(end.request, failure(outcome, _unknown(end.command)))
             elif end.command.outcome is HalfOutcome.NO_TOPIC:
-                self._requests.fail(end.request, TopicNotExist(_no_topic(position)))
+                self._requests.fail(end.request, TopicNotExist(_no_topic_text(position)))
             else:
+                size = 0 if end.record is None else len(end.record.body) + len(end.record.properties)
+                self._quotas.charge_account(end.request.account, 1, size)
                 end.request.respond()
         self._gathering.flush_later()
 
@@ -235,12 +249,12 @@ class HalfEnds:
         return waits_for_others(ends, size, self._staged)
 
     def close(self) -> None:
-        """Stage what was added: nothing does any more."""
+        """Stage what was added, because nothing else will do so any more."""
         self._gathering.flush()
 
 
 def _mismatch(header: EndTransactionHeader, half: Half) -> str:
-    """How a request contradicts the half that it names; empty if it does not."""
+    """Return how a request contradicts the half that it names, or an empty text if it does not."""
     if header.tran_state_table_offset != half.queue_offset:
         return f"has queue offset {half.queue_offset}, not {header.tran_state_table_offset}"
     if header.producer_group != half.group:
@@ -248,7 +262,7 @@ def _mismatch(header: EndTransactionHeader, half: Half) -> str:
     return ""
 
 
-def _told(outcome: HalfOutcome) -> str:
+def _outcome_text(outcome: HalfOutcome) -> str:
     match outcome:
         case HalfOutcome.COMMITTED:
             return "is committed"
@@ -265,11 +279,11 @@ def _told(outcome: HalfOutcome) -> str:
     assert_never(outcome)
 
 
-def _none_at(position: int) -> str:
+def _no_half_text(position: int) -> str:
     return f"no transaction is open at {position}: it has ended before, or never began"
 
 
-def _no_topic(position: int) -> str:
+def _no_topic_text(position: int) -> str:
     return f"the topic of the transaction at {position} does not exist any more: it has ended, and nothing was stored"
 
 

@@ -36,16 +36,16 @@ from dledger_remoting.record import (
 from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
 SPARE_BYTES: Final = 1 << 10
-"""So much of a half's properties is free for what the broker adds when it stores the message again."""
+"""Number of bytes of a half's properties kept free for what the broker adds when it stores the message again."""
 
 _DELAYS: Final = frozenset(
     name.encode() for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
 )
-"""A transaction is never delayed, as with Apache's client."""
+"""Properties that ask for a delay. A transaction is never delayed, as with Apache's client."""
 
 
 def half_properties(sent: bytes, group: str, unique_key: str, cluster: str, topic: str, queue_id: int) -> bytes:
-    """The properties of a half: what the client sent without delays, and the broker's own last.
+    """Return the properties of a half: the client's properties without delays, then the broker's.
 
     Raises `MessageIllegal` if they leave less than `SPARE_BYTES` free.
     """
@@ -66,14 +66,14 @@ def half_properties(sent: bytes, group: str, unique_key: str, cluster: str, topi
 
 
 def real_target(record: MessageRecord) -> tuple[str, int]:
-    """The topic and queue that a half is meant for."""
+    """Return the topic and queue for which a half is meant."""
     topic = find_property(record.properties, REAL_TOPIC.encode()) or b""
     queue_id = find_property(record.properties, REAL_QUEUE_ID.encode()) or b"0"
     return topic.decode(errors="replace"), int(queue_id)
 
 
 def committed(record: MessageRecord, topic: TopicState) -> NewRecord:
-    """The message that a commit stores; in a queue that consumers read, if the one that was asked for is gone."""
+    """Return the message that a commit stores. If its queue is gone, another queue that consumers read is chosen."""
     name, queue_id = real_target(record)
     if queue_id >= topic.queue_count:
         queue_id %= max(1, topic.config.read_queue_nums)
@@ -81,12 +81,12 @@ def committed(record: MessageRecord, topic: TopicState) -> NewRecord:
 
 
 def undecided(record: MessageRecord) -> NewRecord:
-    """The half as it is kept aside when no producer has said what is to become of it."""
+    """Return the copy of a half that is kept aside because no producer has decided its outcome."""
     return _copy(record, CHECK_MAX_TIME_TOPIC, 0, 0, record.physical_offset)
 
 
 def opened_again(record: MessageRecord) -> NewRecord:
-    """A half that was kept aside, as a half."""
+    """Return a half made of a copy that was kept aside."""
     return _copy(record, HALF_TOPIC, 0, 0, 0)
 
 

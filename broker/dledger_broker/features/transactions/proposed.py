@@ -1,4 +1,4 @@
-"""The leader's overlay of halves: those that it is about to open, and those that it is about to end or reopen."""
+"""Overlay of the leader's halves: halves that it is about to open, to end or to reopen."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 
 class ProposedEnds:
-    """Ends of halves that are staged and not applied yet, and who waits for their outcome.
+    """Ends of halves that are staged and not applied yet, with the requests that wait for their outcome.
 
-    An entry ends with its unit, whatever was answered meanwhile: two ends of one half never are in the log together.
+    An entry ends with its unit, even if its request was answered before. So two ends of one half are never in the log
+    together.
     """
 
     def __init__(self) -> None:
@@ -18,25 +19,25 @@ class ProposedEnds:
         return position in self._waiting
 
     def begin(self, position: int) -> None:
-        """The end of a half is staged."""
+        """Note that the end of a half is staged."""
         self._waiting[position] = []
 
-    def wait(self, position: int, told: Callable[[], None]) -> None:
-        """Have somebody told when an end that is staged is applied or lost."""
-        self._waiting[position].append(told)
+    def wait(self, position: int, callback: Callable[[], None]) -> None:
+        """Call `callback` when a staged end is applied or lost."""
+        self._waiting[position].append(callback)
 
     def finish(self, position: int) -> None:
-        """An end is applied or lost; call this before anybody is answered."""
-        for told in self._waiting.pop(position):
-            told()
+        """Note that an end is applied or lost. Call this before any request is answered."""
+        for callback in self._waiting.pop(position):
+            callback()
 
 
 class ProposedHalves:
-    """What is in flight of halves on this leader."""
+    """Changes of halves that this leader has in flight."""
 
     def __init__(self) -> None:
         self.opening = 0
-        """Halves that are staged to be opened."""
+        """Number of halves that are staged to be opened."""
         self.ends = ProposedEnds()
         self.checked: set[int] = set()
-        """Halves of which a check is about to be noted."""
+        """Halves whose checks are about to be noted."""

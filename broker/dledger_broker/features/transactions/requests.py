@@ -1,4 +1,4 @@
-"""A node's part in transactions: its requests, what it shows, and from where on it needs the log."""
+"""Transactions on one node: routes of the requests, gauges, and the position from which on the log is needed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES
 from dledger_broker.features.transactions.units import HalfUnits
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.earlier_logs import nobody_has_more
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.machine import BrokerMachine
@@ -29,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Transactions(Part):
-    """See the feature."""
+    """Transactions on one node; see the package."""
 
     def __init__(
         self,
@@ -41,20 +42,20 @@ class Transactions(Part):
         checks: CheckBacks,
         resumption: HalfResumption,
     ) -> None:
+        self._machine = machine
         self._sends = sends
         self._units = units
         self._ends = ends
         self._checks = checks
         self._resumption = resumption
         machine.on_state(self._keep_table)
-        clock.needed_by(lambda: bool(self._table.open))
+        clock.add_dependent(lambda: bool(self._table.open))
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table = state.table(HALVES)
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             RequestCode.END_TRANSACTION: Route(
                 self._ends.handle, Needs.LEADER, CHANGES, rights=(rights.later("that of the half", Action.PUB),)
@@ -64,21 +65,23 @@ class Transactions(Part):
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self._checks,)
 
     def close(self) -> None:
-        """See `Part.close`."""
         self._checks.close()
         self._ends.close()
         self._units.close()
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (
             Gauge("open_halves", "Transactions that are neither committed nor rolled back", self._open),
-            Gauge("lost_halves", "Transactions that ended because a full disk had the log trimmed", self._lost),
+            Gauge(
+                "lost_halves",
+                "Transactions lost because the log was trimmed on a full disk, or no node has their part of it any "
+                "more, or the half topic was deleted",
+                self._lost,
+            ),
         )
 
     def _open(self) -> int:
@@ -89,16 +92,24 @@ class Transactions(Part):
 
     @property
     def needs_from(self) -> int | None:
-        """See `Part.needs_from`: open halves are read again."""
-        return self._table.lowest
+        """Position from which on the log is needed, because open halves are read again.
 
-    def overridden(self, position: int) -> None:
-        """See `Part.overridden`."""
-        lost = sum(half < position for half in self._table.open)
-        _logger.warning("event=halves_lost position=%d halves=%d reason='the disk is too full'", position, lost)
+        Halves below the beginning of every node's log are lost, and the next trim ends them.
+        """
+        log, lowest = self._machine.log, self._table.lowest
+        if lowest is None or lowest >= log.first_position or not nobody_has_more(log):
+            return lowest
+        return next((half for half in self._table.open if half >= log.first_position), None)
+
+    def trims_below(self, position: int) -> None:
+        lost = [half for half in self._table.open if half < position]
+        if lost:
+            is_kept = lost[-1] >= self._machine.log.first_position
+            reason = "the disk is too full" if is_kept else "no node has this part of the log any more"
+            _logger.warning("event=halves_lost position=%d halves=%d reason=%r", position, len(lost), reason)
 
     def take(
         self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
     ) -> None:
-        """See `sending.send.Halves`."""
+        """Store a half, as `sending.send.Halves` says."""
         self._sends.take(request, fields, properties, target, queue_id)

@@ -1,4 +1,4 @@
-"""Halves that are open again (323): what was given up is a half once more, once."""
+"""Reopening of halves (323): a half that was given up is opened again, once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
 
 class HalfResumption:
-    """Answers 323 on a confirmed leader."""
+    """Handler of 323 on a confirmed leader."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class HalfResumption:
         self._live = live
 
     def handle(self, request: Request) -> None:
-        """323: by the id of the message that was kept of a half."""
+        """Reopen a half, named by the id of the message that was kept of it (323)."""
         if not request.confirmed:
             self._requests.confirm(request)
             return
@@ -57,23 +57,19 @@ class HalfResumption:
         self._requests.spawn(request, self._resume(request, position))
 
     async def _resume(self, request: Request, position: int) -> None:
-        found = await self._machine.lookup.record_at(position)
-        if (
-            found is None
-            or found[1].topic != CHECK_MAX_TIME_TOPIC
-            or not await self._machine.lookup.is_listed(found[1])
-        ):
+        kept = await self._machine.lookup.record_at(position)
+        if kept is None or kept[1].topic != CHECK_MAX_TIME_TOPIC or not await self._machine.lookup.is_listed(kept[1]):
             raise ServerError(f"no transaction that was given up is kept at {position}")
-        record = found[1]
+        record = kept[1]
         half_position = record.prepared_transaction_offset
         if half_position in self._ends:
             self._ends.wait(half_position, partial(self._requests.run, request))
             return
         outcome = self._machine.state.table(HALVES).ended.get(half_position)
         if outcome is not HalfOutcome.UNDECIDED:
-            what = "it is open again, or was" if outcome is HalfOutcome.REOPENED else "it was given up too long ago"
-            raise ServerError(f"the transaction that is kept at {position} cannot be opened again: {what}")
-        now_ms = self._clock.reckoned_from_ms()
+            reason = "it is open again, or was" if outcome is HalfOutcome.REOPENED else "it was given up too long ago"
+            raise ServerError(f"the transaction that is kept at {position} cannot be opened again: {reason}")
+        now_ms = self._clock.delay_base_ms()
         queue = self._machine.queue(HALF_TOPIC, 0)
         if now_ms is None or queue is None:
             raise ServiceNotAvailable("the group's time, or its topic for transactions, is not there: try again later")

@@ -1,4 +1,4 @@
-"""Sends of halves: checked, and made into the records of a topic that nobody reads."""
+"""Sends of halves: checked, and made into records of a topic that nobody reads."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, SYS_TRANSACTION_MASK, SYS_TR
 from dledger_remoting.topics import DLQ_PREFIX, HALF_TOPIC, validate_group
 
 MAX_IMMUNITY_S: Final = 3_600
-"""A producer may ask that nobody asks it for so long."""
+"""Maximum time for which a producer may ask not to be checked."""
 _MAX_DIGITS: Final = 18
 
 
 class HalfSends:
-    """Takes sends of halves that `sending` has checked as any other."""
+    """Handler of sends of halves that `sending` has checked like any other send."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HalfSends:
     def take(
         self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
     ) -> None:
-        """Store a half and answer when every later leader knows of it. Raises `RemotingError`."""
+        """Store a half, and answer when every later leader knows of it. Raises `RemotingError`."""
         _require_half(request, fields, target, properties)
         self._machine.activation.require(NAME)
         if self.is_full():
@@ -76,7 +76,7 @@ class HalfSends:
             )
         if self._machine.queue(HALF_TOPIC, 0) is None:
             raise ServiceNotAvailable(f"topic {HALF_TOPIC} is not there yet, nothing was stored: try again later")
-        now_ms = self._clock.reckoned_from_ms()
+        now_ms = self._clock.delay_base_ms()
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
@@ -104,7 +104,7 @@ class HalfSends:
         self._units.add(HalfSend(SingleSend(request, queue_id, unique_key.encode()), NewHalf(record, group, check_ms)))
 
     def is_full(self) -> bool:
-        """Whether as many halves are open as `max_open_halves` allows, which is counted."""
+        """Return whether as many halves are open as `max_open_halves` allows, and count it if so."""
         if len(self._table.open) + self._proposed.opening < self._live.config.max_open_halves:
             return False
         self._counters.max_open_halves += 1
@@ -112,12 +112,12 @@ class HalfSends:
 
 
 def is_half(properties: bytes) -> bool:
-    """Whether a message says that it is a transaction's."""
+    """Return whether a message's properties mark it as part of a transaction."""
     return find_property(properties, TRANSACTION_PREPARED.encode()) in (b"true", b"TRUE", b"True")
 
 
 def _require_half(request: Request, fields: SendV2Fields, target: SendTarget, properties: bytes) -> None:
-    """Raise `MessageIllegal` unless the send is one of a half."""
+    """Raise `MessageIllegal` unless the send is that of a half."""
     if fields.sys_flag & SYS_TRANSACTION_MASK != SYS_TRANSACTION_PREPARED or not is_half(properties):
         raise MessageIllegal(
             f"sysFlag {fields.sys_flag} with {TRANSACTION_PREPARED} other than true is no half: a message of a "
@@ -130,7 +130,10 @@ def _require_half(request: Request, fields: SendV2Fields, target: SendTarget, pr
 
 
 def first_check_after_ms(properties: bytes, timeout_ms: int) -> int:
-    """How long after its send a half is checked first. Raises `MessageIllegal` for what is no time of at most 1 h."""
+    """Return the time between a half's send and its first check.
+
+    Raises `MessageIllegal` for an invalid time or over 1 h.
+    """
     text = (find_property(properties, CHECK_IMMUNITY_SECONDS.encode()) or b"").strip()
     if not text or text == b"-1":
         return timeout_ms

@@ -1,10 +1,10 @@
-"""Table of halves: messages of transactions whose outcome is open, and how the last ones ended.
+"""Table of halves: messages of transactions whose outcome is open, and the outcomes of the last halves that ended.
 
-A half is named by its position in the log. Its record stands in the half topic, in the unit that opens it; a commit is
-the message in its real topic and the end of the half, in one unit.
+A half is named by its position in the log. Its record is in the half topic, in the unit that opens the half. A commit
+puts the message in its real topic and the end of the half in one unit.
 
-    OpenHalf   rows that follow one another: position u64, queue offset u64, size u32, next check u64, checks u16, bytes
-               of the producer group u8, the group
+    OpenHalf   consecutive rows: position u64, queue offset u64, size u32, next check u64, checks u16, bytes of the
+               producer group u8, the group
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_sli
 from dledger_remoting.topics import HALF_TOPIC
 
 NAME: Final = "transactions"
-"""Of the feature."""
+"""Name of the feature."""
 OPEN_KIND: Final = 38
 ENDED_KEPT: Final = 10_000
-"""How many ends are remembered, for producers that ask again."""
+"""Maximum number of ends that are remembered, for producers that repeat an end."""
 POSITION: Final = Struct(">Q")
-"""How a row begins: where the half stands."""
+"""Layout of the beginning of a row: the position of the half."""
 _HEAD: Final = Struct(">QQIQHB")
 
 
 class HalfOutcome(IntEnum):
-    """How a half ended."""
+    """Outcome of a half."""
 
     COMMITTED = 1
     ROLLED_BACK = 2
     LOST = 3
-    """The log was trimmed below it, because a disk was too full."""
+    """The log was trimmed above the half, because a disk was too full, or the half topic was deleted."""
     UNDECIDED = 4
-    """No producer said what is to become of it, however often they were asked."""
+    """Outcome of a half that no producer decided, in spite of all checks."""
     NO_TOPIC = 5
-    """It was committed when its topic was gone."""
+    """The half was committed when its topic was gone."""
     REOPENED = 6
-    """It was undecided, and is open again as another half."""
+    """The half was undecided, and is open again as another half."""
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
-    """A half that is open: where its record stands, whose it is, when producers are asked next, how often they were."""
+    """Open half: the place of its record, its producer group, the time of the next check, and the number of checks."""
 
     position: int
     queue_offset: int
@@ -62,32 +62,33 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenHalf(RawCommand, frozen=True):
-    """Halves whose records stand in the same unit, without checks; with checks, of open halves, what is noted anew.
+    """Command that opens halves or notes checks.
 
-    A half that has ended meanwhile is not opened by a check that was noted too late.
+    Halves without checks are opened, and their records are in the same unit. Halves with checks are open already, and
+    their values are replaced. A check noted too late does not open a half that has ended meanwhile.
     """
 
     halves: tuple[Half, ...]
 
     def to_payload(self) -> bytes:
-        """See `RawCommand`."""
+        """Return the rows as bytes."""
         return b"".join(map(half_row, self.halves))
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> OpenHalf:
-        """See `RawCommand`."""
+        """Return the command with the rows in `payload`."""
         return cls(tuple(_halves(bytes(payload))))
 
 
 class EndHalf(msgspec.Struct, frozen=True):
-    """A half ends, once: one that is not open stays as it is."""
+    """Command that ends a half, once. A half that is not open is unchanged."""
 
     position: int
     outcome: HalfOutcome
 
 
 class ReopenHalf(msgspec.Struct, frozen=True):
-    """A half that ended undecided is open again, as another one in the same unit."""
+    """Command that reopens a half that ended undecided, as another half in the same unit."""
 
     position: int
 
@@ -96,20 +97,20 @@ HALF_COMMANDS: Final[Kinds] = {OPEN_KIND: OpenHalf, 39: EndHalf, 40: ReopenHalf}
 
 
 class HalfFrame(msgspec.Struct, frozen=True, tag="halves"):
-    """Halves that are open."""
+    """Snapshot frame of open halves."""
 
     rows: list[Half]
 
 
 class EndedHalfFrame(msgspec.Struct, frozen=True, tag="ended-halves"):
-    """The last ends, as (position, outcome), the oldest first; how many halves trims have ended at all."""
+    """Snapshot frame of the last ends, as (position, outcome), the oldest first, and the number of lost halves."""
 
     rows: list[tuple[int, HalfOutcome]]
     lost: int
 
 
 class HalfTable(Table):
-    """The replicated part. `open` and `ended` are for readers; `lost` is how many halves were ended by trims."""
+    """Table of halves. `open` and `ended` are for readers, and `lost` is the number of halves that were lost."""
 
     __slots__ = ("_checks", "_sum", "ended", "lost", "open")
 
@@ -117,7 +118,7 @@ class HalfTable(Table):
 
     def __init__(self) -> None:
         self.open: dict[int, Half] = {}
-        """In the order of their positions: each is opened by the unit that its record is in."""
+        """Open halves in the order of their positions, because each half is opened by the unit that has its record."""
         self.ended: dict[int, HalfOutcome] = {}
         self.lost = 0
         self._checks = CheckOrder()
@@ -125,23 +126,23 @@ class HalfTable(Table):
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`; that of an empty table is 0."""
+        """Digest of the table, 0 if the table is empty."""
         return (self._sum + (item_hash("lost-halves", self.lost) if self.lost else 0)) & MASK
 
     @property
     def lowest(self) -> int | None:
-        """The position from which on open halves need the log."""
+        """Position from which on open halves need the log, or None."""
         return next(iter(self.open), None)
 
     def due(self, now_ms: int) -> Iterator[Half]:
-        """Open halves that are to be checked by a time, about in the order of their checks; go through them at once."""
+        """Yield the open halves whose check is due, roughly in the order of their checks. Iterate without a pause."""
         for position in self._checks.begun(now_ms):
             half = self.open[position]
             if half.next_check_ms <= now_ms:
                 yield half
 
     def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        """See `Table.apply_raw`: opens halves, and notes checks."""
+        """Open halves, or note checks."""
         _ = entry
         for half in _halves(bytes(payload)):
             before = self.open.get(half.position)
@@ -152,7 +153,6 @@ class HalfTable(Table):
             self._put(half)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case EndHalf(position=position, outcome=outcome):
@@ -163,16 +163,15 @@ class HalfTable(Table):
                     self._put_end(position, HalfOutcome.REOPENED)
 
     def on_log_trimmed(self, before_position: int) -> None:
-        """See `Table.on_log_trimmed`: what stands below is lost."""
+        """End the halves below the trim as lost."""
         self._lose(list(takewhile(before_position.__gt__, self.open)))
 
     def on_topic_deleted(self, topic: str) -> None:
-        """See `Table.on_topic_deleted`: without the half topic there are no halves."""
+        """End all halves as lost if the half topic is deleted."""
         if topic == HALF_TOPIC:
             self._lose(list(self.open))
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         captured: dict[str, Iterable[Frame]] = {}
         if self.open:
@@ -183,7 +182,6 @@ class HalfTable(Table):
         return captured
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case HalfFrame(rows=rows):
@@ -227,14 +225,14 @@ HALVES: Final = TableKey("halves", HalfTable)
 
 
 def half_row(half: Half) -> bytes:
-    """A row of `OpenHalf`."""
+    """Return a row of `OpenHalf`."""
     group = half.group.encode()
     head = _HEAD.pack(half.position, half.queue_offset, half.size, half.next_check_ms, half.checks, len(group))
     return head + group
 
 
 def _halves(payload: bytes) -> Iterator[Half]:
-    """The rows of a payload. Raises `CorruptionError`."""
+    """Yield the rows of a payload. Raises `CorruptionError`."""
     at = 0
     while at < len(payload):
         behind = at + _HEAD.size

@@ -1,7 +1,7 @@
-"""Halves on their way into the log: those of one turn are one unit, with the command that opens them.
+"""Units of halves on their way into the log: the halves of one turn, with the command that opens them.
 
-While many are on their way those of several turns gather, as plain sends do. They are answered once they are applied,
-or when no majority has had them for too long.
+While many are on their way, the halves of several turns are gathered, as plain sends are. They are answered once they
+are applied, or when no majority has had them for too long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.gathering import Gathering
-from dledger_broker.features.sending.on_their_way import UnitsOnTheirWay
+from dledger_broker.features.sending.on_their_way import UnitsInFlight
 from dledger_broker.features.sending.single_sends import SingleSend, SingleSends
 from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import OPEN_KIND, POSITION, Half, half_row
@@ -33,7 +33,7 @@ from dledger_remoting.topics import HALF_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class NewHalf:
-    """The record of a half, whose it is, and when it is checked first."""
+    """Record of a new half, with its producer group and the time of its first check."""
 
     record: NewRecord
     group: str
@@ -42,14 +42,14 @@ class NewHalf:
 
 @dataclass(frozen=True, slots=True)
 class HalfSend:
-    """A send of a half; its sender is told the queue of the real topic."""
+    """Send of a half. The answer to its sender names the queue of the real topic."""
 
     send: SingleSend
     half: NewHalf
 
 
 class HalfUnits:
-    """Stages halves, and answers their senders."""
+    """Stager of halves, which also answers their senders."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class HalfUnits:
         self._fail = requests.fail
         self._proposed = proposed
         self._id_prefix = offset_message_id_prefix(store_host)
-        self._on_their_way = UnitsOnTheirWay(env, config.quorum_timeout_ms)
-        self._gathering = Gathering(env, self._on_their_way.gather, self._stage)
+        self._in_flight = UnitsInFlight(env, config.quorum_timeout_ms)
+        self._gathering = Gathering(env, self._in_flight.gather, self._stage)
 
     def add(self, send: HalfSend) -> None:
         """Take a half into the unit of this turn."""
@@ -77,13 +77,13 @@ class HalfUnits:
         self._gathering.add(send, send.half.record.size)
 
     def close(self) -> None:
-        """Answer what is under way: this node will not learn its outcome."""
+        """Answer all sends under way, because this node will not learn their outcome."""
         self._gathering.flush()
-        self._on_their_way.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._in_flight.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
 
     def _stage(self, sends: list[HalfSend]) -> None:
-        """Stage what was added. What the log refuses is answered, or passed on."""
-        unit = SingleSends([send.send for send in sends], self._on_their_way.deadline(), self._fail)
+        """Stage what was added. Halves that the log refuses are answered, or passed on."""
+        unit = SingleSends([send.send for send in sends], self._in_flight.deadline(), self._fail)
         queue = self._machine.queue(HALF_TOPIC, 0)
         if queue is None:
             self._refuse(unit, ServiceNotAvailable(f"topic {HALF_TOPIC} is gone, nothing was stored: try again later"))
@@ -97,7 +97,7 @@ class HalfUnits:
             self._refuse(unit, error)
             return
         self._counters.bytes_in += sum(half.record.size for half in halves)
-        self._on_their_way.add(unit)
+        self._in_flight.add(unit)
 
     def _refuse(self, unit: SingleSends, error: Exception) -> None:
         """Answer halves of which nothing was proposed."""
@@ -105,20 +105,23 @@ class HalfUnits:
         unit.fail(error)
 
     def _done(self, unit: SingleSends, outcome: UnitOutcome) -> None:
-        """A unit is applied or lost, whatever its senders were told meanwhile."""
+        """Count and answer a unit that is applied or lost. Its senders may have been answered before."""
         self._proposed.opening -= unit.requests
         if isinstance(outcome, Stored):
-            self._counters.count_sends(unit.requests, self._on_their_way.waited_s(unit.deadline))
-            places = cast(Sequence[Place], outcome.places)  # the topic was there in the turn that staged them
+            self._counters.count_sends(unit.requests, self._in_flight.waited_s(unit.deadline))
+            places = cast(Sequence[Place], outcome.places)  # The topic existed in the turn that staged the halves.
             unit.stored(places, self._id_prefix)
         else:
             unit.fail(failure(outcome, "leadership was lost before a majority had the message: it may be stored"))
-        self._on_their_way.let_go()
+        self._in_flight.drop_settled()
         self._gathering.flush_later()
 
 
 def opened(halves: Sequence[NewHalf], queue: QueueState) -> FixedRows:
-    """The `OpenHalf` of the first records of a unit that is staged in this turn; `queue` is that of the half topic."""
+    """Return the `OpenHalf` of a unit's first records.
+
+    The unit is staged in this turn, and `queue` is the half topic's.
+    """
     rows, places = bytearray(), list[int]()
     for queue_offset, half in enumerate(halves, queue.staged_offset):
         places.append(len(rows))

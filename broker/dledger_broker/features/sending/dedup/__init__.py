@@ -1,4 +1,4 @@
-"""Sends that are stored once however often they are repeated: what is remembered of them, and what finds a repetition.
+"""Deduplication of sends: a repeated send is stored once. Holds the memory of earlier sends and the search in it.
 
-Start reading in `idempotent`; the replicated table is in `remembered`.
+Start reading in `idempotent`. The replicated table is in `remembered`.
 """

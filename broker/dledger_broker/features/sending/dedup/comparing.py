@@ -1,6 +1,6 @@
-"""Comparison of sends with what is stored: in the topic that they are for, or where messages wait until they are due.
+"""Comparison of sends with stored messages: in their topic, or where messages wait until they are due.
 
-A message that asks for a delay may stand in either, for whether its time had come was decided when it was sent first.
+A message that requests a delay may be in either place. The first send decided whether its time had come.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD, RECORD_HEAD_BYT
 from dledger_remoting.topics import TIMER_TOPIC
 
 MAX_FACTS_BYTES: Final = 512
-"""The record of a message that waits is no larger by more."""
+"""Maximum number of bytes by which the record of a waiting message is larger than that of the send."""
 
 
 class FirstSend(NamedTuple):
-    """What answered the first one of some sends that are the same.
+    """Answer to the first of several equal sends.
 
-    `ids` are the positions and hosts in its message ids; `due` is when its message was due, None if it did not wait.
+    `ids` are the positions and hosts in its message ids. `due` is when its message was due, or None if it did not wait.
     """
 
     ids: list[bytes]
@@ -37,7 +37,7 @@ class FirstSend(NamedTuple):
 def first_send(
     stored: bytes, count: int, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
 ) -> FirstSend | None:
-    """The send that is the same among those which begin the first `count` records of some bytes; None if none is."""
+    """Return the equal send that begins at one of the first `count` records of `stored`, or None."""
     for begin in _records(stored, count):
         if _same(stored, begin, fields, messages):
             _, _, _, queue_id, _, queue_offset, *_ = RECORD_HEAD.unpack_from(stored, begin)
@@ -51,14 +51,14 @@ def first_send(
 
 
 def may_wait(messages: Sequence[MessageParts]) -> bool:
-    """Whether the message of a send may stand where messages wait."""
+    """Return whether the message of a send may be stored where messages wait."""
     return len(messages) == 1 and may_ask(messages[0][1])
 
 
 def _waits(
     stored: bytes, begin: int, fields: SendV2Fields, target: SendTarget, messages: Sequence[MessageParts]
 ) -> FirstSend | None:
-    """As `first_send`, of the one record that begins there, if it is that of a message that waits or has."""
+    """Return the equal send if the record at `begin` is that of a message that waits or has waited, or None."""
     ((body, tail, flag, _),) = messages
     record = _whole_record(stored, begin)
     real = real_of(record) if record is not None and record.topic in DUE_TOPICS else None
@@ -81,7 +81,7 @@ def _whole_record(stored: bytes, begin: int) -> MessageRecord | None:
 
 
 def _ids(stored: bytes, begin: int, messages: Sequence[MessageParts]) -> list[bytes]:
-    """The message ids of records from `begin` on."""
+    """Return the message ids of the records from `begin` on."""
     ids: list[bytes] = []
     at = begin
     for body, tail, _, _ in messages:
@@ -91,7 +91,7 @@ def _ids(stored: bytes, begin: int, messages: Sequence[MessageParts]) -> list[by
 
 
 def _records(stored: bytes, count: int) -> Iterator[int]:
-    """Where the first `count` records begin, as far as they do."""
+    """Yield the positions of the first `count` records, as far as they are in the bytes."""
     at = 0
     for _ in range(count):
         if at + RECORD_HEAD_BYTES > len(stored):
@@ -101,7 +101,9 @@ def _records(stored: bytes, count: int) -> Iterator[int]:
 
 
 def _same(stored: bytes, begin: int, fields: SendV2Fields, messages: Sequence[MessageParts]) -> bool:
-    """Whether the records from `begin` on are the messages, but for queue, born time, store time and hosts."""
+    """Return whether the records from `begin` on equal the messages, apart from queue, born time, store time and
+    hosts.
+    """
     at = begin
     for body, tail, flag, _ in messages:
         size = RECORD_HEAD_BYTES + len(body) + len(tail)

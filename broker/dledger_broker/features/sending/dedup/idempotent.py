@@ -1,12 +1,13 @@
-"""Sends that may be repeated: the second one gets the answer of the first, and nothing is stored again.
+"""Idempotent sends: a repetition gets the answer of the first send, and nothing is stored again.
 
-Who sends opts in, by ext field `idempotent` = `true` or by the topic's attribute of that name. A send repeats another
-one if both have the same topic, producer group, unique key (`UNIQ_KEY`) and `reconsumeTimes`, *and* the same body,
-flags and properties; a batch as a whole, with the same messages in the same order. Everything else is stored. Topics
-that the broker itself writes to (retry, dead letter, system) are left out, and so are messages without a unique key.
+A sender opts in, by ext field `idempotent` = `true` or by the topic's attribute of that name. A send repeats another
+send if both have the same topic, producer group, unique key (`UNIQ_KEY`) and `reconsumeTimes`, *and* the same body,
+flags and properties. A batch is compared as a whole, with the same messages in the same order. All other sends are
+stored. Messages without a unique key are left out, and so are topics that the broker itself writes to: retry,
+dead-letter and system topics.
 
-What is stored is found by the replicated table of remembered sends, and then compared byte by byte. What is in flight
-is known to this leader only: a repetition waits for its outcome, and is looked at again.
+Stored sends are found by the replicated table of remembered sends, and then compared byte by byte. Only this leader
+knows the sends in flight. A repetition of a send in flight waits for its outcome, and is then checked again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Final, cast
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
 from dledger.format import COMMAND_HEADER_BYTES
-from dledger.invariants import invariant
 from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger.types import Membership
+from dledger_base.invariants import invariant
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.messages import DueMessages
@@ -54,27 +55,30 @@ from dledger_remoting.errors import QuorumTimeout
 from dledger_remoting.hotpath import send_response_frame
 
 WAIT_S: Final = 0.01
-"""How often a repetition looks whether the first one has its outcome."""
+"""Interval at which a repetition checks whether the first send has its outcome."""
 KEEP_FETCHED_S: Final = 0.1
-"""How long a stored send that was read from the disk stays at hand: the next candidate of the same identity may have to
-be read, too, and a file system that cannot tell what is in memory has all of them read each time."""
+"""Time for which a stored send that was read from disk is kept in memory.
+
+The next candidate of the same identity may have to be read, too. On a file system that cannot report which data is in
+memory, all candidates would otherwise be read each time.
+"""
 MAX_CANDIDATES: Final = 64
-"""Rows with the identity of a send with which it is compared, the newest ones."""
+"""Maximum number of rows with the identity of a send that are compared with the send, newest first."""
 MAX_NOT_INDEXED: Final = 2_048
-"""Rows are indexed when there are more that are not, once answers have left."""
+"""Maximum number of rows that are not indexed. Further rows are indexed once answers have left."""
 MAX_SEEN: Final = 4_096
-"""Families of lately admitted sends that are kept at hand, besides those of which some are in flight."""
+"""Maximum number of recent families kept in memory, besides families with sends in flight."""
 ROWS_PER_SLICE: Final = 4_096
-"""Rows indexed at a time, in half a millisecond, and in some more as long as the index meets new memory."""
+"""Number of rows indexed at a time, in half a millisecond, or somewhat more while the index meets new memory."""
 
 _UNIQUE_KEY: Final = itemgetter(5)
 _SIZE: Final = itemgetter(7)
 _SEED: Final = itemgetter(8)
-"""Of a `PendingSend`."""
+"""Getter of a field of a `PendingSend`, as the two above."""
 
 
 class IdempotentSends:
-    """Tells repetitions from other sends."""
+    """Judge of whether sends are repetitions."""
 
     def __init__(
         self,
@@ -96,22 +100,23 @@ class IdempotentSends:
         self._counters = counters
         self._requests = requests
         self._fail = requests.fail
-        self._seen: dict[int, int] = {}
-        """Members of families, all that are remembered or in flight, and perhaps more. Of families that are not there,
-        nothing is in flight and all that is remembered is indexed.
+        self._recent_members: dict[int, int] = {}
+        """Members by family: all that are remembered or in flight, and perhaps more.
+
+        A family that is missing has no send in flight, and all its remembered sends are indexed.
         """
         self._staged: deque[tuple[int, UnitRows]] = deque()
-        self._seen_limit = MAX_SEEN
-        self._not_indexed = 0
-        self._fetched: dict[tuple[int, int], bytes] = {}
-        """Stored sends that were read from the disk, by their position and how much of it was read."""
-        self._moved: dict[bytes, list[bytes]] = {}
-        """Records of messages that wait, or have, by their unique keys: they are found on the disk."""
-        self._room = 0
-        self._understood_by: Membership | None = None
+        self._recent_limit = MAX_SEEN
+        self._unindexed_rows = 0
+        self._fetched_sends: dict[tuple[int, int], bytes] = {}
+        """Stored sends that were read from disk, by position and size of the read."""
+        self._moved_records: dict[bytes, list[bytes]] = {}
+        """Records of messages that wait or have waited, by unique key. They are found on disk."""
+        self._free_rows = 0
+        self._checked_membership: Membership | None = None
         self._term = 0
         self._is_indexed = False
-        self._tidies = False
+        self._is_compaction_scheduled = False
         self._closed = False
         machine.on_leadership_changed.append(self._on_leadership)
         machine.on_members_changed.append(self._on_members)
@@ -119,10 +124,10 @@ class IdempotentSends:
 
     @property
     def gauge(self) -> Gauge:
-        """How many rows are remembered."""
+        """Gauge of the number of remembered rows."""
         return Gauge(
             "idempotent_keys",
-            "Rows that remember idempotent sends, each one of them, or up to 16 whose unique keys follow on",
+            "Rows that remember idempotent sends: a row is for one send, or for up to 16 with consecutive unique keys",
             lambda: len(self._table),
         )
 
@@ -130,13 +135,13 @@ class IdempotentSends:
         self._table = state.table(REMEMBERED)
 
     def close(self) -> None:
-        """Look again at nothing that waits."""
+        """Stop checking waiting sends again."""
         self._closed = True
 
-    # ---------------------------------------------------------------- a send comes
+    # ---------------------------------------------------------------- arrival of a send
 
     def admit(self, sends: list[PendingSend]) -> tuple[list[PendingSend], UnitRows]:
-        """Those of the sends of a unit that are to be stored, and the rows by which they are to be remembered.
+        """Return the sends of a unit that are to be stored, and the rows that remember them.
 
         The others are repetitions, and are or will be answered.
         """
@@ -152,15 +157,15 @@ class IdempotentSends:
             rows = rows_of_runs(keys, seeds[0], offsets)
         if rows is None:
             rows = rows_of(identities_of(keys, seeds), offsets)
-        if len(rows.families) <= self._room and self._are_new(rows, table):
-            self._room -= len(rows.families)
+        if len(rows.families) <= self._free_rows and self._add_if_new(rows, table):
+            self._free_rows -= len(rows.families)
             return sends, rows
         return self._admit_each(sends, identities_of(keys, seeds))
 
     def without_repetitions(self, sends: list[PendingSend]) -> list[PendingSend]:
-        """Those of some sends that repeat nothing which is stored or in flight; the others are or will be answered.
+        """Return the sends that repeat no stored send and no send in flight. The others are or will be answered.
 
-        Those that are left are remembered once `admit` has them.
+        The returned sends are remembered once `admit` has them.
         """
         if not self._table.window_ms:
             return sends
@@ -176,98 +181,99 @@ class IdempotentSends:
             if not self._is_repetition(send, identity, in_flight)
         ]
 
-    def _are_new(self, rows: UnitRows, table: RememberedSends) -> bool:
-        """True if none of these sends was seen before, nor is there twice; they are seen now."""
-        seen = self._seen
-        self._recall(table.known([family for family in rows.families if family not in seen]))
+    def _add_if_new(self, rows: UnitRows, table: RememberedSends) -> bool:
+        """Return True if none of these sends was seen before or occurs twice. They count as seen from now on."""
+        recent = self._recent_members
+        self._load_members(table.known([family for family in rows.families if family not in recent]))
         for family, members in zip(rows.families, rows.members, strict=True):
-            before = seen.get(family, 0)
-            if before & members:
+            known_members = recent.get(family, 0)
+            if known_members & members:
                 return False
-            seen[family] = before | members
+            recent[family] = known_members | members
         return True
 
-    def _recall(self, families: Iterable[int]) -> None:
-        """See what is remembered of families that were not seen."""
+    def _load_members(self, families: Iterable[int]) -> None:
+        """Load the remembered members of families that were not seen."""
         for family in families:
-            self._seen[family] = self._table.members(family)
+            self._recent_members[family] = self._table.members(family)
 
     def _admit_each(
         self, sends: Sequence[PendingSend], identities: Sequence[int]
     ) -> tuple[list[PendingSend], UnitRows]:
-        """As `admit`, for sends among which there may be repetitions."""
+        """Admit sends as `admit` does, if there may be repetitions among them."""
         self._index_applied()
-        kept: list[PendingSend] = []
-        remembered: list[int] = []
+        admitted: list[PendingSend] = []
+        identities_kept: list[int] = []
         in_flight = self._in_flight()
-        room = self._room
+        free_rows = self._free_rows
         for send, identity in zip(sends, identities, strict=True):
             if self._is_repetition(send, identity, in_flight):
                 continue
-            kept.append(send)
-            if identity and room <= 0:
+            if identity and free_rows <= 0:
                 self._counters.idempotent_overflow += 1
-                remembered.append(0)
+                admitted.append((*send[:8], 0, send[9]))  # Without a seed, the send is answered as not remembered.
+                identities_kept.append(0)
             else:
-                remembered.append(identity)
+                admitted.append(send)
+                identities_kept.append(identity)
                 if identity:
-                    room -= 1  # or it joins a row: then there is some more
+                    free_rows -= 1  # If the send joins a row, even more room is left.
                     family = identity >> MEMBER_BITS
                     in_flight[family] = in_flight.get(family, 0) | identity & MEMBERS
-        if not kept:
-            return kept, NO_ROWS
-        rows = rows_of(remembered, _offsets(kept))
-        self._recall([family for family in rows.families if family not in self._seen])
-        _add(self._seen, rows)
-        self._room -= len(rows.families)
-        return kept, rows
+        if not admitted:
+            return admitted, NO_ROWS
+        rows = rows_of(identities_kept, _offsets(admitted))
+        self._load_members([family for family in rows.families if family not in self._recent_members])
+        _add(self._recent_members, rows)
+        self._free_rows -= len(rows.families)
+        return admitted, rows
 
     def _is_repetition(self, send: PendingSend, identity: int, in_flight: Mapping[int, int]) -> bool:
-        """Whether a send repeats another one, or may: it is or will be answered then."""
+        """Return whether a send is or may be a repetition, which is or will be answered."""
         family, member = identity >> MEMBER_BITS, identity & MEMBERS
         if in_flight.get(family, 0) & member:
             self._hold(send[0])
             return True
-        found = [row for row in self._table.find(family) if row.members & member] if identity else []
+        candidates = [row for row in self._table.find(family) if row.members & member] if identity else []
         try:
-            return bool(found) and self._is_stored(found, send)
-        except (LogError, OSError) as error:  # what may be the first one cannot be read here at present
+            return bool(candidates) and self._is_stored(candidates, send)
+        except (LogError, OSError) as error:  # The candidate for the first send cannot be read here at present.
             self._fail(send[0], error)
             return True
 
     def _in_flight(self) -> dict[int, int]:
-        """The members of families that were proposed and are not applied."""
-        found: dict[int, int] = {}
+        """Return the members, by family, that were proposed and are not applied."""
+        in_flight: dict[int, int] = {}
         for _, rows in self._staged:
-            _add(found, rows)
-        return found
+            _add(in_flight, rows)
+        return in_flight
 
     def _hold_opted_in(self, sends: Sequence[PendingSend], seeds: Sequence[int]) -> list[PendingSend]:
-        """Look at sends again while not all rows are indexed, as after a change of leadership; returns the others."""
+        """Hold opted-in sends until all rows are indexed (after a change of leadership), and return all others."""
         for send in compress(sends, seeds):
             self._hold(send[0])
         return [send for send, seed in zip(sends, seeds, strict=True) if not seed]
 
     def _hold(self, request: Request) -> None:
-        """Look at a send again while it has to wait, for a repetition until the first one has its outcome."""
+        """Check a send again later. A repetition waits until the first send has its outcome."""
         self._counters.idempotent_waits += 1
-        self._env.call_later(WAIT_S, partial(self._look_again, request))
+        self._env.call_later(WAIT_S, partial(self._retry, request))
 
-    def _look_again(self, request: Request) -> None:
+    def _retry(self, request: Request) -> None:
         if self._closed:
             return
         if self._env.now() - request.received < self._timeout_s:
             self._requests.resume(request, None)
         else:
-            why = f"the same message has waited for a majority for {self._timeout_ms} ms: it may be stored"
-            self._fail(request, QuorumTimeout(why))
+            remark = f"the same message has waited for a majority for {self._timeout_ms} ms: it may be stored"
+            self._fail(request, QuorumTimeout(remark))
 
     # ---------------------------------------------------------------- comparing with what is stored
 
     def _is_stored(self, rows: Sequence[Row], send: PendingSend) -> bool:
-        """Whether one of the stored sends is the same, which is then answered, or has to be read from the disk.
+        """Return whether a stored send equals this send, or has to be read from disk. An equal send is answered.
 
-        `rows` are those of the same identity, newest first.
+        `rows` are the rows of the same identity, newest first.
         """
         request, fields, target, _, messages, _, _, size, *_ = send
         segment_bytes, applied_position = self._log.segment_bytes, self._machine.applied_position
@@ -275,79 +281,84 @@ class IdempotentSends:
         is_trimmed = False
         for members, position in rows[:MAX_CANDIDATES]:
             count = members.bit_count()
-            left = min(applied_position, position - position % segment_bytes + segment_bytes) - position
-            if position < kept_from or size > left:
+            bytes_left = min(applied_position, position - position % segment_bytes + segment_bytes) - position
+            if position < kept_from or size > bytes_left:
                 is_trimmed = is_trimmed or target.created_position <= position < self._log.first_position
                 continue
-            wanted = size if count == 1 else min(MAX_ROW_BYTES, left)
+            read_size = size if count == 1 else min(MAX_ROW_BYTES, bytes_left)
             if may_wait(messages):
-                wanted = min(wanted + count * MAX_FACTS_BYTES, left)
-            stored = self._fetched.get((position, wanted)) or self._log.read_nowait(position, wanted)
+                read_size = min(read_size + count * MAX_FACTS_BYTES, bytes_left)
+            stored = self._fetched_sends.get((position, read_size)) or self._log.read_nowait(position, read_size)
             if stored is None:
-                self._requests.spawn(request, self._fetch(request, position, wanted))
+                self._requests.spawn(request, self._fetch(request, position, read_size))
                 return True
-            first = first_send(stored, count, fields, target, messages)
-            if first is not None:
-                self._answer(send, first)
+            original = first_send(stored, count, fields, target, messages)
+            if original is not None:
+                self._answer(send, original)
                 return True
         return is_trimmed and may_wait(messages) and self._is_moved(send)
 
     def _is_moved(self, send: PendingSend) -> bool:
-        """As `_is_stored`, of a message that may wait: it was written again before the log was trimmed where it was."""
+        """Return whether an equal message was moved.
+
+        A waiting message is written again before its part of the log is trimmed.
+        """
         request, fields, target, _, messages, unique_key, *_ = send
-        moved = self._moved.get(unique_key)
-        if moved is None:
+        records = self._moved_records.get(unique_key)
+        if records is None:
             self._requests.spawn(request, self._find_moved(request, unique_key))
             return True
-        for record in moved:
-            first = first_send(record, 1, fields, target, messages)
-            if first is not None:
-                self._answer(send, first)
+        for record in records:
+            original = first_send(record, 1, fields, target, messages)
+            if original is not None:
+                self._answer(send, original)
                 return True
         return False
 
     async def _find_moved(self, request: Request, unique_key: bytes) -> None:
-        """Look for records of messages that wait, then look at the request again."""
-        moved: list[bytes] = []
+        """Search for records of messages that wait, then check the request again."""
+        records: list[bytes] = []
         for topic in sorted(DUE_TOPICS):
-            moved += [data for data, _ in await records_with_key(self._machine, topic, unique_key)]
-        self._moved[unique_key] = moved
+            records += [data for data, _ in await records_with_key(self._machine, topic, unique_key)]
+        self._moved_records[unique_key] = records
         self._requests.resume(request, None)
         self._env.call_later(KEEP_FETCHED_S, partial(self._forget_moved, unique_key))
 
     def _forget_moved(self, unique_key: bytes) -> None:
-        self._moved.pop(unique_key, None)
+        self._moved_records.pop(unique_key, None)
 
     async def _fetch(self, request: Request, position: int, size: int) -> None:
-        """Read a candidate from the disk, then look at the request again."""
+        """Read a candidate from disk, then check the request again."""
         try:
-            self._fetched[position, size] = await self._log.read(position, size)
+            self._fetched_sends[position, size] = await self._log.read(position, size)
         except TrimmedError:
             pass
         self._requests.resume(request, None)
         self._env.call_later(KEEP_FETCHED_S, partial(self._forget_fetched, position, size))
 
     def _forget_fetched(self, position: int, size: int) -> None:
-        self._fetched.pop((position, size), None)
+        self._fetched_sends.pop((position, size), None)
 
-    def _answer(self, send: PendingSend, first: FirstSend) -> None:
+    def _answer(self, send: PendingSend, original: FirstSend) -> None:
         """Answer as the first send was answered."""
-        request, _, target, _, _, unique_key, *_ = send
+        request, fields, target, _, _, unique_key, *_ = send
         self._counters.idempotent_repeats += 1
         if request.is_oneway:
             request.origin.settle()
             return
         handle = b""
-        if first.due is not None:
-            handle = self._due_messages.recall_handle(target.topic, first.due, unique_key)
+        if original.due is not None:
+            handle = self._due_messages.recall_handle(target.topic, original.due, unique_key)
         frame = send_response_frame(
             request.opaque,
-            b",".join(first.ids),
-            first.queue_id,
-            first.queue_offset,
+            b",".join(original.ids),
+            original.queue_id,
+            original.queue_offset,
             unique_key,
             serialize_type=request.serialize_type,
             recall_handle=handle,
+            remembered=True if fields.idempotent else None,
+            repeated=fields.idempotent,
             with_trace_switch=request.is_from_go,
         )
         request.origin.answer_frame(frame)
@@ -355,27 +366,29 @@ class IdempotentSends:
     # ---------------------------------------------------------------- a unit goes into the log
 
     def command(self, rows: UnitRows) -> bytearray:
-        """Room for the command that remembers sends, for `write_command` when their position is known.
+        """Return room for the command that remembers sends, to be filled by `write_command` once their position is
+        known.
 
-        Empty if there is nothing to remember, or if not every member understands it: then they are stored only.
+        The room is empty if there is nothing to remember, or if not every member understands the command. Then the
+        sends are stored, but not remembered.
         """
         count = len(rows.families)
         if not count:
             return bytearray()
         membership = self._log.membership
-        if membership is not self._understood_by:
+        if membership is not self._checked_membership:
             if not self._machine.understood_by_all(RememberSends):
                 return bytearray()
-            self._understood_by = membership
+            self._checked_membership = membership
         return bytearray(COMMAND_HEADER_BYTES + ROW_BYTES * count)
 
-    def remembering(self, sends: Sequence[PendingSend], rows: UnitRows) -> FixedRows | None:
-        """The command for a unit with one record for each of these sends; None as in `command`.
+    def remember_command(self, sends: Sequence[PendingSend], rows: UnitRows) -> FixedRows | None:
+        """Return the command for a unit with one record for each of these sends, or None if `command` has no room.
 
-        Their records may be larger than what was sent, as those of messages that wait until they are due.
+        Their records may be larger than the sends, for example records of messages that wait until they are due.
         """
-        room = self.command(rows)
-        if not room:
+        command = self.command(rows)
+        if not command:
             return None
         families, members, offsets = rows
         number_at = {offset: number for number, offset in enumerate(_offsets(sends))}
@@ -383,95 +396,96 @@ class IdempotentSends:
 
         def write(payload: memoryview, positions: Sequence[int | None]) -> None:
             invariant(None not in positions, "the topic where messages wait is there when they are stored")
-            stand = cast(Sequence[int], positions)
-            first = stand[0]
-            there = UnitRows(families, members, [stand[number] - first for number in numbers])
-            write_command(room, there, first)
-            payload[:] = room[COMMAND_HEADER_BYTES:]
-            self.staged(first, there)
+            known_positions = cast(Sequence[int], positions)
+            start = known_positions[0]
+            relative_rows = UnitRows(families, members, [known_positions[number] - start for number in numbers])
+            write_command(command, relative_rows, start)
+            payload[:] = command[COMMAND_HEADER_BYTES:]
+            self.staged(start, relative_rows)
 
-        return FixedRows(REMEMBER_SENDS, len(room) - COMMAND_HEADER_BYTES, write)
+        return FixedRows(REMEMBER_SENDS, len(command) - COMMAND_HEADER_BYTES, write)
 
     def staged(self, position: int, rows: UnitRows) -> None:
-        """A unit whose first record is to stand at `position` was proposed."""
+        """Note that a unit was proposed, whose first record is to be stored at `position`."""
         self._staged.append((position, rows))
-        self._not_indexed += len(rows.families)
+        self._unindexed_rows += len(rows.families)
 
     def _on_refused(self, position: int) -> None:
-        """The disk has no space for what was to stand at `position` and behind it.
+        """Forget the sends at `position` and behind it, because the disk has no space for them.
 
-        While that counted as in flight, who tried again as told would wait for it, and be told that it may be stored.
+        Clients repeat refused sends, as the answer demands. Otherwise the repetition would wait for the refused send,
+        and its answer would say that the message may be stored.
         """
         while self._staged and self._staged[-1][0] >= position:
             self._staged.pop()
 
     def applied(self) -> None:
-        """A unit was applied and answered."""
-        are_many = self._not_indexed > MAX_NOT_INDEXED or len(self._seen) > self._seen_limit
-        if are_many and not self._tidies:
-            self._tidies = True
-            self._env.call_soon(self._tidy)
+        """Tidy up later if necessary, because a unit was applied and answered."""
+        needs_compaction = self._unindexed_rows > MAX_NOT_INDEXED or len(self._recent_members) > self._recent_limit
+        if needs_compaction and not self._is_compaction_scheduled:
+            self._is_compaction_scheduled = True
+            self._env.call_soon(self._compact)
 
-    def _tidy(self) -> None:
-        self._tidies = False
+    def _compact(self) -> None:
+        self._is_compaction_scheduled = False
         if self._is_indexed and not self._closed:
             self._index_applied()
-            if len(self._seen) > self._seen_limit:
-                self._see_only_what_is_in_flight()
+            if len(self._recent_members) > self._recent_limit:
+                self._keep_only_in_flight()
 
-    def _see_only_what_is_in_flight(self) -> None:
+    def _keep_only_in_flight(self) -> None:
         in_flight = self._in_flight()
-        self._seen = {}
-        self._recall(in_flight)
+        self._recent_members = {}
+        self._load_members(in_flight)
         for family, members in in_flight.items():
-            self._seen[family] |= members
-        self._seen_limit = len(in_flight) + MAX_SEEN
+            self._recent_members[family] |= members
+        self._recent_limit = len(in_flight) + MAX_SEEN
 
     def _index_applied(self) -> None:
-        """What is applied is known to the state, where it is indexed now."""
+        """Index the rows that are applied, and drop them from the sends in flight."""
         staged, applied_position = self._staged, self._machine.applied_position
         while staged and staged[0][0] < applied_position:
             staged.popleft()
         table = self._table
         while not table.index(ROWS_PER_SLICE):
-            pass  # those that have expired since are the first to be indexed
-        self._not_indexed = sum(len(rows.families) for _, rows in staged)
-        self._room = table.max_rows - len(table) - self._not_indexed
+            pass  # Rows that have expired meanwhile are indexed first, so that a slice may not be enough.
+        self._unindexed_rows = sum(len(rows.families) for _, rows in staged)
+        self._free_rows = table.max_rows - len(table) - self._unindexed_rows
 
     def _on_members(self) -> None:
-        """A member understands other commands than before."""
-        self._understood_by = None
+        """Check again whether all members understand the command."""
+        self._checked_membership = None
 
     def _on_leadership(self, leadership: Leadership) -> None:
-        """Another leader knows what is in flight; a handover that fails changes nothing."""
-        self._understood_by = None
+        """Forget the sends in flight of another leadership. A handover that fails changes nothing."""
+        self._checked_membership = None
         if not leadership.is_leader or (leadership.ready and leadership.term != self._term):
             self._term = leadership.term if leadership.is_leader else 0
-            self._seen.clear()
+            self._recent_members.clear()
             self._staged.clear()
-            self._not_indexed = self._room = 0
+            self._unindexed_rows = self._free_rows = 0
             self._is_indexed = False
             self._index_all(self._term)
 
     def _index_all(self, term: int) -> None:
-        """Have what earlier leaders remembered indexed, a slice at a time."""
+        """Index the rows that earlier leaders remembered, a slice at a time."""
         if term and term == self._term and not self._closed and not self._index_some():
             self._env.call_soon(partial(self._index_all, term))
 
     def _index_some(self) -> bool:
-        """Index a slice of what is remembered; whether all of it is indexed."""
+        """Index a slice of the rows, and return whether all rows are indexed."""
         self._is_indexed = self._table.index(ROWS_PER_SLICE)
         return self._is_indexed
 
 
 @lru_cache(maxsize=1024)
 def _command(count: int) -> Struct:
-    """A command of so many rows (`dledger.format.iter_commands`, `RememberSends`)."""
+    """Return the layout of a command with `count` rows (`dledger.format.iter_commands`, `RememberSends`)."""
     return Struct(f">HI{count}I{count}H{count}Q")
 
 
 def write_command(command: bytearray, rows: UnitRows, position: int) -> None:
-    """Write a command into its room; the unit's first record stands at `position`."""
+    """Write a command into its room. The unit's first record is stored at `position`."""
     families, members, offsets = rows
     positions = [position + offset for offset in offsets]
     count = len(families)
@@ -479,11 +493,11 @@ def write_command(command: bytearray, rows: UnitRows, position: int) -> None:
 
 
 def _offsets(sends: Sequence[PendingSend]) -> list[int]:
-    """Where in a unit each send begins, and where the last one ends."""
+    """Return the offsets in a unit at which the sends begin, and the offset at which the last send ends."""
     return list(accumulate(map(_SIZE, sends), initial=0))
 
 
-def _add(seen: dict[int, int], rows: UnitRows) -> None:
-    """Add the members of a unit to those of their families."""
+def _add(members_by_family: dict[int, int], rows: UnitRows) -> None:
+    """Add the members of a unit to the members of their families."""
     for family, members in zip(rows.families, rows.members, strict=True):
-        seen[family] = seen.get(family, 0) | members
+        members_by_family[family] = members_by_family.get(family, 0) | members

@@ -1,12 +1,11 @@
-"""Identities of sends: the number under which one is remembered, and those of a unit that are remembered together.
+"""Identities of sends: numbers under which sends are remembered, several of a unit in one row.
 
-An identity has 48 bits: a *family* (32), which is a checksum, and one of 16 *members*, as the bit that stands for it.
-Producers count in the last characters of their unique keys, in hexadecimal digits. Sends of one producer group to one
-topic whose keys differ in the last character only are of one family, and the last character is the member. A send
-that is a batch has a family of its own.
+An identity has 48 bits: a *family* (32), which is a checksum, and one of 16 *members*, as a bit of its own. Producers
+count in the last characters of their unique keys, in hexadecimal digits. Sends of one producer group to one topic are
+of one family if their keys differ only in the last character, which is the member. A batch has a family of its own.
 
-So what follows each other in a unit is mostly of one family and takes one row of the table (`rows`), one look-up
-and one command's worth of work instead of up to 16. Sends that have an identity in common by chance cost a comparison.
+Consecutive sends of a unit are therefore mostly of one family. Together they need one row of the table (`rows`), one
+look-up and one command, instead of up to 16 of each. Sends that share an identity by chance cost a comparison.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ MEMBER_BITS: Final = 16
 MEMBERS: Final = (1 << MEMBER_BITS) - 1
 """All members of a family, and the mask of an identity's member."""
 MAX_ROW_BYTES: Final = 64 << 10
-"""Records that are remembered together are no larger together: a repetition is looked for in all of them."""
+"""Maximum size of the records that are remembered together, because a repetition is compared with all of them."""
 MANY_RUNS: Final = 4
-"""Keys of which no more than one in so many is not above the one before are taken run by run."""
+"""Minimum average length of ascending runs of keys at which keys are processed run by run."""
 
 _SINGLE: Final = (1 << 31) - 1
 _BATCH: Final = 1 << 31
-"""A family has the highest bit if its sends are batches: these are never remembered together."""
+"""Bit of a family whose sends are batches. Batches are never remembered together."""
 _NO_FAMILY: Final = 1 << 62
 _LAST_DIGIT: Final = ord("F")
 _ABOVE: Final = b"\xff"
-"""No key, which is UTF-8, has this byte."""
+"""Byte that no key has, because keys are UTF-8."""
 
 
 def _number(byte: int) -> int:
-    """The number of the member that a character stands for: 0 to 15 for hexadecimal digits of either case.
+    """Return the member number of a character: 0 to 15 for hexadecimal digits of either case.
 
-    Up to `F` it never falls from one character to the next.
+    Up to `F` the number never falls from one character to the next.
     """
     if byte <= _LAST_DIGIT:
         return min(max(byte - ord("0"), 0), 9) if byte < ord("A") else byte - ord("A") + 10
@@ -52,9 +51,9 @@ _MEMBER_OF: Final = tuple(1 << number for number in _NUMBER_OF)
 
 
 class UnitRows(NamedTuple):
-    """What of a unit is remembered: a family, some of its members, and where the first of them begins in the unit.
+    """Rows that remember sends of a unit: family, members, and the offset in the unit at which the first member begins.
 
-    The members follow each other, as many as there are bits.
+    The members are consecutive sends, as many as there are bits.
     """
 
     families: list[int]
@@ -67,24 +66,25 @@ NO_ROWS: Final = UnitRows([], [], [])
 
 @lru_cache(maxsize=1024)
 def identity_seed(group: str, topic: str, messages: int = 1) -> int:
-    """The checksum, never 0, of a producer group, a topic and a number of messages: sends that differ in one of these
-    are told apart without a comparison, and do not wait for one another.
+    """Return the checksum, never 0, of a producer group, a topic and a number of messages.
+
+    Sends that differ in one of these need no comparison, and do not wait for each other.
     """
     return crc32(f"{group}\x01{topic}\x01{messages}".encode()) or 1
 
 
 def identity_of_batch(first_key: bytes, seed: int) -> int:
-    """The identity of a batch whose first message has this unique key.
+    """Return the identity of a batch whose first message has this unique key.
 
-    Records do not show how many messages were sent as one batch, the seed does.
+    Records do not show how many messages were sent as one batch, but the seed does.
     """
     return (crc32(first_key, seed) | _BATCH) << MEMBER_BITS | 1
 
 
 def identities_of(keys: Sequence[bytes], seeds: Sequence[int]) -> list[int]:
-    """The identities of sends of one message each with these unique keys and seeds.
+    """Return the identities of sends of one message each with these unique keys and seeds.
 
-    Where there is no key, the seed is taken for the identity: that of a batch, or 0. Where the seed is 0, that is it.
+    Without a key, the seed is the identity: that of a batch, or 0. With a seed of 0, the identity is 0.
     """
     return [
         (crc32(key[:-1], seed) & _SINGLE) << MEMBER_BITS | _MEMBER_OF[key[-1]] if key and seed else seed
@@ -93,11 +93,13 @@ def identities_of(keys: Sequence[bytes], seeds: Sequence[int]) -> list[int]:
 
 
 def rows_of_runs(keys: Sequence[bytes], seed: int, offsets: Sequence[int]) -> UnitRows | None:
-    """As `rows_of`, for sends of one message each that have one seed and mostly ascending keys of one length; None of
-    others. Where keys count by ones there is a step for each row, and none for each send.
+    """Return the rows of `rows_of` for single messages with one seed and mostly ascending keys of one length, else
+    None.
 
-    Keys between two that begin alike begin like these, and so do the members between two that are hexadecimal digits:
-    if they are as many as their numbers are apart, they have each of the numbers once.
+    Where keys count in steps of 1, the work is per row instead of per send.
+
+    A key between two keys with a common prefix has the same prefix. Likewise, a member between two hexadecimal digits
+    is a hexadecimal digit. If there are as many keys as their numbers differ by, each number occurs once.
     """
     if len(set(map(len, keys))) != 1 or not keys[0]:
         return None
@@ -136,9 +138,9 @@ def rows_of_runs(keys: Sequence[bytes], seed: int, offsets: Sequence[int]) -> Un
 
 
 def rows_of(identities: Sequence[int], offsets: Sequence[int]) -> UnitRows:
-    """What is remembered of sends that follow each other in a unit and have these identities, 0 for those that are not.
+    """Return the rows for consecutive sends of a unit with these identities, 0 for sends that are not remembered.
 
-    `offsets` say where in the unit each begins, and where the last one ends.
+    `offsets` are the offsets in the unit at which the sends begin, and at which the last send ends.
     """
     families: list[int] = []
     members: list[int] = []

@@ -1,17 +1,17 @@
-"""Remembered sends: which opted-in sends of the last minutes are stored, and where.
+"""Table of remembered sends: the opted-in sends of the last minutes that are stored, and their positions.
 
     row: family (4 bytes, a checksum), members (2 bytes, one bit each), position (8 bytes): where the first record lies
 
-A row stands for sends that follow each other in the log and are of one family (`identities`), as many as it
-has members: one to 16. It only finds candidates; whether a send is a repetition is decided by comparing it with the
-stored records. Adding rows costs next to nothing: they are put away when there are enough of them, or when somebody
-wants to know, and indexed by whoever looks for them, which is the leader (`rows`). With some that have expired, that
-is 15 bytes for each of 4.2 million (2 minutes at 35,000 sends/s of which no two share a row), and 27 where they are
-indexed.
+A row stands for consecutive sends in the log that are of one family (`identities`), as many as it has members: 1 to 16.
+Rows only find candidates. Comparing a send with the stored records decides whether it is a repetition.
 
-Rows expire by the store times of the entries that remember, made monotonic: `elapsed_ms` follows the highest store time
-seen, by at most two windows for each step; a time that is more than a window behind is taken for the present one,
-because then it was the highest that was wrong.
+Adding rows costs almost nothing. They are put away when there are enough of them, or when they are needed. The leader
+indexes them when it searches for rows (`rows`). Two minutes at 35,000 sends/s, of which no two share a row, make 4.2
+million rows. Together with some expired rows, each takes 15 bytes, or 27 where rows are indexed.
+
+Rows expire by the store times of their entries, made monotonic. `elapsed_ms` follows the highest store time seen, by at
+most two windows for each step. A store time more than a window behind is taken for the present time, because then the
+highest store time was wrong.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey
 from dledger_remoting.record import STORE_TIMESTAMP_PLACE
 
 MAX_WAITING_ROWS: Final = 16_384
-"""Rows that wait to be put away together."""
+"""Number of waiting rows that are put away together."""
 MARKS_PER_WINDOW: Final = 128
-"""The window is exact to this part of itself; a row is kept at least for the window."""
+"""Number of marks per window. The window is exact to this fraction, and rows are kept for at least the window."""
 
 
 class Mark(NamedTuple):
-    """From `position` on, rows were added at `elapsed_ms` or less than a step later; `added` rows were added before."""
+    """Point in the history of rows.
+
+    From `position` on, rows were added at `elapsed_ms` or less than a step later. Before that, `added` rows were added.
+    """
 
     elapsed_ms: int
     position: int
@@ -49,7 +52,7 @@ class Mark(NamedTuple):
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the rows. `checksums` are those of all columns of all rows there were."""
+    """State of the table without the rows. `checksums` cover all columns of all rows that were ever added."""
 
     window_ms: int
     max_rows: int
@@ -61,26 +64,25 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RememberSends(RawCommand, frozen=True):
-    """Sends whose records stand in the same entry.  The payload is `rows`: this command comes with every entry of
-    opted-in sends.
+    """Command that remembers sends whose records are in the same entry. Every entry of opted-in sends has it.
 
-    It holds all families (4 bytes each), all members (2), all positions (8), big-endian.
+    The payload is `rows`: all families (4 bytes each), all members (2), all positions (8), big-endian.
     """
 
     rows: bytes
 
     def to_payload(self) -> bytes:
-        """See `RawCommand.to_payload`."""
         return self.rows
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> RememberSends:
-        """See `RawCommand.from_payload`."""
         return cls(_rows_in(payload))
 
 
 class LimitSends(msgspec.Struct, frozen=True):
-    """Remember sends for `window_ms`, 0 = not at all, and no more than `max_rows` at a time."""
+    """Command that limits the memory: sends are remembered for `window_ms`, 0 for not at all, in at most `max_rows`
+    rows.
+    """
 
     window_ms: int
     max_rows: int
@@ -97,18 +99,18 @@ def _rows_in(payload: bytes | memoryview) -> bytes:
 
 
 def store_timestamp_of(entry: CommittedEntry) -> int:
-    """The store time, ms, of an entry's first record, whose hosts are IPv4, as the broker writes them."""
+    """Return the store time in ms of an entry's first record, whose hosts are IPv4, as the broker writes them."""
     return int.from_bytes(entry.records[STORE_TIMESTAMP_PLACE : STORE_TIMESTAMP_PLACE + 8], "big")
 
 
 class SendsFrame(msgspec.Struct, frozen=True, tag="sends"):
-    """Everything but the rows."""
+    """Snapshot frame of the table without the rows."""
 
     summary: Summary
 
 
 class RunFrame(msgspec.Struct, frozen=True, tag="run"):
-    """Some rows in their order; the summary comes before them."""
+    """Snapshot frame of some rows, in their order. The summary precedes them."""
 
     families: bytes
     members: bytes
@@ -116,7 +118,7 @@ class RunFrame(msgspec.Struct, frozen=True, tag="run"):
 
 
 class RememberedSends(Table):
-    """See the module's description. `window_ms` 0 remembers nothing, and nothing was ever remembered then."""
+    """Table of remembered sends, as the module describes it. While `window_ms` is 0, nothing is remembered."""
 
     __slots__ = (
         "_added",
@@ -146,18 +148,18 @@ class RememberedSends(Table):
         self._waiting_rows = 0
 
     def __len__(self) -> int:
-        """Rows that have not expired."""
+        """Number of rows that have not expired."""
         self._put_away()
         return self._added - self._marks[0].added if self._marks else 0
 
     @property
     def _first_number(self) -> int:
-        """The number of the first row that has not expired: rows are counted from 1 on."""
+        """Number of the first row that has not expired. Rows are counted from 1 on."""
         return self._marks[0].added + 1 if self._marks else 1
 
     @property
     def digest(self) -> int:
-        """64 bits that tell two histories of additions and limits apart; 0 before the first limit."""
+        """Digest of 64 bits over the history of additions and limits, or 0 while `window_ms` is 0."""
         if not self.window_ms:
             return 0
         self._put_away()
@@ -166,26 +168,28 @@ class RememberedSends(Table):
         return reduce(mix, numbers, of_families << 32 | of_positions)
 
     def limit(self, window_ms: int, max_rows: int) -> None:
-        """Remember for so long, and no more than so many; the leader sees to the latter before it proposes."""
+        """Remember sends for `window_ms`, in at most `max_rows` rows.
+
+        The leader keeps the maximum before it proposes.
+        """
         self._put_away()
         self.window_ms = window_ms
         self.max_rows = max_rows
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case LimitSends(window_ms=window_ms, max_rows=max_rows):
                 self.limit(window_ms, max_rows)
 
     def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        """See `Table.apply_raw`: a `RememberSends`."""
+        """Apply a `RememberSends` command."""
         self.remember(_rows_in(payload), store_timestamp_of(entry))
 
     def remember(self, rows: bytes, store_ms: int) -> None:
-        """Add rows, whose positions ascend and lie above all before, of an entry with this store time.
+        """Add rows of an entry with this store time. Their positions ascend, and lie above all earlier positions.
 
-        They are given as all families, all members, all positions (`Run.of`).
+        The rows are given as all families, all members, all positions (`Run.of`).
         """
         self._waiting.append((rows, store_ms))
         self._waiting_rows += len(rows) // ROW_BYTES
@@ -193,21 +197,23 @@ class RememberedSends(Table):
             self._put_away()
 
     def index(self, max_rows: int) -> bool:
-        """Index rows that are not, at most so many; False if there are more."""
+        """Index at most `max_rows` further rows. Return False if there are more."""
         self._put_away()
         return self._rows.index(max_rows, self.max_rows)
 
     def known(self, families: Sequence[int]) -> Sequence[int]:
-        """Those of the families of which there is an indexed row; if it takes long to tell, perhaps more."""
+        """Return the families that have an indexed row. The result may have further families if an exact answer takes
+        long.
+        """
         return self._rows.known(families)
 
     def find(self, family: int) -> list[Row]:
-        """The indexed rows of a family, newest first."""
+        """Return the indexed rows of a family, newest first."""
         self._put_away()
         return self._rows.find(family)
 
     def members(self, family: int) -> int:
-        """The members of a family that its indexed rows have."""
+        """Return the members of a family in its indexed rows."""
         return reduce(or_, [row.members for row in self._rows.find(family)], 0)
 
     def _put_away(self) -> None:
@@ -246,7 +252,7 @@ class RememberedSends(Table):
     # ---------------------------------------------------------------- snapshots
 
     def capture(self) -> tuple[Summary, Iterator[Run]]:
-        """The table as it is now, and what yields its rows as they are now, in runs; later rows are left out."""
+        """Return the table's present state, and an iterator over its present rows, in runs. Later rows are left out."""
         self._put_away()
         summary = Summary(
             self.window_ms,
@@ -260,7 +266,6 @@ class RememberedSends(Table):
         return summary, self._rows.runs(self._first_number)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         if not (self.window_ms > 0 or len(self) > 0):
             return {}
@@ -268,7 +273,6 @@ class RememberedSends(Table):
         return {"sends": (SendsFrame(summary),), "run": starmap(RunFrame, runs)}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case SendsFrame(summary=summary):
@@ -277,7 +281,7 @@ class RememberedSends(Table):
                 self.restore_run(Run(families, members, positions))
 
     def restore(self, summary: Summary) -> None:
-        """Restore everything but the rows, in a table that is new."""
+        """Restore everything but the rows, in a new table."""
         self.limit(summary.window_ms, summary.max_rows)
         self._elapsed_ms = summary.elapsed_ms
         self._highest_ms = summary.highest_ms
@@ -287,11 +291,11 @@ class RememberedSends(Table):
         self._rows = Rows(self._first_number)
 
     def restore_run(self, run: Run) -> None:
-        """Restore some rows, in the order in which they were captured, after the rest."""
+        """Restore some rows, in the order of their capture, after all other data."""
         self._rows.add(run)
 
     def finish_restore(self) -> None:
-        """See `Table.finish_restore`: raises `CorruptionError` if that is not what a `capture` gave."""
+        """Raise `CorruptionError` if what was restored is not what a `capture` returned."""
         expected = self._added + 1 - self._first_number if self._marks else 0
         if len(self._rows) != expected:
             raise CorruptionError(f"a snapshot has {len(self._rows)} rows of remembered sends, expected {expected}")

@@ -1,15 +1,15 @@
-"""The rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by family.
+"""Rows of remembered sends (`remembered`) in the order of the log, and the index that finds them by family.
 
-Rows are numbered in the order in which they were added and lie in *eras* of `ERA_ROWS` rows, which leave as a whole.
-The index is a hash table: the last bits of a family name a place, which has the number of the newest row with these
-bits, and each indexed row has the number of the one before it. A number below the first kept row ends such a chain, so
-that nothing is ever taken out of the table. When there are more rows than it was made for, a larger one is made beside
-it, a slice at a time with the rows that are indexed meanwhile, and takes its place when it has all of them: what is
-looked up costs one random access to memory most of the time.
+Rows are numbered in the order of their addition. They lie in *eras* of `ERA_ROWS` rows, which are dropped as a whole.
+The index is a hash table. The last bits of a family select a place, which has the number of the newest row with these
+bits. Each indexed row has the number of the previous row of its place. A number below the first kept row ends the
+chain, so nothing is ever removed from the table. When the table gets too small, a larger table is filled beside it, a
+slice at a time, together with the rows indexed meanwhile. It takes the first table's place once it has all rows. A
+look-up mostly costs one random access to memory.
 
-Places and chains have the last 32 bits of numbers. 2^32 rows later an old number may seem to be that of a row which is
-kept; it leads to rows of other families, which are passed over like all that share a place. Along a chain numbers
-fall, or it ends.
+Places and chains have the last 32 bits of numbers. After 2^32 rows, an old number may equal the number of a kept row.
+It leads to rows of other families, which are passed over like all rows that share a place. Along a chain numbers fall,
+or the chain ends.
 """
 
 from __future__ import annotations
@@ -31,32 +31,37 @@ PLACE_BYTES: Final = 4
 ERA_BITS: Final = 18
 ERA_ROWS: Final = 1 << ERA_BITS
 FIRST_PLACES: Final = 1 << 18
-"""Places of the smallest hash table, so that few rows need little memory."""
+"""Number of places of the smallest hash table, so that few rows need little memory."""
 GROWTH: Final = 4
-"""How many times larger the next one is, and how many places there are at least for each row, up to the number of rows
-that there may ever be."""
+"""Factor by which the next hash table is larger.
+
+It is also the minimum number of places for each row, up to a cap that the maximum number of rows sets.
+"""
 MAX_STEPS: Final = 1_000
-"""Rows that are looked at for one family, the newest ones. A place leads to about one; only rows that were made to
-collide on purpose are more."""
+"""Maximum number of rows checked for one family, newest first. A place usually leads to one row. Only collisions on
+purpose give more.
+"""
 RUN_ROWS: Final = 4_096
-"""Rows of a run in a snapshot."""
+"""Number of rows of a run in a snapshot."""
 MIN_COLUMN: Final = 128
-"""Fewer families than this are not worth looking up as a column: what that takes at once is not in the processor's
-caches when an entry of a few dozen sends needs it.
+"""Minimum number of families that are looked up as a column.
+
+For fewer families this does not pay: when an entry of a few dozen sends arrives, a column look-up misses the
+processor's caches.
 """
 
 _MASK: Final = 0xFFFFFFFF
 
 
 class Row(NamedTuple):
-    """Sends of one family that follow each other in the log: their members, as bits, and where the first one lies."""
+    """Consecutive sends of one family in the log: their members, as bits, and the position of the first."""
 
     members: int
     position: int
 
 
 class Run(NamedTuple):
-    """Some rows in columns of big-endian numbers."""
+    """Several rows in columns of big-endian numbers."""
 
     families: bytes
     members: bytes
@@ -64,15 +69,16 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, columns: bytes) -> Run:
-        """The rows in these bytes: all families, all members, all positions."""
+        """Return the rows in these bytes: all families, all members, all positions."""
         rows = len(columns) // ROW_BYTES
         members_at, positions_at = rows * FAMILY_BYTES, rows * (FAMILY_BYTES + MEMBERS_BYTES)
         return cls(columns[:members_at], columns[members_at:positions_at], columns[positions_at:])
 
 
 class _Era:
-    """Rows that were added one after the other; `before` is there for those of them that are indexed, and
-    `before_in_next` for those that are in the next hash table.
+    """Era of consecutive rows.
+
+    `before` has the previous row numbers of the indexed rows, and `before_in_next` of the rows in the next table.
     """
 
     __slots__ = ("before", "before_in_next", "families", "members", "positions")
@@ -86,15 +92,15 @@ class _Era:
 
 
 class _Heads:
-    """A hash table of the newest rows; `end` is the number behind the last row in it."""
+    """Hash table of the newest rows. `end` is the number behind the last row in it."""
 
     __slots__ = ("end", "mask", "numbers", "view")
 
     def __init__(self, places: int) -> None:
-        """`places` is a power of 2.
+        """Make an empty table of `places`, a power of 2.
 
-        Memory is taken in small pages: numpy would ask for huge ones, and the first rows, at random places, would wait
-        for all of the table to be zeroed.
+        Memory is taken in small pages. Numpy would ask for huge pages, and the first rows, at random places, would wait
+        until the whole table is zeroed.
         """
         self.numbers: NDArray[np.uint32] = np.frombuffer(mmap(-1, places * PLACE_BYTES), np.uint32)
         self.view = self.numbers.data
@@ -102,12 +108,12 @@ class _Heads:
         self.end = 0
 
     def put(self, families: NDArray[np.uint32], first_number: int) -> NDArray[np.uint32]:
-        """Index rows; returns the number before each of them."""
+        """Index rows, and return the previous row number of each."""
         places = families & np.uint32(self.mask)
         numbers = np.arange(len(places), dtype=np.uint32) + np.uint32(first_number & _MASK)
         before: NDArray[np.uint32] = self.numbers[places]
         self.numbers[places] = numbers
-        if (self.numbers[places] != numbers).any():  # some of them share a place
+        if (self.numbers[places] != numbers).any():  # Some of the rows share a place.
             in_order = np.argsort(places, kind="stable")
             places = places[in_order]
             again = np.flatnonzero(places[1:] == places[:-1])
@@ -119,12 +125,12 @@ class _Heads:
 
 
 class Rows:
-    """See the module's description."""
+    """Rows of remembered sends and their index, as the module describes them."""
 
     __slots__ = ("_end", "_eras", "_first", "_heads", "_in_next", "_indexed", "_kept_from", "_next_heads")
 
     def __init__(self, first_number: int) -> None:
-        """No rows; `first_number`, above 0, is what the first one will have."""
+        """Make an empty collection, whose first row will have `first_number`, above 0."""
         self._eras: list[_Era] = []
         self._heads: _Heads | None = None
         self._next_heads: _Heads | None = None
@@ -135,7 +141,7 @@ class Rows:
         self._in_next = first_number
 
     def __len__(self) -> int:
-        """Rows that are there, some included that were to be forgotten."""
+        """Number of rows present, including some that were to be forgotten."""
         return self._end - self._first
 
     def add(self, run: Run) -> None:
@@ -158,7 +164,7 @@ class Rows:
             begin = end
 
     def forget(self, first_number: int) -> None:
-        """Find nothing below a number any more, and let go of it era by era."""
+        """Forget the rows below a number, and free them era by era."""
         self._kept_from = first_number
         while self._first + ERA_ROWS <= first_number and self._eras:
             del self._eras[0]
@@ -166,12 +172,15 @@ class Rows:
         self._indexed = max(self._indexed, self._first)
         self._in_next = max(self._in_next, self._first)
         if self._heads is not None and self._heads.end <= first_number:
-            self._let_go()
+            self._drop_index()
 
     # ---------------------------------------------------------------- the index
 
     def index(self, max_rows: int, most_rows: int) -> bool:
-        """Index rows that are not, at most so many; False if there are more. `most_rows` is how many there may be."""
+        """Index at most `max_rows` further rows.
+
+        Return False if there are more. `most_rows` is the maximum number of rows.
+        """
         places = self._places_for(most_rows)
         heads = self._heads = self._heads or _Heads(places)
         begin, self._indexed = self._indexed, min(self._end, self._indexed + max_rows)
@@ -184,7 +193,7 @@ class Rows:
         return self._indexed == self._end
 
     def _fill_next(self, heads: _Heads, rows: int) -> None:
-        """Put some more rows into the next hash table, which takes the place of the present one when it has all."""
+        """Put more rows into the next hash table, which replaces the present table once it has all rows."""
         begin, self._in_next = self._in_next, min(self._indexed, self._in_next + rows)
         for era, row, end, number in self._parts(begin, self._in_next):
             before = heads.put(np.frombuffer(era.families[row:end], np.uint32), number)
@@ -194,14 +203,16 @@ class Rows:
             for era in self._eras:
                 era.before, era.before_in_next = era.before_in_next, array("I")
 
-    def _let_go(self) -> None:
-        """No row is indexed any more."""
+    def _drop_index(self) -> None:
+        """Drop the index, because no row is indexed any more."""
         self._heads = self._next_heads = None
         for era in self._eras:
             era.before_in_next = array("I")
 
     def _parts(self, begin: int, end: int) -> Iterator[tuple[_Era, int, int, int]]:
-        """The eras of a range of numbers: each with its first row, the one behind its last, and the first's number."""
+        """Yield the eras of a range of numbers, each with its first row, the end of its rows, and the first row's
+        number.
+        """
         while begin < end:
             place, row = divmod(begin - self._first, ERA_ROWS)
             stop = min(ERA_ROWS, row + end - begin)
@@ -209,22 +220,22 @@ class Rows:
             begin += stop - row
 
     def _places_for(self, most_rows: int) -> int:
-        """Places enough for all rows; one at least for each that there may ever be."""
+        """Return a number of places that is enough for all rows, but not much above the maximum number of rows."""
         places = FIRST_PLACES
         while places < GROWTH * len(self):
             places *= GROWTH
         return min(places, max(FIRST_PLACES, 1 << most_rows.bit_length()))
 
     def known(self, families: Sequence[int]) -> Sequence[int]:
-        """Those of the families of which there is an indexed row that is not forgotten, and perhaps more if that takes
-        long to tell.
+        """Return the families that have an indexed and kept row. The result may have further families if an exact
+        answer takes long.
         """
         heads = self._heads
         if heads is None:
             return []
         first, candidates = self._kept_from & _MASK, families
         if first + self._indexed - self._kept_from > _MASK:
-            pass  # numbers begin again at 0
+            pass  # The numbers begin again at 0 here.
         elif len(families) < MIN_COLUMN:
             view, mask = heads.view, heads.mask
             candidates = [family for family in families if view[family & mask] >= first]
@@ -234,7 +245,7 @@ class Rows:
         return self._known(heads, candidates) if candidates else []
 
     def _known(self, heads: _Heads, candidates: Sequence[int]) -> Sequence[int]:
-        """As `known`, where most candidates share their place with a row."""
+        """Check candidates as `known` does, if most of them share their place with a row."""
         first_number = self._kept_from
         rows, steps, found = self._indexed - first_number, 0, []
         for family in candidates:
@@ -251,7 +262,7 @@ class Rows:
         return found
 
     def find(self, family: int) -> list[Row]:
-        """The indexed rows of a family that are not forgotten, newest first."""
+        """Return the indexed rows of a family that are kept, newest first."""
         found: list[Row] = []
         heads, first_number = self._heads, self._kept_from
         below = self._indexed - first_number
@@ -268,14 +279,14 @@ class Rows:
         return found
 
     def _place(self, number: int) -> tuple[_Era, int]:
-        """Where a row that is kept lies."""
+        """Return the era of a kept row, and its place there."""
         behind = number - self._first
         return self._eras[behind >> ERA_BITS], behind & (ERA_ROWS - 1)
 
     # ---------------------------------------------------------------- snapshots
 
     def runs(self, first_number: int) -> Iterator[Run]:
-        """Yields the rows from a number on as they are now, in runs; later rows are left out."""
+        """Yield the present rows from a number on, in runs. Later rows are left out."""
         eras = [(era, len(era.families)) for era in self._eras]
         return _runs(eras, first_number - self._first)
 
@@ -289,14 +300,14 @@ def _runs(eras: list[tuple[_Era, int]], skipped: int) -> Iterator[Run]:
 
 
 def _big_endian(numbers: array[int]) -> bytes:
-    """The big-endian form of numbers of which nobody else knows."""
+    """Return numbers in big-endian form. The array is changed, so it must not be shared."""
     if byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
 
 
 def _numbers(typecode: str, data: bytes) -> array[int]:
-    """Numbers from their big-endian form."""
+    """Return numbers from their big-endian form."""
     numbers: array[int] = array(typecode, data)
     if byteorder == "little":
         numbers.byteswap()
