@@ -1,8 +1,9 @@
 """The client: producers, consumers and administration over RocketMQ's remoting protocol, asyncio first.
 
-Here lives everything that talks to name servers and brokers from outside; nothing here knows how a broker works. Start
-with `producer` and `consumer`; `sync` has the same for programs without an event loop, `testing` a cluster of real
-processes for tests. Below them: `core` (what they share), `leaders` (who leads a group), `routes`, `connection`.
+All code that talks to name servers and brokers from outside is here; nothing here knows the inside of a broker. Start
+with `producer` and `consumer`. `sync` has the same for programs without an event loop, `testing` a cluster of real
+processes for tests. Below them are `core` (the parts that all share), `leaders` (the leader of each group), `routes`
+and `connection`.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ from .routes import TopicRoute
 from .simple import SimpleConsumer
 from .stalls import QueueStall
 from .subscriptions import ClassFilter, Filter, Sql
-from .sync import SyncConsumer, SyncProducer
+from .sync import SyncConsumer
 from .sync_admin import SyncAdmin
+from .sync_producer import SyncProducer
 from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
-from .sync_transactions import SyncCheck, SyncTransactionProducer
+from .sync_transactions import SyncTransactionProducer
 from .tls import Tls
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 

@@ -1,4 +1,4 @@
-"""Looking after topics, groups and offsets, and finding single messages."""
+"""Administration of topics, groups and offsets, and search for single messages."""
 
 from __future__ import annotations
 
@@ -72,29 +72,30 @@ BodyT = TypeVar("BodyT")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 
-_NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
-_TOPIC_NOT_FOUND: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
+_NOT_ONLINE_CODES: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
+_TOPIC_NOT_FOUND_CODES: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
 
 class _GroupTable(msgspec.Struct, frozen=True):
-    """The answer to 201."""
+    """Answer to 201."""
 
     groups: dict[str, SubscriptionGroupConfig] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
 
 
 @checked
 class Admin:
-    """Administration over the ordinary client protocol; use it as an async context manager.
+    """Administrator over the ordinary client protocol. Use it as an async context manager.
 
         async with Admin("127.0.0.1:9876") as admin:
             await admin.create_topic("orders", queues=8)
 
-    Requests are repeated until `timeout` seconds are over. All of them may be repeated without harm. They raise
-    `RefusedError` (`NotFoundError` for what does not exist), `NoRouteError` for unknown topics, `NoBrokerError` and
-    `DeadlineError`.
+    Requests are repeated for up to `timeout` seconds. All requests can be repeated without harm. They raise
+    `RefusedError`, its subclass `NotFoundError` for missing things, `NoRouteError` for unknown topics, `NoBrokerError`
+    and `DeadlineError`.
 
-    What concerns all broker groups is refused with `NoBrokerError`, and nothing done, while one of them is *absent*: it
-    has been registered, and none of its nodes is now. If it is gone for good, `forget_group` says so.
+    A broker group is *absent* if it was registered, and none of its nodes is registered now. Until a node registers
+    again, requests to all broker groups raise `NoBrokerError` and change nothing. `forget_group` declares an absent
+    group permanently gone.
     """
 
     def __init__(
@@ -127,26 +128,26 @@ class Admin:
     # Cluster.
 
     async def cluster_info(self) -> ClusterInfo:
-        """All broker groups with the addresses of their nodes (id 0 is the leader), and their names by cluster.
+        """Return all broker groups with the addresses of their nodes (id 0 is the leader), and their names by cluster.
 
         An absent group has no address.
         """
         return await self._calls.cluster_info()
 
     async def broker_groups(self) -> dict[str, BrokerData]:
-        """The broker groups by name."""
+        """Return the broker groups by name."""
         return (await self.cluster_info()).broker_addr_table
 
     async def forget_group(self, name: str) -> None:
-        """Tell all name servers that an absent broker group is gone for good, with all that it held.
+        """Tell all name servers that an absent broker group is permanently gone, with all its messages.
 
-        Keys whose queues it had go to others from then on. Raises `RefusedError` if it has registered nodes,
+        Keys of its queues go to other queues from then on. Raises `RefusedError` if the group has registered nodes,
         `NotFoundError` if no name server knows it.
         """
         header = encode_ext(BrokerNameHeader(broker_name=name))
         answers = await self._calls.tell_name_servers(RequestCode.DLEDGER_FORGET_GROUP, header)
-        found = [answer for answer in answers if answer.code != ResponseCode.QUERY_NOT_FOUND]
-        for answer in found or answers[:1]:
+        known_answers = [answer for answer in answers if answer.code != ResponseCode.QUERY_NOT_FOUND]
+        for answer in known_answers or answers[:1]:
             check_response(answer)
 
     # Topics.
@@ -165,11 +166,11 @@ class Admin:
     ) -> None:
         """Create a topic with `queues` queues on each broker group (all by default), or change its configuration.
 
-        `attributes` are set, or taken away where the value is None; others stay. `{"idempotent": "true"}` makes all
-        sends to the topic idempotent. Everything else becomes what it is here: name what `topic_config` shows to keep
-        it. The service makes nothing of the last three, other clients may.
+        `attributes` are set, or removed where the value is None; others stay. `{"idempotent": "true"}` makes all sends
+        to the topic idempotent. Every other setting is set to its argument; to keep one, pass the value that
+        `topic_config` shows. The service does not use the last three arguments, but other clients may.
 
-        Returns when the leaders have stored it and the name server shows it.
+        Returns when the leaders have stored the topic and the name server shows it.
         """
         _validate(validate_topic, topic)
         header = CreateTopicHeader(
@@ -187,13 +188,15 @@ class Admin:
         )
         names = await self._calls.group_names(broker_groups)
         await self._calls.ask_leaders(names, RequestCode.UPDATE_AND_CREATE_TOPIC, encode_ext(header))
-        shown = (queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
-        await self._calls.core.routes.wait_until_shown(topic, dict.fromkeys(names, shown), self._calls.deadline())
+        queue_counts = (queues if is_readable(perm) else 0, queues if is_writable(perm) else 0)
+        await self._calls.core.routes.wait_until_shown(
+            topic, dict.fromkeys(names, queue_counts), self._calls.deadline()
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all broker groups, and its route on all name servers.
 
-        All name servers are told, then the first one that could not be told is an error.
+        All name servers are told. Afterwards the error of the first that could not be told is raised.
         """
         header = encode_ext(DeleteTopicHeader(topic=topic))
         await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.DELETE_TOPIC_IN_BROKER, header)
@@ -205,13 +208,13 @@ class Admin:
             check_response(answer)
 
     async def topics(self, *, include_system: bool = False) -> list[str]:
-        """The names of all topics, sorted; those of the service itself only on demand."""
+        """Return the sorted names of all topics. The service's own topics are left out unless `include_system`."""
         response = await self._calls.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, INCLUDE_ABSENT)
         names = decode(TopicList, response.body).topic_list
         return sorted(name for name in names if include_system or not is_system_topic(name))
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """The readable and writable queues of a topic as they are now.
+        """Return the readable and writable queues of a topic as they are now.
 
         Raises `NoBrokerError` if all its broker groups are absent.
         """
@@ -221,7 +224,7 @@ class Admin:
         return route
 
     async def _whole_route(self, topic: str) -> TopicRoute:
-        """The route of a topic that no absent broker group has a part of. Raises `NoBrokerError`."""
+        """Return the route of a topic, all of whose broker groups must be present. Raises `NoBrokerError`."""
         route = await self.topic_route(topic)
         absent = {queue.broker_group for queue in route.absent_readable}
         if absent:
@@ -229,27 +232,27 @@ class Admin:
         return route
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """A topic's configuration by broker group."""
+        """Return a topic's configuration by broker group."""
         header = encode_ext(TopicHeader(topic=topic))
         answers = await self._calls.ask_leaders(
-            await self._calls.group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND
+            await self._calls.group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND_CODES
         )
-        found = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
-        if not found:
-            raise _not_found(f"topic {topic!r} does not exist")
-        return {name: decode(TopicConfig, answer.body) for name, answer in found.items()}
+        known_answers = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
+        if not known_answers:
+            raise _make_not_found_error(f"topic {topic!r} does not exist")
+        return {name: decode(TopicConfig, answer.body) for name, answer in known_answers.items()}
 
     # Groups.
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups by name."""
+        """Return all consumer groups by name."""
         answers = await self._calls.ask_leaders(
             await self._calls.group_names(None), RequestCode.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, {}
         )
-        found: dict[str, SubscriptionGroupConfig] = {}
+        configs: dict[str, SubscriptionGroupConfig] = {}
         for answer in answers.values():
-            found.update(decode(_GroupTable, answer.body).groups)
-        return dict(sorted(found.items()))
+            configs.update(decode(_GroupTable, answer.body).groups)
+        return dict(sorted(configs.items()))
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
         """Create a consumer group on all broker groups, or change its configuration."""
@@ -262,9 +265,10 @@ class Admin:
         )
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Delete a consumer group on all broker groups, with its committed offsets unless told otherwise.
+        """Delete a consumer group on all broker groups, with its committed offsets if `clean_offsets`.
 
-        Raises `GroupInUseError`, and deletes nothing, while it has members: their next heartbeat would make it again.
+        Raises `GroupInUseError`, and deletes nothing, while the group has members: their next heartbeat would create it
+        again.
         """
         await self._require_no_members(group)
         header = DeleteSubscriptionGroupHeader(group_name=group, clean_offset=clean_offsets)
@@ -273,14 +277,16 @@ class Admin:
         )
 
     async def members(self, group: str) -> list[GroupMember]:
-        """Who is in a consumer group now, by client id. A client that vanished without a word counts for 2 minutes."""
+        """Return the present members of a consumer group by client id. A client that vanished counts for 2 minutes."""
         header = encode_ext(ConsumerGroupHeader(consumer_group=group))
         names = await self._calls.group_names(None)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        return members_of(await self._calls.ask_leaders(names, code, header, accept=_NOT_ONLINE))
+        return members_of(await self._calls.ask_leaders(names, code, header, accept=_NOT_ONLINE_CODES))
 
     async def readers(self, group: str) -> dict[MessageQueue, QueueReader]:
-        """Who asked last for messages of each queue, within 2 minutes, as far as the nodes that answer have seen it."""
+        """Return the client that last asked for messages of each queue, within 2 minutes, as seen by the nodes that
+        answer.
+        """
         core, names = self._calls.core, await self._calls.group_names(None)
         return await ask_readers(core, names, group, min(self._calls.deadline(), core.loop.time() + ATTEMPT_SECONDS))
 
@@ -288,18 +294,21 @@ class Admin:
         if members := await self.members(group):
             raise GroupInUseError(group, [str(member) for member in members])
 
-    async def _require_none_broadcasts(self, group: str) -> None:
-        """Members that broadcast keep offsets of their own: nothing that is set for their group moves them."""
+    async def _require_no_broadcasters(self, group: str) -> None:
+        """Raise `GroupInUseError` if members broadcast.
+
+        They keep their own offsets, which the group's offsets do not move.
+        """
         if broadcasting := [str(member) for member in await self.members(group) if member.broadcast]:
             raise GroupInUseError(group, broadcasting)
 
     # Offsets.
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
-        """How far a group is in the queues of a topic, or of all topics that its members subscribe to.
+        """Return a group's progress in the queues of a topic, or of all topics to which its members subscribe.
 
-        Without members, of those in which it has committed. Its retry topics are among them. Of a topic that its
-        members have given up brokers tell nothing. One request to each leader.
+        Its retry topics are included. Without members, the topics are those in which the group has committed. Brokers
+        report nothing about a topic to which its members no longer subscribe. Sends one request to each leader.
         """
         header = encode_ext(ConsumeStatsHeader(consumer_group=group, topic=topic))
         return progress_of(
@@ -307,79 +316,82 @@ class Admin:
         )
 
     async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
-        """First, end and committed offset of every readable queue of a topic, sorted by queue."""
+        """Return first, end and committed offset of every readable queue of a topic, sorted by queue."""
         route = await self._whole_route(topic)
         return list(await asyncio.gather(*(self._queue_status(group, queue) for queue in route.readable)))
 
     async def set_offset(self, group: str, queue: tuple[str, str, int], offset: int) -> None:
-        """Have a group go on at an offset of a queue; a member that reads it goes on there.
+        """Move a group to an offset of a queue. A member that reads the queue continues there.
 
-        What a group of `SimpleConsumer`s has taken of the queue and not acknowledged is over. Raises `GroupInUseError`,
-        and moves nothing, while the group has members that broadcast.
+        Messages of the queue that a group of `SimpleConsumer`s took and has not acknowledged are no longer taken.
+        Raises `GroupInUseError`, and moves nothing, while the group has members that broadcast.
         """
         target = MessageQueue(*queue)
         if offset < 0:
             raise InvalidArgumentError(f"offset {offset} of {target} is below 0")
-        await self._require_none_broadcasts(group)
+        await self._require_no_broadcasters(group)
         await self._calls.core.routes.get(target.topic, self._calls.deadline())
         await self._queue_offsets().commit(group, target, offset, self._calls.deadline(), reset=True)
 
     async def reset_offsets(
         self, group: str, topic: str, to: StartFrom, *, queue_id: int | None = None
     ) -> dict[MessageQueue, int]:
-        """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970,
-        in all queues of a topic or in those with one number.
+        """Move a group to `"first"`, to `"last"`, or to the first messages stored at or after a time in ms since 1970.
 
-        Returns the new offsets; nothing is moved before every broker group has said where that is. Members go on there,
-        and what they have read before counts no more. Raises `GroupInUseError`, and moves nothing, while the group has
-        members that broadcast, whose offsets are their own, or any on brokers of versions that cannot tell them.
+        It is moved in all queues of a topic, or in those with the number `queue_id`. Returns the new offsets. Nothing
+        is moved before every broker group has reported its new offsets. Members continue there, and their earlier reads
+        no longer count.
+
+        Raises `GroupInUseError`, and moves nothing, while the group has members that broadcast: their offsets are their
+        own. Raises it also if the group has members, and a broker's version cannot notify them. Other broker groups may
+        have moved the group by then.
         """
         check_start(to)
-        await self._require_none_broadcasts(group)
+        await self._require_no_broadcasters(group)
         route = await self._whole_route(topic)
         queues = [queue for queue in route.readable if queue_id in (None, queue.queue_id)]
         offsets = self._queue_offsets()
-        wanted = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in queues}
+        target_offsets = {queue: await offsets.at(queue, to, self._calls.deadline()) for queue in queues}
         names = sorted({queue.broker_group for queue in queues})
         moved = await reset_group(self._calls, group, topic, to, names, -1 if queue_id is None else queue_id)
         if moved is not None:
             return moved
         await self._require_no_members(group)
-        for queue, offset in wanted.items():
+        for queue, offset in target_offsets.items():
             await offsets.commit(group, queue, offset, self._calls.deadline(), reset=True)
-        return wanted
+        return target_offsets
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
-        """Have one group go on where another one is, in one topic or in all that the other one has committed in.
+        """Give one group the offsets of another, in one topic or in all topics in which the other has committed.
 
-        Members of `target` go on there. Raises `RefusedError` if it pops some of these queues, `GroupInUseError` if it
-        has members that broadcast.
+        Members of `target` continue there. Raises `RefusedError` if `target` pops some of these queues,
+        `GroupInUseError` if it has members that broadcast.
         """
         _validate(validate_group, target)
-        await self._require_none_broadcasts(target)
+        await self._require_no_broadcasters(target)
         await clone_group(self._calls, source, target, topic)
 
     async def first_offset(self, queue: tuple[str, str, int]) -> int:
-        """The offset of a queue's first kept message."""
-        target = await self._located(queue)
+        """Return the offset of a queue's first kept message."""
+        target = await self._locate_queue(queue)
         return await self._queue_offsets().first(target, self._calls.deadline())
 
     async def end_offset(self, queue: tuple[str, str, int]) -> int:
-        """The offset that a queue's next message will get."""
-        target = await self._located(queue)
+        """Return the offset that a queue's next message will get."""
+        target = await self._locate_queue(queue)
         return await self._queue_offsets().end(target, self._calls.deadline())
 
     # Pins.
 
     async def pins(self) -> dict[str, list[PinRow]]:
-        """The pins that keep parts of the log, by broker group."""
+        """Return the pins that keep parts of the log, by broker group."""
         answers = await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.LIST_PINS, {})
         return {name: decode(PinList, answer.body).pins for name, answer in answers.items()}
 
     async def pin(
         self, name: str, position: int, *, broker_group: str, lease_seconds: float = DEFAULT_LEASE_MS / 1000
     ) -> int:
-        """Keep a broker group's log from a position on, or go on keeping it; returns until when, ms since 1970.
+        """Keep a broker group's log from a position on, or renew such a pin. Returns its end, in ms since 1970.
 
         The lease, at most an hour, starts anew with every call, and with range reads that name the pin.
         """
@@ -392,50 +404,52 @@ class Admin:
             raise refusal(error) from error
 
     async def unpin(self, name: str, *, broker_groups: Sequence[str] | None = None) -> None:
-        """Give a pin up on some broker groups, on all by default; none of that name is no error."""
+        """Remove a pin on some broker groups, on all by default. It need not exist."""
         header = encode_ext(PinNameHeader(name=name))
         await self._calls.ask_leaders(await self._calls.group_names(broker_groups), RequestCode.UNPIN_LOG, header)
 
     # Settings.
 
     async def settings(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
-        """What is set of the configuration for whole broker groups, texts by key, by broker group."""
+        """Return the settings that are set for whole broker groups, as texts by key, by broker group."""
         return await live_settings(self._calls, await self._calls.group_names(broker_groups))
 
     async def put_settings(self, values: Mapping[str, str], *, broker_groups: Sequence[str] | None = None) -> None:
-        """Set keys of the configuration on all nodes of some broker groups, of all by default, while they run; an empty
-        text takes back what is set, so that each node's own configuration counts again.
+        """Set keys of the configuration on all nodes of some broker groups, of all by default, while they run.
 
-        All keys are set in a group or none. Raises `RefusedError` for keys that cannot be set while nodes run, and for
-        values that they do not have.
+        An empty text removes a setting, so that each node's own configuration applies again. A group sets all keys or
+        none. Raises `RefusedError` for keys that cannot be set while nodes run, and for values that are not allowed.
         """
         await set_live(self._calls, values, await self._calls.group_names(broker_groups))
 
     # Quotas.
 
     async def quotas(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, list[QuotaRow]]:
-        """What accounts and topics may be sent in a second, by broker group, and what its leader has held and refused
-        for that.
+        """Return the quotas of accounts and topics by broker group, with the numbers of requests that its leader held
+        and refused.
         """
         return await quotas(self._calls, await self._calls.group_names(broker_groups))
 
     async def put_quota(self, quota: Quota, *, broker_groups: Sequence[str] | None = None) -> None:
-        """Set the quota of an account or a topic, there or not, on some broker groups, on all by default: each allows
-        as much. One without any limit takes back what is set.
+        """Set the quota of an account or a topic on some broker groups, on all by default. The name need not exist.
+
+        Each group allows the full quota. A quota without any limit removes the present one.
         """
         await put_quota(self._calls, quota, await self._calls.group_names(broker_groups))
 
     # Messages.
 
-    async def message_by_id(self, offset_message_id: str) -> ReceivedMessage:
-        """The message with an offset message id, which names the node that led when the message was stored.
+    async def message_by_id(self, offset_message_id: str, *, keep_unreadable: bool = False) -> ReceivedMessage:
+        """Return the message with an offset message id, which names the node that led when the message was stored.
 
+        A message whose body cannot be read raises an error; with `keep_unreadable` it is returned with a `fault`.
         Raises `InvalidArgumentError` if the text is no such id, `NotFoundError` if there is no such message.
         """
-        found = await message_by_id(self._calls, offset_message_id, await self.broker_groups())
-        if found is None:
-            raise _not_found(f"no message has the offset message id {offset_message_id}")
-        return found
+        groups = await self.broker_groups()
+        message = await message_by_id(self._calls, offset_message_id, groups, keep_unreadable=keep_unreadable)
+        if message is None:
+            raise _make_not_found_error(f"no message has the offset message id {offset_message_id}")
+        return message
 
     async def messages_by_key(
         self,
@@ -446,11 +460,14 @@ class Admin:
         begin_ms: int = 0,
         end_ms: int = MAX_TIMESTAMP_MS,
         max_messages: int = 32,
+        keep_unreadable: bool = False,
     ) -> list[ReceivedMessage]:
-        """The messages of a topic with a key, or with a unique key, stored between two times, oldest first.
+        """Return the messages of a topic with a key, or with a unique key, stored between two times, oldest first.
 
-        If there are more than `max_messages`, the newest of them. Brokers give at most 64 (`MAX_MESSAGES_BY_KEY`):
-        raises `InvalidArgumentError` for a `max_messages` above. For more, ask again with an earlier `end_ms`.
+        If there are more than `max_messages`, the newest of them are returned. Brokers return at most 64
+        (`MAX_MESSAGES_BY_KEY`): a larger `max_messages` raises `InvalidArgumentError`. For more messages, ask again
+        with an earlier `end_ms`. A message whose body cannot be read raises an error; with `keep_unreadable` it is
+        returned with a `fault`.
         """
         if not 1 <= max_messages <= MAX_MESSAGES_BY_KEY:
             raise InvalidArgumentError(f"max_messages {max_messages} is not between 1 and {MAX_MESSAGES_BY_KEY}")
@@ -459,20 +476,24 @@ class Admin:
             topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
         return await messages_by_key(
-            self._calls, {queue.broker_group for queue in route.readable}, header, unique=unique
+            self._calls,
+            {queue.broker_group for queue in route.readable},
+            header,
+            unique=unique,
+            keep_unreadable=keep_unreadable,
         )
 
     async def message_trace(
         self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY
     ) -> list[Trace]:
-        """What clients that write traces say of a message, by its `message_id`: its sends, then the rest, the
-        earliest first; maybe nothing.
+        """Return the traces of a message, by its `message_id`: its sends, then the rest, the earliest first.
 
-        `topic` is where they write them. Only the newest `max_messages` trace messages about it are looked at. What
-        cannot be read in them is passed over. Raises what `messages_by_key` raises.
+        There may be none, because not all clients write traces. `topic` is the topic of the traces. Only the newest
+        `max_messages` trace messages about the message are read. Unreadable parts are skipped. Raises the errors of
+        `messages_by_key`.
         """
-        found = await self.messages_by_key(topic, message_id, max_messages=max_messages)
-        return traces_about(message_id, [message.body for message in found])
+        trace_messages = await self.messages_by_key(topic, message_id, max_messages=max_messages, keep_unreadable=True)
+        return traces_about(message_id, [message.body for message in trace_messages if message.fault is None])
 
     async def _queue_status(self, group: str, queue: MessageQueue) -> QueueStatus:
         offsets = self._queue_offsets()
@@ -482,8 +503,8 @@ class Admin:
         )
         return QueueStatus(queue, first, end, committed)
 
-    async def _located(self, queue: tuple[str, str, int]) -> MessageQueue:
-        """The queue, once the addresses of its broker group are known."""
+    async def _locate_queue(self, queue: tuple[str, str, int]) -> MessageQueue:
+        """Return the queue, once the addresses of its broker group are known."""
         target = MessageQueue(*queue)
         await self._calls.core.routes.get(target.topic, self._calls.deadline())
         return target
@@ -503,5 +524,5 @@ def _validate(check: Callable[[str], None], name: str) -> None:
         raise InvalidArgumentError(error.remark) from error
 
 
-def _not_found(text: str) -> RefusedError:
+def _make_not_found_error(text: str) -> RefusedError:
     return refusal(error_from_response(ResponseCode.QUERY_NOT_FOUND, text, {}))

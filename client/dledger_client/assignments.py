@@ -1,12 +1,22 @@
-"""The queues that a consumer reads: taking them over, giving them up, and committing how far it has got.
+"""The queues that a consumer reads: it takes them over, gives them up, and commits its progress in them.
 
-Handing a queue over without delivering messages twice: 1. both members learn of the new share at the same time, by the
-broker's notice; 2. the old owner stops reading, drops what it has not handed out, and commits; 3. it commits once more
-when the messages in work are done, or after `RELEASE_SECONDS`; 4. the new owner asks for the committed offset only
-`HANDOVER_SECONDS` after it learned of its share. What is in work longer than that is delivered to both.
+A queue is handed over without delivering messages twice:
 
-With locks it goes on differently: 3. the old owner waits until nothing is in work, commits, has the answer, and gives
-the lock up; if it cannot commit the lock ends by itself. 4. The new owner waits for the lock, then asks for the offset.
+1. Both members learn of the new share at the same time, from the broker's notice.
+2. The old owner stops reading, drops messages that it has not handed out, and commits.
+3. It commits once more when the messages in work are done, or after `RELEASE_SECONDS`.
+4. The new owner asks for the committed offset `HANDOVER_SECONDS` after it learned of its share.
+
+Messages that are in work for longer are delivered to both.
+
+With locks the last steps differ:
+
+3. The old owner waits until nothing is in work, commits, has the answer, and gives the lock up. If it cannot commit,
+   the lock ends by itself.
+4. The new owner waits for the lock, then asks for the offset.
+
+Work counts per queue, not per fetcher. A queue that is reset or assigned again gets a new fetcher, while work on the
+earlier fetcher's messages continues. An ordered consumer reads such a queue again once all that work is done.
 """
 
 from __future__ import annotations
@@ -14,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from dledger_remoting.topics import is_retry_topic
@@ -26,7 +37,7 @@ from .leaders import BrokerGroup
 from .locks import QueueLocks
 from .membership import Membership
 from .messages import MessageQueue, ReceivedMessage, Settlement
-from .offsets import OffsetStore, QueueOffsets, StartFrom
+from .offsets import OffsetStore, Position, QueueOffsets, StartFrom
 from .pauses import Pauses
 from .routes import TopicRoute
 from .subscriptions import Subscription
@@ -39,7 +50,7 @@ HANDOVER_SECONDS: Final = 0.5
 RELEASE_SECONDS: Final = 0.4
 
 _FIRST_REPEAT_SECONDS: Final = 0.5
-"""After this time, then twice as long and so on, the share is determined again when a topic was missing."""
+"""First pause before an incomplete share is determined again. Each further pause is twice as long."""
 
 _ANSWER_SECONDS: Final = 5.0
 
@@ -47,9 +58,9 @@ _ANSWER_SECONDS: Final = 5.0
 class Assignments:
     """The fetchers of one consumer, kept in step with its share of the queues.
 
-    `on_messages` is called when a fetcher has got messages, `settle` when the application has ended its work on one.
-    With `in_order` a queue that is reset is read again when nobody works on a message of it; with `with_locks` a queue
-    is read only while its lock is held.
+    `on_messages` is called when a fetcher has received messages, `settle` when the application has finished with one.
+    With `in_order` a queue that is reset is read again when no message of it is in work. With `with_locks` a queue is
+    read only while its lock is held.
     """
 
     def __init__(
@@ -69,7 +80,7 @@ class Assignments:
         with_locks: bool = False,
     ) -> None:
         self._in_order = in_order
-        self._locks = QueueLocks(core, consumer_group, self._read_after_loss) if with_locks else None
+        self._locks = QueueLocks(core, consumer_group, self._restart_after_lost_lock) if with_locks else None
         self._core = core
         self._consumer_group = consumer_group
         self._subscriptions = subscriptions
@@ -83,7 +94,11 @@ class Assignments:
         self._settle = settle
         self._fetchers: dict[MessageQueue, QueueFetcher] = {}
         self._releasing: dict[MessageQueue, QueueFetcher] = {}
-        self._first_seen: dict[str, frozenset[MessageQueue]] = {}
+        self._former_fetchers: set[QueueFetcher] = set()
+        """Former fetchers whose messages may still be in work."""
+        self._start_requests: Counter[MessageQueue] = Counter()
+        """Number of fetchers of each queue that ask where to begin."""
+        self._initial_queues: dict[str, frozenset[MessageQueue]] = {}
         self._rebalance_wanted = asyncio.Event()
         self._released = asyncio.Event()
         self._closing = False
@@ -94,11 +109,11 @@ class Assignments:
         return frozenset(self._fetchers)
 
     def holds(self, fetcher: QueueFetcher) -> bool:
-        """True while what is acknowledged to a fetcher is committed: until a moment after its queue was given up."""
+        """Return True while acknowledgements to a fetcher are committed: until shortly after its queue was given up."""
         return fetcher is self._fetchers.get(fetcher.queue) or fetcher is self._releasing.get(fetcher.queue)
 
     def may_work_on(self, fetcher: QueueFetcher) -> bool:
-        """False while the lock of a queue is not held: another member may work on it."""
+        """Return False while the lock of a queue is not held: another member may work on it."""
         return self._locks is None or self._locks.holds(fetcher.queue)
 
     @property
@@ -107,11 +122,12 @@ class Assignments:
         return frozenset(queue for queue in self._fetchers if queue in self._pauses)
 
     def pause(self, queues: Iterable[MessageQueue] | None, *, paused: bool) -> list[QueueFetcher]:
-        """Read nothing more of these queues and hand out nothing of them, or go on; None: all that there are and will
-        be. Returns the fetchers of those that are read.
+        """Pause or resume these queues; None means all present and future queues.
+
+        A paused queue is not read, and none of its messages are handed out. Returns the fetchers of all queues.
         """
         self._pauses.set(queues, paused=paused)
-        self._adjust()
+        self._update_fetchers()
         return list(self._fetchers.values())
 
     def start(self) -> None:
@@ -124,34 +140,67 @@ class Assignments:
             self._core.keep(self._locks.renew_regularly, "renew locks")
 
     def rebalance_soon(self) -> None:
-        """The group's members have changed."""
+        """Determine the share soon, because the group's members have changed."""
         self._rebalance_wanted.set()
 
     def stop_reading(self) -> None:
         """Keep the queues, but read and hand out nothing more."""
         self._closing = True
         for fetcher in self._fetchers.values():
-            fetcher.revoke()
+            self._revoke(fetcher)
 
     async def idle(self) -> None:
         """Wait until everything handed out is acknowledged."""
         await asyncio.gather(*(fetcher.idle() for fetcher in self.fetchers()))
 
     async def commit(self) -> set[MessageQueue]:
-        """Commit what is acknowledged and not committed yet; the queues for which that failed until the next time."""
+        """Commit all acknowledged offsets that are not committed; return the queues for which that failed."""
         return await self._commit(self.fetchers())
 
     async def unlock(self) -> bool:
-        """Give up the locks of queues of which everything handed out is committed; False if there are others."""
+        """Give up the locks of queues whose handed-out messages are all committed; return False if others are left."""
         if self._locks is None:
             return True
-        finished = [one for one in self.fetchers() if not one.in_work and one.unsaved_offset() is None]
-        await self._locks.release(fetcher.queue for fetcher in finished)
-        return len(finished) == len(self.fetchers())
+        busy_queues = {
+            fetcher.queue for fetcher in self.fetchers() if fetcher.in_work or fetcher.unsaved_offset() is not None
+        }
+        busy_queues |= {fetcher.queue for fetcher in self._former_fetchers if fetcher.in_work}
+        await self._release_locks({fetcher.queue for fetcher in self.fetchers()} - busy_queues)
+        return not busy_queues
+
+    def forget_work(self) -> None:
+        """Forget all work on messages, because the handlers were cancelled."""
+        for fetcher in {*self.fetchers(), *self._former_fetchers}:
+            fetcher.in_work.clear()
 
     def fetchers(self) -> list[QueueFetcher]:
-        """Those of the queues that are read, and of those that are being given up."""
+        """Return the fetchers of the queues that are read, and of queues that are being given up."""
         return [*self._fetchers.values(), *self._releasing.values()]
+
+    def watched(self) -> list[QueueFetcher]:
+        """Return these fetchers, and former ones with messages in work, which may hold up their queues."""
+        current = self.fetchers()
+        return [*current, *(fetcher for fetcher in self._former_fetchers if fetcher.in_work and fetcher not in current)]
+
+    async def _wait_for_work(self, queue: MessageQueue) -> None:
+        """Wait until no message of a queue's former fetchers is in work."""
+        while working := [fetcher for fetcher in self._former_fetchers if fetcher.queue == queue and fetcher.in_work]:
+            await asyncio.gather(*(fetcher.untaken() for fetcher in working))
+
+    async def _wait_until_readable(self, queue: MessageQueue) -> None:
+        """Wait until a queue may be read: if ordered, without messages in work, and with its lock if locks are used."""
+        while self._locks is not None and queue in self._releasing:
+            self._released.clear()
+            await self._released.wait()
+        if self._in_order:
+            await self._wait_for_work(queue)
+        if self._locks is not None:
+            await self._locks.acquire(queue)
+
+    def _revoke(self, fetcher: QueueFetcher) -> None:
+        fetcher.revoke()
+        self._former_fetchers = {former for former in self._former_fetchers if former.in_work}
+        self._former_fetchers.add(fetcher)
 
     async def _rebalance_regularly(self) -> None:
         repeat = _FIRST_REPEAT_SECONDS
@@ -168,7 +217,7 @@ class Assignments:
                 pass
 
     async def _try_to_rebalance(self) -> bool:
-        """`_rebalance`; a strategy is the application's code, and what it raises must not end all rebalancing."""
+        """Rebalance. A strategy is the application's code: an exception of it must not end all rebalancing."""
         try:
             return await self._rebalance()
         except Exception:
@@ -176,28 +225,28 @@ class Assignments:
             return False
 
     async def _rebalance(self) -> bool:
-        """Take over and give up queues; False if the share is not known of all topics."""
-        wanted = await self._membership.assignment(self.queues)
+        """Take over and give up queues; return False if the share of some topic is unknown."""
+        assignment = await self._membership.assignment(self.queues)
         if self._closing:
             return True
-        for queue in self.queues - wanted.queues:
+        for queue in sorted(self.queues - assignment.queues):
             self._give_up(queue)
-        for queue in sorted(wanted.queues - self.queues):
-            self._take_over(queue, wait=not wanted.alone or queue in self._releasing)
-        self._adjust()
-        return wanted.complete
+        for queue in sorted(assignment.queues - self.queues):
+            self._take_over(queue, wait=not assignment.alone or queue in self._releasing)
+        self._update_fetchers()
+        return assignment.complete
 
-    def _adjust(self) -> None:
-        """Tell the fetchers of pauses, and of how many share their topic's limits."""
+    def _update_fetchers(self) -> None:
+        """Tell the fetchers of pauses, and of the number of fetchers that share their topic's limits."""
         queues = Counter(queue.topic for queue in self._fetchers)
         for queue, fetcher in self._fetchers.items():
             fetcher.go_on(paused=queue in self._pauses, topic_queues=queues[queue.topic])
 
     def _take_over(self, queue: MessageQueue, *, wait: bool) -> None:
         logger.info("%s reads %s", self._core.client_id, queue)
-        self._read(queue, lambda: self._find_start(queue, wait=wait))
+        self._start_fetcher(queue, lambda: self._find_start(queue, wait=wait))
 
-    def _read(self, queue: MessageQueue, find_start: Callable[[], Awaitable[int]]) -> None:
+    def _start_fetcher(self, queue: MessageQueue, find_start: Callable[[], Awaitable[int]]) -> None:
         fetcher = self._fetchers[queue] = QueueFetcher(
             self._core,
             self._consumer_group,
@@ -207,14 +256,15 @@ class Assignments:
             self._flow,
             paused=queue in self._pauses,
             find_start=find_start,
+            creations=self._store.creations,
             on_messages=self._on_messages,
             settle=self._settle,
             on_moved=self._read_anew,
         )
-        fetcher.drained = self._locks is not None  # nobody waits for what comes once the lock is granted
+        fetcher.drained = self._locks is not None  # other queues do not wait for the grant of the lock
 
     def positions(self) -> dict[MessageQueue, int]:
-        """What would be committed now of the queues that are read."""
+        """Return the offsets that a commit would commit now."""
         return {
             queue: fetcher.progress.committable
             for queue, fetcher in self._fetchers.items()
@@ -222,7 +272,7 @@ class Assignments:
         }
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """The group goes on elsewhere, in those of these queues that are read."""
+        """Continue these queues, as far as they are read, at other offsets, because the group was reset."""
         for queue, offset in offsets.items():
             fetcher = self._fetchers.get(queue)
             if fetcher is not None and not self._closing:
@@ -230,51 +280,74 @@ class Assignments:
                 self._read_anew(fetcher, offset, is_reset=True)
 
     def _read_anew(self, fetcher: QueueFetcher, offset: int, *, is_reset: bool) -> None:
-        """Read a topic that was made again, or a queue in which the group was reset. What was handed out before counts
-        no more, whatever becomes of it: it is not committed, nor sent back.
+        """Read a topic that was made again, or a queue in which the group was reset.
 
-        A commit from before the reset that is under way has an answer before the queue is read again: behind that the
-        broker would take it for one that knows of the reset.
+        Messages that were handed out before count no more: they are neither committed nor sent back.
+
+        A commit from before the reset must be answered before the queue is read again. Once it is read, the broker
+        accepts this member's commits.
         """
         if self._fetchers.get(fetcher.queue) is not fetcher:
             return
-        fetcher.revoke()
+        self._revoke(fetcher)
 
         async def start() -> int:
+            await self._wait_until_readable(fetcher.queue)
             if not is_reset:
                 return offset
-            if self._in_order:
-                await fetcher.untaken()  # or two would work on the queue
-            return await self._store.reset(fetcher.queue, offset, self._core.loop.time() + _ANSWER_SECONDS)
+            with self._block_earlier_commits(fetcher.queue):
+                return await self._store.reset(fetcher.queue, offset, self._core.loop.time() + _ANSWER_SECONDS)
 
-        self._read(fetcher.queue, start)
+        self._start_fetcher(fetcher.queue, start)
 
-    def _read_after_loss(self, queue: MessageQueue) -> None:
-        """Somebody else may have had the lock: what is buffered is void, and what is in work is not committed."""
+    def _restart_after_lost_lock(self, queue: MessageQueue) -> None:
+        """Begin again with a queue whose lock another member may have had.
+
+        Buffered messages are dropped, and messages in work are not committed.
+        """
         if queue in self._fetchers and not self._closing:
             self._give_up(queue)
             self._take_over(queue, wait=False)
 
     def _give_up(self, queue: MessageQueue) -> None:
         logger.info("%s no longer reads %s", self._core.client_id, queue)
-        fetcher = self._releasing[queue] = self._fetchers.pop(queue)
-        fetcher.revoke()
+        fetcher = self._fetchers.pop(queue)
+        self._revoke(fetcher)
+        if self._locks is not None and queue in self._releasing:
+            return  # This fetcher has read nothing. The fetcher that is being released gives the lock up.
+        self._releasing[queue] = fetcher
         self._core.spawn(self._release(fetcher), f"release {queue}")
 
     async def _release(self, fetcher: QueueFetcher) -> None:
         await self._commit([fetcher])
         if self._locks is not None:
-            await fetcher.untaken()
+            await self._wait_for_work(fetcher.queue)
         else:
-            await self._wait_a_moment(fetcher)
-        left = await self._commit([fetcher])
-        if self._locks is not None and not left and self.may_work_on(fetcher):
-            await self._locks.release([fetcher.queue])
+            await self._wait_for_acknowledgements(fetcher)
+        uncommitted = await self._commit([fetcher])
+        if self._locks is not None and not uncommitted and self.may_work_on(fetcher):
+            await self._release_locks({fetcher.queue})
+        elif self._locks is not None:
+            self._locks.let_end(fetcher.queue)
         if self._releasing.get(fetcher.queue) is fetcher:
             del self._releasing[fetcher.queue]
+            if fetcher.queue not in self._fetchers:
+                self._store.creations.pop(fetcher.queue, None)
         self._released.set()
 
-    async def _wait_a_moment(self, fetcher: QueueFetcher) -> None:
+    async def _release_locks(self, queues: set[MessageQueue]) -> None:
+        """Give the locks of queues up once no commit of these queues is under way.
+
+        1. A commit of 9 waits for a leader.
+        2. The group is reset, so the queue has a new fetcher, which has read nothing yet.
+        3. The queue is given up. Its new fetcher has nothing to commit.
+        4. Another member gets the lock and reads on. A commit of 9 would come from a member without the lock.
+        """
+        assert self._locks is not None
+        await asyncio.gather(*map(self._store.wait_for_saves, queues))
+        await self._locks.release(queues)
+
+    async def _wait_for_acknowledgements(self, fetcher: QueueFetcher) -> None:
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await fetcher.idle()
@@ -282,28 +355,43 @@ class Assignments:
             logger.warning("%s given up with messages in work; the next owner gets them too", fetcher.queue)
 
     async def _find_start(self, queue: MessageQueue, *, wait: bool) -> int:
-        """The committed offset; without one the configured start, which is then committed at once.
+        """Return the committed offset; without any, the configured start, which is then committed at once.
 
-        Otherwise a member that takes over before the first commit would begin at a later "last" and skip messages. For
-        the same reason a queue that appears later, with its topic or when that grows, is read from its first message.
+        Without that commit, a member that takes over before the first one would begin at a later "last" and skip
+        messages. For the same reason a queue that appears later is read from its first message.
         """
-        if self._locks is not None:
-            while queue in self._releasing:
-                self._released.clear()
-                await self._released.wait()
-            await self._locks.acquire(queue)
-        elif wait:
+        if wait and self._locks is None:
             await asyncio.sleep(HANDOVER_SECONDS)
+        await self._wait_until_readable(queue)
+        with self._block_earlier_commits(queue):
+            return await self._load_start(queue)
+
+    async def _load_start(self, queue: MessageQueue) -> int:
         deadline = self._core.loop.time() + _ANSWER_SECONDS
         stored = await self._store.load(queue, deadline)
         if stored is not None:
             return stored
-        is_new = queue not in self._first_seen.get(queue.topic, ())
+        is_new = queue not in self._initial_queues.get(queue.topic, ())
         start = "first" if is_new or is_retry_topic(queue.topic) else self._start_from
-        offset = await QueueOffsets(self._core).at(queue, start, deadline)
+        offset = await QueueOffsets(self._core, self._store.creations).at(queue, start, deadline)
         if offset > 0 or not (self._start_from == "first" or is_retry_topic(queue.topic)):
-            await self._store.save({queue: offset}, deadline)
+            await self._store.save({queue: Position(offset, self._store.creations.get(queue))}, deadline)
         return offset
+
+    @contextmanager
+    def _block_earlier_commits(self, queue: MessageQueue) -> Iterator[None]:
+        """Commit nothing of the queue's earlier fetchers while its next one asks where to begin.
+
+        1. A fetcher that is being released has read up to 171.
+        2. The group is reset to 109.
+        3. The next fetcher asks, and is told 109. The broker accepts this member's commits from now on.
+        4. A commit of 171 would skip messages.
+        """
+        self._start_requests[queue] += 1
+        try:
+            yield
+        finally:
+            self._start_requests[queue] -= 1
 
     async def _commit_regularly(self) -> None:
         while True:
@@ -316,27 +404,28 @@ class Assignments:
             for fetcher in fetchers
             if (offset := fetcher.unsaved_offset()) is not None
             and self.holds(fetcher)
-            and not self._is_followed(fetcher)
+            and not self._has_successor(fetcher)
             and self.may_work_on(fetcher)
         }
         if not offsets:
             return set()
         deadline = self._core.loop.time() + _ANSWER_SECONDS
-        saved = await self._store.save({fetcher.queue: offset for fetcher, offset in offsets.items()}, deadline)
+        positions = {fetcher.queue: Position(offset, fetcher.created) for fetcher, offset in offsets.items()}
+        saved = await self._store.save(positions, deadline)
         for fetcher, offset in offsets.items():
             if fetcher.queue in saved:
                 fetcher.saved_offset = offset
         return {fetcher.queue for fetcher in offsets} - saved
 
-    def _is_followed(self, fetcher: QueueFetcher) -> bool:
-        """True if the queue was given up, has come back, and is read on already from what was committed."""
-        reading = self._fetchers.get(fetcher.queue, fetcher)
-        return reading is not fetcher and reading.progress is not None
+    def _has_successor(self, fetcher: QueueFetcher) -> bool:
+        """Return True if the queue was given up and came back, and its next fetcher knows or asks where to begin."""
+        current = self._fetchers.get(fetcher.queue, fetcher)
+        return current is not fetcher and (current.progress is not None or self._start_requests[fetcher.queue] > 0)
 
     def _on_route(self, route: TopicRoute) -> None:
         if route.topic in self._subscriptions:
-            there = () if route.topic in self._core.routes.made_later else route.all_readable
-            self._first_seen.setdefault(route.topic, frozenset(there))
+            existing = () if route.topic in self._core.routes.made_later else route.all_readable
+            self._initial_queues.setdefault(route.topic, frozenset(existing))
             self._rebalance_wanted.set()
 
     def _on_leader(self, group: BrokerGroup) -> None:

@@ -1,4 +1,4 @@
-"""Batches: the messages of one call, apart by their ordering keys, and the results together again."""
+"""Batches: splits the messages of one call by their ordering keys, and joins the results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .wire import Outgoing
 
 
 class Part(NamedTuple):
-    """Messages with one ordering key, or without any: their places in the call, and what is sent of them.
+    """Messages of a batch with one ordering key, or without any: their places in the call, and their requests.
 
-    `unique_key` is what the first one's sender has named it by.
+    `unique_key` is the unique key that the sender gave the first message.
     """
 
     ordering_key: str | None
@@ -32,24 +32,24 @@ def parts_of(
     *,
     idempotent: bool,
 ) -> list[Part]:
-    """The parts of a call, `ordering_key` being that of messages that have none. Raises `InvalidArgumentError`."""
+    """Split the messages of a call. `ordering_key` applies to messages without one. Raises `InvalidArgumentError`."""
     places: dict[str | None, list[int]] = {}
     for place, message in enumerate(messages):
-        own = message.ordering_key if isinstance(message, Message) else None
-        places.setdefault(ordering_key if own is None else own, []).append(place)
+        own_key = message.ordering_key if isinstance(message, Message) else None
+        places.setdefault(ordering_key if own_key is None else own_key, []).append(place)
     parts: list[Part] = []
-    for key, at in places.items():
-        chosen = messages if len(places) == 1 else [messages[place] for place in at]
-        first = chosen[0]
-        requests = encoder.encode_batches(topic, chosen, idempotent=idempotent)
-        parts.append(Part(key, at, requests, first.unique_key if isinstance(first, Message) else None))
+    for key, part_places in places.items():
+        part_messages = messages if len(places) == 1 else [messages[place] for place in part_places]
+        first = part_messages[0]
+        requests = encoder.encode_batches(topic, part_messages, idempotent=idempotent)
+        parts.append(Part(key, part_places, requests, first.unique_key if isinstance(first, Message) else None))
     return parts
 
 
 def results_of(parts: Sequence[Part], ended: Sequence[list[SendResult] | BaseException]) -> list[SendResult]:
-    """The results of all messages, in their order.
+    """Return the results of all messages, in their order.
 
-    Raises what ended the first part that did not come to its end; a `SendError` has all results that there are.
+    Raises the error of the first part that failed. A `SendError` then has all results that there are.
     """
     results: dict[int, SendResult] = {}
     failure: BaseException | None = None

@@ -1,30 +1,34 @@
-"""An event loop in a thread of its own, for a client that blocks: what each blocking class runs its calls on."""
+"""Event loop in a thread of its own. Each blocking class of the client runs its calls on one."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from .errors import ClientClosedError
+from .errors import ClientClosedError, ClientError, ConcurrentUseError
 from .messages import ReceivedMessage, Settlement
 
 ResultT = TypeVar("ResultT")
 
+logger = logging.getLogger(__name__)
+
 
 class ClosedAfterUse(ABC):
-    """A blocking client that a `with` statement closes at the end of its block, however that ends."""
+    """A blocking client that a `with` statement closes at the end of its block, even after an error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what is under way and end the client; without effect if that has been done."""
+        """Finish work under way and close the client. Further calls have no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -36,62 +40,109 @@ class ClosedAfterUse(ABC):
 
 
 class Blocking:
-    """An event loop in a daemon thread, and what runs on it, `begin` first; what that raises ends the thread."""
+    """An event loop in a daemon thread. It runs `begin` first; an exception of that ends the thread.
 
-    def __init__(self, name: str, begin: Coroutine[None, None, None]) -> None:
+    If the client is garbage-collected without being closed, `last` closes it, and a warning is issued.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        begin: Coroutine[None, None, None],
+        last: Callable[[], Coroutine[None, None, None]],
+    ) -> None:
+        self._name = name
         self._loop = asyncio.new_event_loop()
         self._process_id = os.getpid()
-        self._lock = threading.RLock()  # a signal handler may close what it has interrupted
+        self._lock = threading.RLock()  # reentrant: a signal handler may close the client while it interrupts a call
         self._stopped = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
+        self._finalizer = weakref.finalize(self, _close_abandoned, name, self._loop, self._process_id, last)
+        self._finalizer.atexit = False
         try:
             self.run(begin)
         except BaseException:
             self.stop()
             raise
 
+    def require_usable(self) -> None:
+        """Raise an error if the client cannot be used here.
+
+        Raises `ClientClosedError` in a forked process, and `ConcurrentUseError` on the loop's own thread, which would
+        wait for itself.
+        """
+        if os.getpid() != self._process_id:
+            raise ClientClosedError(f"the client belongs to process {self._process_id}: make one in each process")
+        if threading.get_ident() == self._thread.ident:
+            raise ConcurrentUseError(
+                f"a callback called a blocking client on that client's own thread ({self._name}), which would wait for "
+                "itself: call it on another thread"
+            )
+
     def run(self, work: Coroutine[None, None, ResultT], *, undo: Callable[[ResultT], None] | None = None) -> ResultT:
         """Run a coroutine on the loop and wait for its result.
 
-        `undo` is called on the loop with a result that the caller does not get, because a signal's handler raised.
+        If a signal handler raises, the caller does not get the result; `undo` is then called with it on the loop.
 
-        Raises `ClientClosedError` after `stop`, in a process that was forked, and, then of unknown outcome, if the loop
-        is stopped before there is a result.
+        Raises the errors of `require_usable`, and `ClientClosedError` after `stop`. If the loop stops before there is a
+        result, `ClientClosedError` is raised with an unknown outcome.
         """
-        if os.getpid() != self._process_id:
+        try:
+            self.require_usable()
+        except ClientError:
             work.close()
-            raise ClientClosedError(f"the client belongs to process {self._process_id}: make one in each process")
+            raise
         future = None
+        results: list[ResultT] = []
+        recorded = _record_result(work, results)
         try:
             with self._lock, suppress(RuntimeError):  # a signal handler may close the loop in between
                 if not self._stopped:
-                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                    future = asyncio.run_coroutine_threadsafe(recorded, self._loop)
             if future is not None:
                 return future.result()
         except CancelledError:
-            stopped = ClientClosedError("the client was closed meanwhile")
-            stopped.outcome = "unknown"
-            raise stopped from None
-        except BaseException:  # the work's own, or a signal's handler raised: nobody waits for the result any more
+            error = ClientClosedError("the client was closed meanwhile")
+            error.outcome = "unknown"
+            raise error from None
+        except BaseException:  # the work's own error, or a signal handler raised: the result is not awaited any more
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_cut_off, work)
-                if future is not None and undo is not None:
-                    self._loop.call_soon_threadsafe(future.add_done_callback, partial(_undo, undo))
+                self._loop.call_soon_threadsafe(_cancel_work, recorded, work, results, undo)
             raise
+        recorded.close()
         work.close()
         raise ClientClosedError("the client is closed")
 
     def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
-        """Acknowledge or give back on the loop, whichever thread asks for it."""
+        """Acknowledge a message or give it back, on the loop, from any thread.
+
+        Raises `ClientClosedError` in a forked process.
+        """
         if os.getpid() != self._process_id:
-            return
+            raise ClientClosedError(
+                f"the message was received by process {self._process_id}, which alone can acknowledge it"
+            )
         with self._lock, suppress(RuntimeError):  # as in `run`
             if original.settle is not None and not self._stopped:
                 self._loop.call_soon_threadsafe(original.settle, message, settlement)
 
-    def finish(self, last: Coroutine[None, None, None]) -> None:
-        """Run a last coroutine, and stop; without effect if that has been done."""
+    def finish(self, last: Coroutine[None, None, None], *, first: Callable[[], None] | None = None) -> None:
+        """Call `first` on this thread, run a last coroutine, and stop. Further calls have no effect.
+
+        Raises `ConcurrentUseError` on the loop's own thread. A forked process closes nothing, and logs that.
+        """
+        if os.getpid() != self._process_id:
+            last.close()
+            logger.warning("%s belongs to process %d, which closes it", self._name, self._process_id)
+            return
+        try:
+            self.require_usable()
+            if first is not None:
+                first()
+        except BaseException:  # a signal handler may raise while `first` waits
+            last.close()
+            raise
         try:
             with suppress(ClientClosedError):
                 self.run(last)
@@ -99,35 +150,85 @@ class Blocking:
             self.stop()
 
     def stop(self) -> None:
-        """End what other threads still wait for, stop the loop, and end the thread, which a forked process has not."""
+        """Cancel calls of other threads, stop the loop, and end the thread.
+
+        Does nothing in a forked process, which has no thread.
+        """
         if os.getpid() != self._process_id:
             return
         with self._lock:
             if self._stopped:
                 return
             self._stopped = True
+        self._finalizer.detach()
         asyncio.run_coroutine_threadsafe(_cancel_all_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
 
-def _cut_off(work: Coroutine[None, None, object]) -> None:
-    """Cancel the task of a coroutine, or close the coroutine if it has none.
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
-    A signal's handler can raise while the coroutine is handed to the loop: its task may run, and its caller holds no
-    future by which to cancel it.
+
+def _close_abandoned(
+    name: str, loop: asyncio.AbstractEventLoop, process_id: int, last: Callable[[], Coroutine[None, None, None]]
+) -> None:
+    """Close a client that was garbage-collected.
+
+    The garbage collector may call this on any thread, including the loop's own, so it waits for nothing.
+    """
+    if os.getpid() != process_id:
+        return
+
+    async def end() -> None:
+        try:
+            await last()
+        finally:
+            await _cancel_all_others()
+            loop.stop()
+
+    tasks: list[asyncio.Task[None]] = []
+    with suppress(RuntimeError):  # the interpreter is ending
+        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(end())))
+    warnings.warn(f"{name} was never closed: use 'with', or call close()", ResourceWarning, stacklevel=2)
+
+
+async def _record_result(work: Coroutine[None, None, ResultT], results: list[ResultT]) -> ResultT:
+    """Run a coroutine, and note its result, in case that its caller never gets the future."""
+    result = await work
+    results.append(result)
+    return result
+
+
+def _cancel_work(
+    recorded: Coroutine[None, None, object],
+    work: Coroutine[None, None, ResultT],
+    results: list[ResultT],
+    undo: Callable[[ResultT], None] | None,
+) -> None:
+    """Cancel the task of a coroutine, or close the coroutine if it has no task; undo a result that is there.
+
+    A signal handler can raise while the coroutine is handed to the loop. Its task may then run to its end, and its
+    caller has no future by which to cancel it.
     """
     for task in asyncio.all_tasks():
-        if task.get_coro() is work:
+        if task.get_coro() is recorded:
+            task.add_done_callback(lambda _: _undo_work(work, results, undo))
             task.cancel()
             return
-    work.close()
+    recorded.close()
+    _undo_work(work, results, undo)
 
 
-def _undo(undo: Callable[[ResultT], None], future: Future[ResultT]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        undo(future.result())
+def _undo_work(
+    work: Coroutine[None, None, ResultT], results: list[ResultT], undo: Callable[[ResultT], None] | None
+) -> None:
+    work.close()  # it may not have begun
+    if results and undo is not None:
+        undo(results[0])
 
 
 async def _cancel_all_others() -> None:
@@ -138,5 +239,5 @@ async def _cancel_all_others() -> None:
 
 
 async def evaluate(value: Callable[[], ResultT]) -> ResultT:
-    """What a function returns, called on the loop."""
+    """Return the result of a function that is called on the loop."""
     return value()

@@ -1,4 +1,4 @@
-"""Calls to a whole cluster: to the leaders of its broker groups, and to its name servers, as an `Admin` makes them."""
+"""Calls of an `Admin` to a whole cluster: to the leaders of its broker groups, and to its name servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 
 
 class Opening:
-    """The opening and closing of an administrator; `name` is what it is called in texts for whoever forgot to."""
+    """Start and close of an administrator. `name` is its class's name, for the error of one that was not started."""
 
     def __init__(
         self,
@@ -42,63 +42,69 @@ class Opening:
         self._timeout = timeout
         self._credentials = credentials
         self._tls = tls
-        self._opened: ClusterCalls | None = None
+        self._calls: ClusterCalls | None = None
 
     def start(self) -> None:
         """Open for calls. Raises `ClientClosedError` the second time."""
-        if self._opened is not None:
+        if self._calls is not None:
             raise ClientClosedError("the admin has been started before; make another one")
         core = ClientCore(self._name_servers, credentials=self._credentials, tls=self._tls)
-        self._opened = ClusterCalls(core, self._timeout)
+        self._calls = ClusterCalls(core, self._timeout)
         core.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._opened is not None:
-            await self._opened.core.close()
+        if self._calls is not None:
+            await self._calls.core.close()
 
     @property
     def calls(self) -> ClusterCalls:
-        """What calls go through. Raises `ClientClosedError` before the start."""
-        if self._opened is None:
+        """Calls to the cluster. Raises `ClientClosedError` before the start."""
+        if self._calls is None:
             raise ClientClosedError(f"the admin is not started: use 'async with {self._name}(...)'")
-        return self._opened
+        return self._calls
 
 
 class ClusterCalls:
-    """Each call has `timeout` seconds for all its attempts. Errors are those of `ClientCore.call_leader`."""
+    """Calls to a cluster.
+
+    Each has `timeout` seconds for all its attempts. Errors are those of `ClientCore.call_leader`.
+    """
 
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self.core = core
         self._timeout = timeout
 
     def deadline(self) -> float:
-        """When a call that begins now is over, by the event loop's clock."""
+        """Return the deadline of a call that begins now, by the event loop's clock."""
         return self.core.loop.time() + self._timeout
 
     async def cluster_info(self) -> ClusterInfo:
-        """All broker groups; absent ones have no address."""
+        """Return all broker groups. Absent groups have no address."""
         response = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, INCLUDE_ABSENT)
         return decode(ClusterInfo, response.body)
 
     async def ask_name_server(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
-        """The answer of any name server. Raises `RefusedError` if that is no success."""
+        """Return the answer of any name server. Raises `RefusedError` unless the answer reports success."""
         command = RemotingCommand(code, ext=dict(ext))
         return check_response(await self.core.name_servers.call(command, self.deadline()))
 
     async def tell_name_servers(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
-        """The answers of all name servers. All are told, then the first that could not be told is an error."""
+        """Return the answers of all name servers.
+
+        After all were told, the error of the first that could not be told is raised.
+        """
         core = self.core
         answers = await asyncio.gather(
             *(core.call(address, code, ext, deadline=self.deadline()) for address in core.name_servers.addresses),
             return_exceptions=True,
         )
-        told: list[RemotingCommand] = []
+        responses: list[RemotingCommand] = []
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-            told.append(answer)
-        return told
+            responses.append(answer)
+        return responses
 
     async def ask_leaders(
         self,
@@ -109,7 +115,7 @@ class ClusterCalls:
         *,
         accept: frozenset[int] = frozenset(),
     ) -> dict[str, RemotingCommand]:
-        """The answers of the leaders of several broker groups."""
+        """Return the answers of the leaders of several broker groups."""
         core = self.core
         deadline = self.deadline()
         answers = await asyncio.gather(
@@ -121,7 +127,7 @@ class ClusterCalls:
         return dict(zip(names, answers, strict=True))
 
     async def group_names(self, wanted: Sequence[str] | None) -> list[str]:
-        """The names of all broker groups, or those wanted; from here on their addresses are known."""
+        """Return the names of all broker groups, or the wanted names. Stores the groups' addresses for later calls."""
         core = self.core
         groups = (await self.cluster_info()).broker_addr_table
         names = sorted(groups) if wanted is None else list(wanted)
@@ -138,7 +144,7 @@ class ClusterCalls:
 
 
 def absence(groups: Sequence[str]) -> str:
-    """Say that no node of these broker groups is registered, and what to do."""
+    """Return a text that no node of these broker groups is registered, and what to do."""
     return (
         f"no node of broker group {', '.join(groups)} is registered: start one, "
         "or use `dledger cluster forget` if the group is gone for good"
@@ -146,7 +152,7 @@ def absence(groups: Sequence[str]) -> str:
 
 
 def decode(body_type: type[BodyT], body: bytes) -> BodyT:
-    """What an answer's body holds. Raises `RefusedError` if it cannot be read."""
+    """Decode an answer's body. Raises `RefusedError` if it cannot be read."""
     try:
         return decode_fastjson_body(body_type, body)
     except RemotingError as error:

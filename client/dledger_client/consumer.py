@@ -1,4 +1,4 @@
-"""Consuming as a member of a group."""
+"""Consumers that are members of a group."""
 
 from __future__ import annotations
 
@@ -38,21 +38,27 @@ from .resets import RESET_CODES, take_request
 from .retries import RetrySender, pause_seconds
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
-from .takers import Taker, Takers
+from .takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
 
 _ORDERLY_RECONSUME_TIMES: Final = 16
-"""How often an orderly consumer tries a message again that fails, if it is not told; no broker takes part in that."""
+"""Default number of times that an orderly consumer tries a failed message again.
+
+No broker takes part in these retries.
+"""
+
+_CUT_OFF_SECONDS: Final = 1.0
+"""Time limit in seconds for cancelled handlers to end."""
 
 Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
-"""Processes one message; an exception means that it must come back later."""
+"""Processes one message. An exception means that the message must come back later."""
 
 
 class _Running(msgspec.Struct, frozen=True):
-    """What exists between start and close."""
+    """Parts that exist between start and close."""
 
     core: ClientCore
     assignments: Assignments
@@ -65,35 +71,40 @@ class _Running(msgspec.Struct, frozen=True):
 
 @checked
 class PushConsumer:
-    """Reads its share of the subscribed topics' queues; an async iterator, or a runner of a handler.
+    """Reads its share of the subscribed topics' queues, as an async iterator or as the runner of a handler.
 
         async with PushConsumer("127.0.0.1:9876", "CG", {"orders": "*"}) as consumer:
             async for message in consumer:
                 print(message.body)
 
-    `subscriptions` is a topic or several, of which `filter` is wanted: tags (`"a || b"`), `Sql("amount > 100")` or a
-    `ClassFilter`; or topics that have a filter each. With a `handler`, `concurrency` messages are handled at the same
-    time; an exception gives the message back, to come again later, at most `max_reconsume_times` times, or as often as
-    the group's settings say, then it goes to the topic `%DLQ%<group>`. With `orderly`, messages of one queue are
-    handled one after the other, and a failed one is tried again before its successors, by default 16 times.
+    `subscriptions` is a topic or several, to which `filter` applies: tags (`"a || b"`), `Sql("amount > 100")` or a
+    `ClassFilter`. It may also be a mapping of topics to their filters. With a `handler`, `concurrency` messages are
+    handled at the same time. An exception gives the message back. It then comes again later, at most
+    `max_reconsume_times` times, or as often as the group's settings say. After that it goes to the topic
+    `%DLQ%<group>`. With `orderly`, messages of one queue are handled one after another. A failed message is then tried
+    again before its successors, by default 16 times.
 
-    A message is finished by its taker, or it is not acknowledged: by the handler that returns, by the task that took it
-    from the iterator and asks for the next one, or by `message.ack()` or `message.retry()`; with `auto_ack=False` by
-    these only. Neither an error nor the end of the `async with` block finishes one: before `break`, acknowledge it.
-    Several tasks may iterate; each finishes what it took. What is committed for a queue, every 5 s and at the end, is
-    the lowest offset not acknowledged: nothing is skipped, and what was in work when a consumer died comes again.
+    A message is not acknowledged until its taker finishes it. There are three ways. A handler returns. A task that took
+    the message from the iterator asks for the next one. The application calls `message.ack()` or `message.retry()`,
+    which is the only way with `auto_ack=False`. Neither an error nor the end of the `async with` block finishes a
+    message: acknowledge it before `break`. Several tasks may iterate; each finishes what it took. Every 5 s and at the
+    end, the lowest offset that is not acknowledged is committed for each queue. So nothing is skipped, and messages in
+    work when a consumer dies come again.
 
-    `start_from` says where a group begins that has committed nothing: `"first"`, `"last"`, or a time in ms. `broadcast`
-    lets every member read everything; its offsets are kept in `offset_file`, and failed messages are not given back.
-    A queue whose messages nobody takes or finishes for `warn_after` seconds is logged, as often, and counted: see
-    `stalled`. `queue_locks` has an orderly consumer lock its queues, see `OrderlyConsumer`. `trace` and `max_traces`
-    are those of `Producer`: when work on each message began and how it ended.
+    `start_from` is the start of a group that has committed nothing: `"first"`, `"last"`, or a time in ms. With
+    `broadcast` every member reads everything; its offsets are kept in `offset_file`, and failed messages are not given
+    back. If nobody takes or finishes a queue's messages for `warn_after` seconds, the queue is logged, at that
+    interval, and counted (`stalled`). `queue_locks` makes an orderly consumer lock its queues, as `OrderlyConsumer`
+    describes. `trace` and `max_traces` are those of `Producer`; traces say when work on each message began and how it
+    ended. A message whose body cannot be read stops its queue and is logged; with `keep_unreadable` it comes with a
+    `fault`.
 
-    A queue is read ahead of the work on it up to `max_outstanding` messages, `max_outstanding_bytes` bytes of bodies
-    and `max_span` offsets, all queues of a topic together up to `max_topic_outstanding` and `max_topic_bytes`: see
-    `flow`. `strategy` shares the queues among the members, see `rebalance`. With `priority=True` messages of queues
-    with higher ids come first, those of others once these are drained; a function says another priority of a queue.
-    Names of topics and groups are those within `namespace`, if there is one; queues are named as brokers know them.
+    A queue is read ahead of the work on it, up to `max_outstanding` messages, `max_outstanding_bytes` bytes of bodies
+    and `max_span` offsets. All queues of a topic together are limited by `max_topic_outstanding` and `max_topic_bytes`
+    (module `flow`). `strategy` shares the queues among the members (module `rebalance`). With `priority=True` messages
+    of queues with higher ids come first, and messages of lower ids once these queues are drained. A function can return
+    another priority for a queue. Names of topics and groups are those within `namespace`, if there is one; queues have
+    the names that brokers know.
     """
 
     def __init__(
@@ -123,12 +134,13 @@ class PushConsumer:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         start_timeout: float | None = 10.0,
-        close_timeout: float = 5.0,
+        close_timeout: float = CLOSE_TIMEOUT_SECONDS,
         warn_after: float = 60.0,
         client_id: str | None = None,
         queue_locks: bool = False,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        keep_unreadable: bool = False,
     ) -> None:
         at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
@@ -155,7 +167,9 @@ class PushConsumer:
         self._offset_file = offset_file
         self._max_reconsume_times = max_reconsume_times
         self._priority = priority_of(priority)
-        self._limits = PullLimits(max_messages=pull_batch_size, finds_end=self._priority is not None)
+        self._limits = PullLimits(
+            max_messages=pull_batch_size, finds_end=self._priority is not None, keep_unreadable=keep_unreadable
+        )
         self._flow = FlowControl(
             FlowLimits(max_outstanding, max_outstanding_bytes, max_span, max_topic_outstanding, max_topic_bytes).check()
         )
@@ -168,7 +182,7 @@ class PushConsumer:
         self._running: _Running | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._takers = Takers()
-        self._ending: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     @property
     def client_id(self) -> str:
@@ -182,22 +196,25 @@ class PushConsumer:
 
     @property
     def stalled(self) -> list[QueueStall]:
-        """The queues that stand still now because nobody takes or finishes a message of theirs, the longest first."""
+        """Queues that are stalled now because no task takes or finishes one of their messages, the longest first."""
         return [] if self._running is None else self._running.stalls.stalled()
 
     @property
     def stalls(self) -> int:
-        """How many such stalls have been found since the start."""
+        """Number of stalls found since the start."""
         return 0 if self._running is None else self._running.stalls.seen
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
+        """Number of traces that did not fit or could not be sent."""
         return 0 if self._tracer is None else self._tracer.dropped
 
     @property
     def flow_stops(self) -> dict[FlowReason, int]:
-        """How often reading of a queue has stopped since the start because too much was unfinished, by the limit."""
+        """Number of times since the start that reading of a queue stopped because too much was unfinished.
+
+        Counted for each of the reasons `count`, `bytes` and `span`, which module `flow` explains.
+        """
         return dict(self._flow.stops)
 
     @property
@@ -206,22 +223,24 @@ class PushConsumer:
         return frozenset() if self._running is None else self._running.assignments.paused
 
     def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """Hand out nothing more of these queues and read no more of them until `resume`; None: of all, also of those
-        that come to this member later. What was handed out before is finished and committed as ever.
+        """Stop reading these queues and handing out their messages until `resume`; None: all queues.
+
+        All queues include those that come to this member later. Messages that were handed out before are finished and
+        committed as usual.
         """
-        self._started().assignments.pause(None if queues is None else queues_in(queues), paused=True)
+        self._require_started().assignments.pause(None if queues is None else queues_in(queues), paused=True)
 
     def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """Go on with paused queues; None: with all."""
-        running = self._started()
+        """Continue paused queues; None: all."""
+        running = self._require_started()
         for fetcher in running.assignments.pause(None if queues is None else queues_in(queues), paused=False):
             running.offers.add(fetcher)
 
     async def start(self) -> None:
-        """Join the group and begin to read. Topics and brokers need not be there yet.
+        """Join the group and begin to read. Topics and brokers need not exist yet.
 
-        Raises `NoNameServerError` if no name server answers within `start_timeout` seconds (None: it may come later),
-        and `WrongServerError` if something else answers there.
+        Raises `NoNameServerError` if no name server answers within `start_timeout` seconds (None: it may come later).
+        Raises `WrongServerError` if something else answers there.
         """
         if self._running is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
@@ -254,8 +273,8 @@ class PushConsumer:
         )
         offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
         retries = RetrySender(core, self._group, self._max_reconsume_times)
-        stalls = StallWatch(self._client_id, assignments.fetchers, self._warn_after)
-        questions = self._questions(assignments)
+        stalls = StallWatch(self._client_id, assignments.watched, self._warn_after)
+        questions = self._make_operator_questions(assignments)
         self._running = _Running(core, assignments, membership, offers, retries, stalls, questions)
         await self._await_name_server(core)
         core.start()
@@ -265,20 +284,20 @@ class PushConsumer:
         assignments.start()
         if self._handler is not None:
             self._workers = [
-                core.keep(partial(self._work, self._handler), f"handler {number}")
+                core.keep(partial(self._handle_messages, self._handler), f"handler {number}")
                 for number in range(self._concurrency)
             ]
 
-    def _questions(self, assignments: Assignments) -> OperatorQuestions:
-        told = self._heartbeat().consumer_data_set[0]
+    def _make_operator_questions(self, assignments: Assignments) -> OperatorQuestions:
+        consumer_data = self._heartbeat().consumer_data_set[0]
         return OperatorQuestions(
             self._group,
             self._namespace,
             self._handler,
             assignments.fetchers,
-            subscriptions=told.subscription_data_set,
+            subscriptions=consumer_data.subscription_data_set,
             properties=described(
-                self._name_servers, told.consume_type, concurrency=self._concurrency, in_order=self._orderly
+                self._name_servers, consumer_data.consume_type, concurrency=self._concurrency, in_order=self._orderly
             ),
             in_order=self._orderly,
             auto_ack=self._auto_ack,
@@ -296,26 +315,26 @@ class PushConsumer:
     async def close(self) -> None:
         """Finish the messages in work, for at most `close_timeout` seconds, commit, and leave the group.
 
-        Whoever else calls it waits for the same end. Called by a handler it returns at once, so that the handler's own
+        Further callers wait for the same end. Called by a handler, it returns at once, so that the handler's own
         message can be finished.
         """
         running, caller = self._running, asyncio.current_task()
         if running is None:
             return
-        if self._ending is None:
+        if self._close_task is None:
             running.assignments.stop_reading()
-            self._ending = asyncio.create_task(self._end(running, caller), name="close consumer")
+            self._close_task = asyncio.create_task(self._close_parts(running, caller), name="close consumer")
             running.offers.close()
         if caller in self._workers:
             return
         try:
-            await asyncio.wait((self._ending,))
+            await asyncio.wait((self._close_task,))
         except asyncio.CancelledError:
-            self._ending.cancel()
-            await asyncio.wait((self._ending,))
+            self._close_task.cancel()
+            await asyncio.wait((self._close_task,))
             raise
-        if not self._ending.cancelled():
-            self._ending.result()
+        if not self._close_task.cancelled():
+            self._close_task.result()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -327,13 +346,13 @@ class PushConsumer:
         await self.close()
 
     async def run_forever(self) -> None:
-        """With a handler: wait until the consumer is closed."""
+        """Wait until the consumer is closed. The consumer must have a handler."""
         if not self._workers:
             raise InvalidArgumentError("this consumer has no handler, or is not started; iterate over one without")
-        # Unlike `gather` and `close`, this leaves them at work if the caller is cancelled.
+        # Unlike `gather` and `close`, this leaves the handlers at work if the caller is cancelled.
         await asyncio.wait(self._workers)
-        if self._ending is not None:
-            await asyncio.wait((self._ending,))
+        if self._close_task is not None:
+            await asyncio.wait((self._close_task,))
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         if self._handler is not None:
@@ -341,20 +360,20 @@ class PushConsumer:
         return self
 
     def __anext__(self) -> Coroutine[None, None, ReceivedMessage]:
-        taker = asyncio.current_task()  # who calls, whichever task waits then: see `takers`
+        taker = asyncio.current_task()  # the task that calls, even if another task then awaits: `takers` says why
         message = self._takers.finish(taker)
         if message is not None and self._auto_ack:
             message.ack()
-        return self._next_for(taker)
+        return self._next_message_for(taker)
 
     async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Up to `max_messages` messages, as soon as there is one; empty if none comes within `timeout` seconds.
+        """Return up to `max_messages` messages, as soon as any arrives; none if none comes within `timeout` seconds.
 
-        They must be acknowledged one by one, whatever `auto_ack` is. Raises `ClientClosedError` once the consumer is
+        They must be acknowledged one by one, even with `auto_ack`. Raises `ClientClosedError` once the consumer is
         being closed.
         """
         at_least(1, max_messages=max_messages)
-        offers = self._started().offers
+        offers = self._require_started().offers
         messages: list[ReceivedMessage] = []
         try:
             async with asyncio.timeout(timeout):
@@ -369,31 +388,34 @@ class PushConsumer:
         return messages
 
     def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
-        """The message could not be processed, and comes back later: see `ReceivedMessage.retry`."""
+        """Give back a message that could not be processed, as `ReceivedMessage.retry` does."""
         message.retry(delay_s=delay_s)
 
     async def commit(self) -> None:
-        """Commit now what is acknowledged, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""
-        left = await self._started().assignments.commit()
-        if left:
-            raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(left)))} could not be committed yet")
+        """Commit acknowledged messages now instead of within 5 s.
 
-    async def _next_for(self, taker: Taker | None) -> ReceivedMessage:
+        Raises `DeadlineError` if some could not be committed.
+        """
+        uncommitted = await self._require_started().assignments.commit()
+        if uncommitted:
+            raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(uncommitted)))} could not be committed yet")
+
+    async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage:
         self._takers.begin_to_ask(taker)
         message = None
         try:
-            message = await self._started().offers.next()
+            message = await self._require_started().offers.next()
         finally:
             self._takers.end_to_ask(taker, message)
         if message is None:
             raise StopAsyncIteration
         return message
 
-    async def _end(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
+    async def _close_parts(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
             await self._finish_work(running, closer)
             await running.assignments.commit()
-            if await running.assignments.unlock():  # to leave would free the locks of what is in work
+            if await running.assignments.unlock():  # leaving would free the locks of messages in work
                 await running.membership.leave()
             if self._tracer is not None:
                 await self._tracer.close()
@@ -411,18 +433,30 @@ class PushConsumer:
                     await self._takers.all_finished(closer)
         except TimeoutError:
             logger.warning("%s closes with messages in work; they will be delivered again", self._client_id)
+            await self._cancel_handlers(running)
+
+    async def _cancel_handlers(self, running: _Running) -> None:
+        """Cancel the handlers to end all work on messages, so that the locks of their queues can be released."""
+        if not self._workers:
+            return
+        for worker in self._workers:
+            worker.cancel()
+        _, working = await asyncio.wait(self._workers, timeout=_CUT_OFF_SECONDS)
+        if not working:
+            running.assignments.forget_work()
 
     def _offer(self, fetcher: QueueFetcher) -> None:
-        self._started().offers.add(fetcher)
+        self._require_started().offers.add(fetcher)
 
-    async def _work(self, handler: Handler) -> None:
-        offers = self._started().offers
+    async def _handle_messages(self, handler: Handler) -> None:
+        offers = self._require_started().offers
         while (message := await offers.next()) is not None:
             try:
                 await handler(message)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
-            except BaseException:  # cancellations of others, and panics of extensions, which are no `Exception`
+            # includes cancellations by other code, and panics of extensions, which are not an `Exception`
+            except BaseException:
                 if being_cancelled():
                     raise
                 logger.exception("handler failed for message %s of %s", message.message_id, message.queue)
@@ -432,18 +466,18 @@ class PushConsumer:
                     message.ack()
 
     def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
-        running = self._started()
+        running = self._require_started()
         if running.core.is_closed or not fetcher.finish(message) or not running.assignments.holds(fetcher):
             return
         if not settlement.again or self._strategy is None:
-            self._done(fetcher, message)
+            self._acknowledge(fetcher, message)
         else:
-            fetcher.retrying.add(message.queue_offset)
+            fetcher.retrying[message.queue_offset] = running.core.loop.time() + (settlement.delay_s or 0.0)
             running.core.spawn(
                 self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
             )
 
-    def _done(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
+    def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         fetcher.acknowledge(message.queue_offset)
         if self._orderly:
             self._offer(fetcher)
@@ -453,17 +487,19 @@ class PushConsumer:
     ) -> None:
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
         is_repeated_here = self._orderly and message.reconsume_times < limit
+        if is_repeated_here:
+            fetcher.try_again(message.queue_offset)
         if not is_repeated_here and await running.retries.give_back(
             message, delay_s, lambda: running.assignments.holds(fetcher), give_up=self._orderly
         ):
-            fetcher.retrying.discard(message.queue_offset)
-            self._done(fetcher, message)
+            fetcher.retrying.pop(message.queue_offset, None)
+            self._acknowledge(fetcher, message)
             return
         await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
-        fetcher.retrying.discard(message.queue_offset)
+        fetcher.retrying.pop(message.queue_offset, None)
         if not fetcher.revoked:
-            again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-            fetcher.buffer.appendleft(again)
+            redelivered = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            fetcher.buffer.appendleft(redelivered)
             self._offer(fetcher)
 
     def _heartbeat(self) -> HeartbeatData:
@@ -477,16 +513,16 @@ class PushConsumer:
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._started().assignments.rebalance_soon()
+            self._require_started().assignments.rebalance_soon()
         elif command.code in RESET_CODES:
-            return take_request(connection, command, self._group, self._started().assignments)
+            return take_request(connection, command, self._group, self._require_started().assignments)
         elif command.code in QUESTION_CODES:
-            self._started().questions.take(connection, command)
+            self._require_started().questions.take(connection, command)
         else:
             return False
         return True
 
-    def _started(self) -> _Running:
+    def _require_started(self) -> _Running:
         if self._running is None:
             raise ClientClosedError("the consumer is not started: use 'async with PushConsumer(...)'")
         return self._running

@@ -1,10 +1,10 @@
-"""Every error of the client, each with the policy that a caller needs in order to react.
+"""Error tree of the client. Each error tells the caller how to react.
 
 * `outcome`: `"not_sent"` = certainly not stored, sending again cannot duplicate it; `"unknown"` = it may have been
   stored, sending again may duplicate it.
 * `retryable`: the same call may succeed a little later without a change by the caller.
 
-All of them derive from `ClientError`. A broker's refusal is a `RefusedError` with the response code and its text.
+All errors derive from `ClientError`. A broker's refusal is a `RefusedError` with the response code and its text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .results import SendResult
 
 Outcome: TypeAlias = Literal["not_sent", "unknown"]
 
-_SHOWN_MEMBERS: Final = 20
-"""A text names no more members of a group."""
+_MAX_SHOWN_MEMBERS: Final = 20
+"""Maximum number of a group's members that a text names."""
 
 TLS_HINT: Final = "if it is one, this client has to speak TLS, too (tls=, DLEDGER_TLS_CA)"
 
@@ -38,15 +38,19 @@ class ClientClosedError(ClientError):
 
 
 class InvalidArgumentError(ClientError, ValueError):
-    """An argument is outside what the client or the protocol accepts; nothing was sent."""
+    """An argument is outside what the client or the protocol accepts. Nothing was sent."""
 
 
 class ConcurrentUseError(ClientError):
-    """A task asked an iterated consumer for a message while it was waiting for one already."""
+    """A client was used in two ways at once that exclude each other.
+
+    A task asked an iterated consumer for a message while it was already waiting for one. Or a callback called a
+    blocking client on that client's own thread.
+    """
 
 
 class NoRouteError(ClientError):
-    """No name server knows the topic, or none of its queues can be written or read."""
+    """The route of the topic is not known, or none of its queues can be written or read."""
 
     retryable = True
 
@@ -56,12 +60,12 @@ class NoRouteError(ClientError):
 
 
 class GroupInUseError(ClientError):
-    """A consumer group has members, who would undo at once what was asked for; nothing was done."""
+    """A consumer group has members, which would undo the requested change at once. Nothing was done."""
 
     def __init__(self, group: str, members: Sequence[str]) -> None:
         shown = [
-            *members[:_SHOWN_MEMBERS],
-            *([f"{rest} others"] if (rest := len(members) - _SHOWN_MEMBERS) > 0 else []),
+            *members[:_MAX_SHOWN_MEMBERS],
+            *([f"{rest} others"] if (rest := len(members) - _MAX_SHOWN_MEMBERS) > 0 else []),
         ]
         count = "1 member" if len(members) == 1 else f"{len(members)} members"
         super().__init__(f"consumer group {group!r} has {count}, stop them first: {', '.join(shown)}")
@@ -70,7 +74,7 @@ class GroupInUseError(ClientError):
 
 
 class NoBrokerError(ClientError):
-    """No node of a broker group, or of any, is registered with the name server, so that there was nobody to ask."""
+    """No node of a broker group, or of any group, is registered with the name server. No node could be asked."""
 
     retryable = True
 
@@ -86,32 +90,33 @@ class ConnectError(ClientError):
 
 
 class WrongServerError(ConnectError):
-    """Something else answered at the address of a name server or broker: `speaker` says what it is."""
+    """Another kind of server answered at the address of a name server or broker; `speaker` is its kind."""
 
     retryable = False
 
     def __init__(self, address: str, speaker: Speaker) -> None:
-        wanted = "name server" if speaker is Speaker.BROKER else "name server and no broker"
+        expected = "name server" if speaker is Speaker.BROKER else "name server and no broker"
         hint = f"; {TLS_HINT}" if speaker is Speaker.TLS else ""
-        ClientError.__init__(self, f"{address} is no {wanted}: {speaker.value} answered there{hint}")
+        ClientError.__init__(self, f"{address} is no {expected}: {speaker.value} answered there{hint}")
         self.address = address
         self.speaker = speaker
 
 
 class TlsError(ConnectError):
-    """A server could not be spoken to over TLS: it knows none, or its certificate is refused, or ours is."""
+    """TLS with a server failed: it has no TLS, its certificate is refused, or it refuses ours."""
 
     retryable = False
 
 
 class SilentServerError(ConnectError):
-    """Something takes connections at the address of a name server and answers nothing, nor has it ever; `closes` tells
-    whether it ends them when it is spoken to, as most TLS servers do.
+    """A server at the address of a name server accepts connections and has never answered.
+
+    `closes` says whether it closes connections when it is spoken to, as most TLS servers do.
     """
 
     def __init__(self, address: str, seconds: float, *, closes: bool = False) -> None:
-        what = CLOSES_UNHEARD if closes else "takes connections and says nothing"
-        ClientError.__init__(self, f"{address} {what}: no answer within {seconds:g} s")
+        behaviour = CLOSES_UNHEARD if closes else "takes connections and says nothing"
+        ClientError.__init__(self, f"{address} {behaviour}: no answer within {seconds:g} s")
         self.address = address
 
 
@@ -138,7 +143,7 @@ class RequestTimeoutError(ClientError):
 
 
 class DeadlineError(ClientError):
-    """The call's deadline passed before an attempt succeeded; `__cause__` is the last attempt's error, if any."""
+    """The call's deadline passed before an attempt succeeded. `__cause__` is the last attempt's error, if any."""
 
     retryable = True
 
@@ -163,11 +168,11 @@ class RefusedError(ClientError):
 
 
 class NotFoundError(RefusedError):
-    """The topic, group, offset or message that was asked for does not exist (codes 17, 22, 26)."""
+    """The requested topic, group, offset or message does not exist (codes 17, 22, 26)."""
 
 
 class SendError(ClientError):
-    """A send did not succeed before its deadline, or was refused for good; `__cause__` is the last attempt's error.
+    """A send did not succeed before its deadline, or was permanently refused. `__cause__` is the last attempt's error.
 
     `attempts` counts requests that left this process. If any of them may have been stored, `outcome` is `"unknown"`.
     `stored` holds the results of a batch's messages that were acknowledged before the failure.
@@ -195,7 +200,7 @@ _NOT_FOUND_CODES = frozenset(
 
 
 def refusal(error: RemotingError) -> RefusedError:
-    """The client's error for a wire error that a response stands for."""
+    """Return the client's error for a wire error of a response."""
     return NotFoundError(error) if error.code in _NOT_FOUND_CODES else RefusedError(error)
 
 

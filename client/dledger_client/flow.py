@@ -1,13 +1,13 @@
-"""Flow control of a consumer: a queue is not read on while too much of it is not finished.
+"""Flow control of a consumer: reading of a queue stops while too much of it is unfinished.
 
 | reason | a queue is not read on while |
 |---|---|
 | `count` | `max_outstanding` messages, or its share of `max_topic_outstanding`, lie at or beyond the offset to commit |
-| `bytes` | the bodies of those that are not finished have `max_outstanding_bytes`, or its share of `max_topic_bytes` |
+| `bytes` | the bodies of unfinished messages have `max_outstanding_bytes`, or its share of `max_topic_bytes` |
 | `span` | the newest message read lies more than `max_span` offsets beyond the oldest that is not finished |
 
-A queue's share of a topic's limit is that limit divided by how many queues of the topic the consumer reads, so that one
-queue that stands still leaves the others theirs. One pull may go beyond a limit by what it brings.
+A queue's share of a topic's limit is the limit divided by the number of the topic's queues that the consumer reads. A
+stalled queue thus leaves other queues their shares. One pull may exceed a limit by the messages that it brings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_OUTSTANDING_BYTES: Final = 100 * 1024 * 1024
 
 
 class FlowLimits(msgspec.Struct, frozen=True):
-    """How much of a queue may be unfinished; None is no limit. See the table above."""
+    """Limits on the unfinished part of a queue, which the module's docstring explains. None is no limit."""
 
     max_outstanding: int = DEFAULT_OUTSTANDING
     max_outstanding_bytes: int = DEFAULT_OUTSTANDING_BYTES
@@ -35,7 +35,7 @@ class FlowLimits(msgspec.Struct, frozen=True):
     max_topic_bytes: int | None = None
 
     def check(self) -> FlowLimits:
-        """The limits themselves. Raises `InvalidArgumentError` for one below 1."""
+        """Return the limits. Raises `InvalidArgumentError` for a limit below 1."""
         at_least(1, **msgspec.structs.asdict(self))
         return self
 
@@ -48,16 +48,19 @@ class FlowControl:
         self.stops: dict[FlowReason, int] = {"count": 0, "bytes": 0, "span": 0}
 
     def reason(self, progress: QueueProgress, queues: int) -> FlowReason | None:
-        """Why a queue is not read on, None if it is; the consumer reads `queues` queues of its topic."""
+        """Return why reading of a queue stops, None if it does not.
+
+        `queues` is the number of the topic's queues that are read.
+        """
         limits = self._limits
-        if progress.span >= _smaller(limits.max_outstanding, limits.max_topic_outstanding, queues):
+        if progress.span >= _effective_limit(limits.max_outstanding, limits.max_topic_outstanding, queues):
             return "count"
-        if progress.outstanding_bytes >= _smaller(limits.max_outstanding_bytes, limits.max_topic_bytes, queues):
+        if progress.outstanding_bytes >= _effective_limit(limits.max_outstanding_bytes, limits.max_topic_bytes, queues):
             return "bytes"
         if limits.max_span is not None and progress.offset_span > limits.max_span:
             return "span"
         return None
 
 
-def _smaller(of_queue: int, of_topic: int | None, queues: int) -> int:
-    return of_queue if of_topic is None else min(of_queue, max(1, of_topic // queues))
+def _effective_limit(queue_limit: int, topic_limit: int | None, queues: int) -> int:
+    return queue_limit if topic_limit is None else min(queue_limit, max(1, topic_limit // queues))

@@ -1,4 +1,4 @@
-"""Moves of consumer groups: requests to broker groups that set where a group goes on, whether it has members or not."""
+"""Moves of consumer groups: requests to broker groups that set a group's offsets, whether it has members or not."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from .errors import refusal
 from .messages import MessageQueue
 from .offsets import StartFrom
 
-_UNKNOWN: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
-_FIRST: Final = 0
+_NOT_SUPPORTED_CODES: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_FIRST_TIMESTAMP: Final = 0
 
 
 async def reset_group(
     calls: ClusterCalls, group: str, topic: str, to: StartFrom, broker_groups: Sequence[str], queue_id: int = -1
 ) -> dict[MessageQueue, int] | None:
-    """Where the group goes on in a topic's queues; None, and nothing done, if a broker cannot tell members of it."""
-    timestamp = _FIRST if to == "first" else AT_END if to == "last" else to
+    """Move the group in a topic's queues and return its new offsets.
+
+    Returns None if the version of a broker cannot notify the members. Other broker groups may have moved it by then.
+    """
+    timestamp = _FIRST_TIMESTAMP if to == "first" else AT_END if to == "last" else to
     header = encode_ext(ResetOffsetHeader(topic, group, timestamp, is_force=True, queue_id=queue_id))
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-    answers = await calls.ask_leaders(broker_groups, code, header, accept=_UNKNOWN)
+    answers = await calls.ask_leaders(broker_groups, code, header, accept=_NOT_SUPPORTED_CODES)
     if any(answer.code != ResponseCode.SUCCESS for answer in answers.values()):
         return None
-    moved: dict[MessageQueue, int] = {}
+    new_offsets: dict[MessageQueue, int] = {}
     try:
         for answer in answers.values():
             for queue, offset in decode_reset(bytes(answer.body)).items():
-                moved[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = offset
+                new_offsets[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = offset
     except RemotingError as error:
         raise refusal(error) from error
-    return moved
+    return new_offsets
 
 
 async def clone_group(calls: ClusterCalls, source: str, target: str, topic: str | None) -> None:
-    """Have one group go on where another one is, on every broker group."""
+    """Give one group the offsets of another, on every broker group."""
     header = encode_ext(CloneOffsetHeader(source, target, topic or "", offline=True))
     await calls.ask_leaders(await calls.group_names(None), RequestCode.CLONE_GROUP_OFFSET, header)

@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see them: their members, how far they are, and who reads which queue."""
+"""Consumer groups as administrators see them: their members, their progress, and the readers of queues."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """How many messages the group has still to process."""
+        """Number of messages that the group still has to process."""
         return max(self.end - max(self.first if self.committed is None else self.committed, self.first), 0)
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """A client that is in a consumer group, with what it subscribes to: expressions by topic."""
+    """A client in a consumer group, with its subscriptions: expressions by topic."""
 
     client_id: str
     address: str
@@ -51,7 +51,10 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class QueueReader(msgspec.Struct, frozen=True):
-    """Who asked last for messages of a queue, `idle_seconds` ago; no `client_ids` for a reader that is no member."""
+    """The client that last asked for messages of a queue, `idle_seconds` ago.
+
+    A reader that is no member has no `client_ids`.
+    """
 
     queue: MessageQueue
     client_ids: tuple[str, ...]
@@ -60,22 +63,24 @@ class QueueReader(msgspec.Struct, frozen=True):
 
 
 def members_of(answers: Mapping[str, RemotingCommand]) -> list[GroupMember]:
-    """The members that one of the leaders named in its answer to 203, by client id."""
-    found: dict[str, GroupMember] = {}
+    """Return the members that one of the leaders named in its answer to 203, by client id."""
+    members: dict[str, GroupMember] = {}
     for answer in answers.values():
         if answer.code != ResponseCode.SUCCESS:
             continue
-        body = _read(ConsumerConnection, answer)
+        body = _decode_body(ConsumerConnection, answer)
         broadcast = body.message_model is MessageModel.BROADCASTING
-        for one in body.connection_set:
-            member = GroupMember(one.client_id, one.client_addr, one.language, one.subscriptions, broadcast)
-            found.setdefault(one.client_id, member)
-    return [found[client_id] for client_id in sorted(found)]
+        for connection in body.connection_set:
+            member = GroupMember(
+                connection.client_id, connection.client_addr, connection.language, connection.subscriptions, broadcast
+            )
+            members.setdefault(connection.client_id, member)
+    return [members[client_id] for client_id in sorted(members)]
 
 
 def progress_of(answers: Mapping[str, RemotingCommand]) -> list[QueueStatus]:
-    """What the leaders told of queues in their answers to 208, sorted by queue."""
-    found: list[QueueStatus] = []
+    """Return the leaders' reports about queues in their answers to 208, sorted by queue."""
+    statuses: list[QueueStatus] = []
     for name, answer in answers.items():
         try:
             table = decode_consume_stats(answer.body)
@@ -84,16 +89,16 @@ def progress_of(answers: Mapping[str, RemotingCommand]) -> list[QueueStatus]:
         for queue, progress in table.items():
             committed = progress.consumer_offset if progress.committed else None
             place = MessageQueue(queue.topic, name, queue.queue_id)
-            found.append(QueueStatus(place, progress.min_offset, progress.broker_offset, committed))
-    return sorted(found, key=lambda status: status.queue)
+            statuses.append(QueueStatus(place, progress.min_offset, progress.broker_offset, committed))
+    return sorted(statuses, key=lambda status: status.queue)
 
 
 async def ask_readers(
     core: ClientCore, names: Iterable[str], group: str, deadline: float
 ) -> dict[MessageQueue, QueueReader]:
-    """The newest reader of each queue that a node of these broker groups has seen; who does not answer is left out.
+    """Return the newest reader of each queue that a node of these broker groups has seen.
 
-    Each node is asked, for a consumer may read from any.
+    Every node is asked, because a consumer may read from any. Nodes that do not answer are left out.
     """
     ext = encode_ext(ConsumerGroupHeader(consumer_group=group))
     nodes = [(name, address) for name in names for address in core.routes.group(name).addresses]
@@ -101,7 +106,7 @@ async def ask_readers(
         *(core.call(address, RequestCode.DLEDGER_QUEUE_READERS, ext, deadline=deadline) for _, address in nodes),
         return_exceptions=True,
     )
-    found: dict[MessageQueue, QueueReader] = {}
+    readers: dict[MessageQueue, QueueReader] = {}
     for (name, _), answer in zip(nodes, answers, strict=True):
         if not isinstance(answer, RemotingCommand):
             if not isinstance(answer, ClientError):
@@ -109,15 +114,15 @@ async def ask_readers(
             continue
         if answer.code != ResponseCode.SUCCESS:
             continue
-        for one in _read(QueueReaders, answer).readers:
-            queue = MessageQueue(one.topic, name, one.queue_id)
-            reader = QueueReader(queue, tuple(one.client_ids), one.client_addr, one.idle_millis / 1000)
-            if queue not in found or reader.idle_seconds < found[queue].idle_seconds:
-                found[queue] = reader
-    return dict(sorted(found.items()))
+        for row in _decode_body(QueueReaders, answer).readers:
+            queue = MessageQueue(row.topic, name, row.queue_id)
+            reader = QueueReader(queue, tuple(row.client_ids), row.client_addr, row.idle_millis / 1000)
+            if queue not in readers or reader.idle_seconds < readers[queue].idle_seconds:
+                readers[queue] = reader
+    return dict(sorted(readers.items()))
 
 
-def _read(body_type: type[BodyT], answer: RemotingCommand) -> BodyT:
+def _decode_body(body_type: type[BodyT], answer: RemotingCommand) -> BodyT:
     try:
         return decode_fastjson_body(body_type, answer.body)
     except RemotingError as error:

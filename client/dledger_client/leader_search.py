@@ -1,12 +1,15 @@
-"""Search for the leaders of broker groups that their clients pass over.
+"""Search for the leaders of broker groups that sends currently avoid.
 
-Sends go to the groups whose leader is known. Without a search, a group whose leader was lost would get none any more:
-1. the connection to its leader breaks, or an answer does not come in time; 2. sends go to the other groups, and nobody
-asks this one; 3. it goes on being led by the same node, so that neither a notice nor a route says anything new.
+Sends go to groups whose leader is known. Without a search, a group whose leader was lost would never get sends again:
 
-What is asked is the end of a queue. Only a leader that a majority has confirmed answers that, and it changes nothing. A
-node that refuses it for another reason than that it does not lead is taken for the leader: it lives, and a send that it
-cannot store either is told by it who leads.
+1. The connection to its leader breaks, or an answer does not come in time.
+2. Sends go to the other groups, and no send asks this group.
+3. The same node remains its leader, so neither a notice nor a route brings news.
+
+The search asks for the end of a queue. Only a leader that a majority has confirmed answers that, and the question
+changes nothing. The search goes on after a refusal with code 2 (busy) or 14 (not the leader), or of unknown outcome.
+Any other refusal comes from a live node, which is taken for the leader. If it does not lead, it refuses the next send
+and names the leader.
 """
 
 from __future__ import annotations
@@ -29,60 +32,63 @@ logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS: Final = 0.05
 MAX_PAUSE_SECONDS: Final = 1.0
-"""Between two rounds of questions, and from a leader that was found to the next search in its group: one whose disk is
-full is found at once, and stores nothing.
+"""Maximum pause in seconds between two rounds of questions, and pause after a found leader before the next search.
+
+A leader with a full disk is found at once, and refuses the next send. Without the pause, every send would begin a
+search.
 """
 
 
 class LeaderSearch:
-    """Asks all nodes of a group in the background until one leads, or nobody passes the group over any more. Belongs to
-    one event loop.
+    """Asks all nodes of a group in the background until one leads, or sends no longer need the group.
+
+    Belongs to one event loop.
     """
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
-        self._under_way: set[str] = set()
-        self._wanted: set[str] = set()
-        """Groups that were passed over since their nodes were asked last."""
+        self._active_searches: set[str] = set()
+        self._wanted_groups: set[str] = set()
+        """Groups that sends avoided since their nodes were asked last."""
         self._found_at: dict[str, float] = {}
 
     def begin(self, queue: MessageQueue) -> None:
-        """Look for the leader of a queue's broker group, unless that is under way."""
+        """Look for the leader of a queue's broker group, unless a search is under way."""
         name = queue.broker_group
-        self._wanted.add(name)
-        if name not in self._under_way and not self._core.is_closed:
-            self._under_way.add(name)
+        self._wanted_groups.add(name)
+        if name not in self._active_searches and not self._core.is_closed:
+            self._active_searches.add(name)
             self._core.spawn(self._search(queue, self._core.routes.group(name)), f"search for the leader of {name}")
 
     async def _search(self, queue: MessageQueue, group: BrokerGroup) -> None:
         loop, pause = self._core.loop, MIN_PAUSE_SECONDS
         try:
             await asyncio.sleep(self._found_at.get(group.name, -math.inf) + MAX_PAUSE_SECONDS - loop.time())
-            while group.leader is None and group.name in self._wanted:
-                self._wanted.discard(group.name)
-                await asyncio.gather(*(self._ask(queue, group, address) for address in group.addresses))
+            while group.leader is None and group.name in self._wanted_groups:
+                self._wanted_groups.discard(group.name)
+                await asyncio.gather(*(self._ask_node(queue, group, address) for address in group.addresses))
                 if group.leader is None:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, MAX_PAUSE_SECONDS)
             if group.leader is not None:
                 self._found_at[group.name] = loop.time()
         finally:
-            self._under_way.discard(group.name)
+            self._active_searches.discard(group.name)
 
-    async def _ask(self, queue: MessageQueue, group: BrokerGroup, address: str) -> None:
+    async def _ask_node(self, queue: MessageQueue, group: BrokerGroup, address: str) -> None:
         ext = encode_ext(MaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)) | NO_FORWARD
         try:
             deadline = self._core.loop.time() + ATTEMPT_SECONDS
             answer = await self._core.call(address, RequestCode.GET_MAX_OFFSET, ext, deadline=deadline)
         except ClientError as error:
-            logger.debug("%s was not told by %s who leads: %s", group.name, address, error)
+            logger.debug("the leader of %s was not learned from %s: %s", group.name, address, error)
             return
         if group.leader is not None:
             return
         if answer.code != ResponseCode.SUCCESS:
-            refused = error_from_response(answer.code, answer.remark, answer.ext)
-            if isinstance(refused, ServiceNotAvailable):
-                self._core.note_not_leader(group, address, refused)
-            if isinstance(refused, ServiceNotAvailable | SystemBusy) or refused.outcome_unknown:
+            wire_error = error_from_response(answer.code, answer.remark, answer.ext)
+            if isinstance(wire_error, ServiceNotAvailable):
+                self._core.note_not_leader(group, address, wire_error)
+            if isinstance(wire_error, ServiceNotAvailable | SystemBusy) or wire_error.outcome_unknown:
                 return
         group.confirm(address)

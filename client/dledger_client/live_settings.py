@@ -17,20 +17,26 @@ _LIVE_FIELD: Final = "dledgerLive"
 
 
 async def live_settings(calls: ClusterCalls, broker_groups: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What is set, by broker group. Raises `RefusedError`, as of a broker that cannot be told anything."""
+    """Return the live settings by broker group.
+
+    Raises `RefusedError`, for example from brokers without live settings.
+    """
     answers = await calls.ask_leaders(broker_groups, RequestCode.GET_BROKER_CONFIG, {})
-    found: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, str]] = {}
     for name, answer in answers.items():
         text = (answer.ext or {}).get(_LIVE_FIELD, "{}")
         try:
-            found[name] = msgspec.json.decode(text, type=dict[str, str])
+            settings[name] = msgspec.json.decode(text, type=dict[str, str])
         except msgspec.MsgspecError as error:
             raise refusal(InvalidParameter(f"{_LIVE_FIELD} of {name} cannot be read: {error}")) from error
-    return found
+    return settings
 
 
 async def set_live(calls: ClusterCalls, values: Mapping[str, str], broker_groups: Sequence[str]) -> None:
-    """Have the leaders set it. Raises `InvalidArgumentError` for what fits no line of a request."""
+    """Have the leaders change settings.
+
+    Raises `InvalidArgumentError` for a key or value that does not fit a line of the request.
+    """
     for key, text in values.items():
         if not key.strip() or "=" in key or any("\n" in part or "\r" in part for part in (key, text)):
             raise InvalidArgumentError(f"setting {key!r} = {text!r}, expected a key and a value of one line each")

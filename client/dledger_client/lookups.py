@@ -1,4 +1,4 @@
-"""Lookups of single messages: by offset message ids, and by keys."""
+"""Lookups of single messages, by offset message ids and by keys."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from dledger_remoting.ids import parse_offset_message_id
 from dledger_remoting.route import BrokerData
 
 from .cluster_calls import ClusterCalls, absence
+from .core import check_response
 from .errors import InvalidArgumentError, NoBrokerError
 from .messages import ReceivedMessage, messages_in
 
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
 MAX_MESSAGES_BY_KEY: Final = 64
-"""How many messages with a key a broker gives at most, whatever it is asked for."""
+"""Maximum number of messages with a key that a broker returns, even if it is asked for more."""
 
-_NOT_FOUND: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
-_NO_SUCH_RECORD: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
+_NOT_FOUND_CODES: Final = frozenset({int(ResponseCode.QUERY_NOT_FOUND)})
+_NO_SUCH_RECORD_CODES: Final = frozenset({int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.QUERY_NOT_FOUND)})
+_NO_SUCH_RECORD: Final = "can not find message"
+"""Beginning of a broker's remark if no record has the position. The same code says that a record cannot be read."""
 
 
 async def message_by_id(
-    calls: ClusterCalls, offset_message_id: str, groups: Mapping[str, BrokerData]
+    calls: ClusterCalls, offset_message_id: str, groups: Mapping[str, BrokerData], *, keep_unreadable: bool
 ) -> ReceivedMessage | None:
-    """The message, or None. Raises `InvalidArgumentError` if the text is no such id, `NoBrokerError` if the message may
-    be on a group that has no node.
+    """Return the message with this offset message id, or None.
+
+    Raises `InvalidArgumentError` if the id is malformed. Raises `NoBrokerError` if the message may be on a group of
+    which no node is registered.
     """
     try:
         host, physical_offset = parse_offset_message_id(offset_message_id)
@@ -38,22 +43,34 @@ async def message_by_id(
     ext = encode_ext(ViewMessageHeader(offset=physical_offset))
     absent = [name for name in names if not groups[name].broker_addrs]
     for name in await calls.group_names([name for name in names if name not in absent]):
-        answers = await calls.ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD)
-        found = messages_in(answers[name], name)
-        if found and found[0].offset_message_id == offset_message_id.upper():
-            return found[0]
+        answers = await calls.ask_leaders([name], RequestCode.VIEW_MESSAGE_BY_ID, ext, accept=_NO_SUCH_RECORD_CODES)
+        answer = answers[name]
+        if answer.code == ResponseCode.SYSTEM_ERROR and not (answer.remark or "").startswith(_NO_SUCH_RECORD):
+            check_response(answer)
+        messages = messages_in(answer, name, keep_unreadable=keep_unreadable)
+        if messages and messages[0].offset_message_id == offset_message_id.upper():
+            return messages[0]
     if absent:
         raise NoBrokerError(absence(absent))
     return None
 
 
 async def messages_by_key(
-    calls: ClusterCalls, broker_groups: Iterable[str], header: QueryMessageHeader, *, unique: bool
+    calls: ClusterCalls,
+    broker_groups: Iterable[str],
+    header: QueryMessageHeader,
+    *,
+    unique: bool,
+    keep_unreadable: bool,
 ) -> list[ReceivedMessage]:
-    """The newest `max_num` messages of a topic with a key, or with a unique key, oldest first."""
+    """Return the newest `max_num` messages of a topic with a key, or with a unique key if `unique`, oldest first."""
     ext = encode_ext(header) | ({UNIQUE_KEY_QUERY_FIELD: "true"} if unique else {})
-    answers = await calls.ask_leaders(sorted(broker_groups), RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND)
-    found = [message for name, answer in answers.items() for message in messages_in(answer, name)]
-    matching = [message for message in found if header.key == message.message_id or header.key in message.keys]
+    answers = await calls.ask_leaders(sorted(broker_groups), RequestCode.QUERY_MESSAGE, ext, accept=_NOT_FOUND_CODES)
+    candidates = [
+        message
+        for name, answer in answers.items()
+        for message in messages_in(answer, name, keep_unreadable=keep_unreadable)
+    ]
+    matching = [message for message in candidates if header.key == message.message_id or header.key in message.keys]
     matching.sort(key=lambda message: (message.stored_timestamp_ms, message.queue, message.queue_offset))
     return matching[-header.max_num :]

@@ -1,4 +1,4 @@
-"""Values that go in and come out: messages and queues.
+"""Messages and queues, as calls take and return them.
 
 Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` is a plain tuple
 `(topic, broker_group, queue_id)` with names.
@@ -16,7 +16,7 @@ from dledger_remoting import properties as names
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.compression import decompress
-from dledger_remoting.errors import RemotingError
+from dledger_remoting.errors import BodyError, RemotingError
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
@@ -38,21 +38,22 @@ class MessageQueue(NamedTuple):
 
 
 def queues_in(queues: Iterable[tuple[str, str, int]]) -> list[MessageQueue]:
-    """The queues that a caller names, be it by an iterator. Raises `InvalidArgumentError` for what names none."""
-    named = list(queues)
-    check("queues", named, Sequence[tuple[str, str, int]])
-    return [MessageQueue(*queue) for queue in named]
+    """Return the queues that a caller names, perhaps by an iterator. Raises `InvalidArgumentError` for a wrong name."""
+    listed = list(queues)
+    check("queues", listed, Sequence[tuple[str, str, int]])
+    return [MessageQueue(*queue) for queue in listed]
 
 
 class Message(msgspec.Struct, frozen=True):
     """A message to send.
 
-    `key` is one key or several, by which the message can be found later; `tags` is what subscriptions filter by;
-    `properties` are the application's own, names and values without the characters U+0001 and U+0002; `unique_key`
-    takes the place of the key that the client makes, where the same message may be sent by several programs.
+    `key` is one key or several, by which the message can be found later. `tags` is the tag that subscriptions filter
+    by. `properties` are the application's own; names and values must not contain the characters U+0001 and U+0002.
+    `unique_key` replaces the key that the client makes, for messages that several programs may send.
 
-    Consumers see it `delay_s` seconds after it is stored, or at `deliver_at`, a time with a time zone or ms since 1970;
-    at once if that has come. Messages with the same `ordering_key` go to one queue and keep the order of the calls.
+    Consumers see the message `delay_s` seconds after it is stored, or at `deliver_at`, a time with a time zone or ms
+    since 1970. If that time has passed, they see it at once. Messages with the same `ordering_key` go to one queue and
+    keep the order of the calls.
     """
 
     body: bytes
@@ -66,7 +67,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def message_of(body: bytes | Message, given: Message) -> Message:
-    """The message with a body, and what is given besides, or one that says it all. Raises `InvalidArgumentError`."""
+    """Return the message to send: `body` with the other arguments, or `body` itself if it is a `Message`.
+
+    Raises `InvalidArgumentError` if other arguments accompany a `Message`.
+    """
     if isinstance(body, bytes):
         return msgspec.structs.replace(given, body=body)
     if given != Message(b""):
@@ -75,8 +79,9 @@ def message_of(body: bytes | Message, given: Message) -> Message:
 
 
 class Settlement(NamedTuple):
-    """How a consumer ended its work on a message: it is done with it, or wants it `again`, after `delay_s` seconds or
-    as long as the group's settings say.
+    """End of a consumer's work on a message: it is finished, or is to be redelivered (`again`).
+
+    It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings.
     """
 
     again: bool = False
@@ -86,9 +91,12 @@ class Settlement(NamedTuple):
 class ReceivedMessage(msgspec.Struct, frozen=True):
     """A message as a consumer sees it; the body is decompressed.
 
-    `topic` is the one that the message was sent to, also for one that comes back through the group's retry topic:
-    `queue` is where it was read, as brokers know it. `message_id` is the unique key, or the offset message id if the
-    producer made none. U+0020 separates `keys`, no other white space does.
+    `topic` is the topic to which the message was sent, even if it came back through the group's retry topic. `queue` is
+    the queue from which it was read, as brokers know it. `message_id` is the unique key, or the offset message id if
+    the producer made none. Only U+0020 separates `keys`, no other white space.
+
+    `fault` says why the body cannot be read, and `body` is then as it is stored. Only readers with `keep_unreadable`
+    get such a message.
     """
 
     topic: str
@@ -106,27 +114,29 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     reconsume_times: int
     flag: int = 0
     settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+    fault: str | None = None
 
     @property
     def queue_id(self) -> int:
-        """The id of the queue that the message was read from."""
+        """The id of the queue from which the message was read."""
         return self.queue.queue_id
 
     @property
     def key(self) -> str | None:
-        """The first key, None if there is none."""
+        """The first key, None without any."""
         return self.keys[0] if self.keys else None
 
     def ack(self) -> None:
-        """The message is done with; its offset may be committed. Without effect for pulled messages."""
+        """Acknowledge the message; its offset may be committed. Without effect for pulled messages."""
         if self.settle is not None:
             self.settle(self, Settlement())
 
     def retry(self, *, delay_s: float | None = None) -> None:
-        """The message could not be processed; it comes back, or ends in the dead letter topic.
+        """Give back a message that could not be processed. It is redelivered, or goes to the dead letter topic.
 
-        After `delay_s` seconds, up to the broker's `timer_max_delay_s`; None: later each time. A consumer that keeps
-        order waits so long in its place. A RocketMQ broker knows levels only: the next longer one is taken there.
+        It comes after `delay_s` seconds, up to the broker's `timer_max_delay_s`. None: later each time. A consumer that
+        keeps order waits that long with the message in its place. A RocketMQ broker only knows levels, so the next
+        longer level is used there.
         """
         check("delay_s", delay_s, float | None)
         at_least(0, delay_s=delay_s)
@@ -139,17 +149,27 @@ def received_message(
     queue: MessageQueue,
     settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
     namespace: Namespace = NO_NAMESPACE,
+    *,
+    keep_unreadable: bool = False,
 ) -> ReceivedMessage:
-    """The message in a record that was read from `queue`, with its topic's name within a namespace.
+    """Return the message in a record that was read from `queue`, with its topic's name within a namespace.
 
-    Raises `dledger_remoting.errors.BodyError` if its body cannot be decompressed.
+    If its body cannot be decompressed, the message has a `fault` with `keep_unreadable`. Otherwise this raises
+    `dledger_remoting.errors.BodyError`.
     """
+    body, fault = record.body, None
+    try:
+        body = decompress(body, record.sys_flag)
+    except BodyError as error:
+        if not keep_unreadable:
+            raise
+        fault = error.remark
     properties = parse_properties(record.properties)
     keys = properties.get(names.KEYS)
     offset_id = offset_message_id(record.store_host, record.physical_offset)
     return ReceivedMessage(
         namespace.plain(properties.get(names.RETRY_TOPIC) or record.topic),
-        decompress(record.body, record.sys_flag),
+        body,
         properties.get(names.TAGS),
         tuple(key for key in keys.split(" ") if key) if keys else (),
         properties,
@@ -163,16 +183,24 @@ def received_message(
         record.reconsume_times,
         record.flag,
         settle,
+        fault,
     )
 
 
-def messages_in(response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
-    """The messages in an answer's body; none if it is no success. Raises `RefusedError` if one cannot be read."""
+def messages_in(
+    response: RemotingCommand, broker_group: str, *, keep_unreadable: bool = False
+) -> list[ReceivedMessage]:
+    """Return the messages in an answer's body; none unless it reports success.
+
+    Raises `RefusedError` if a message cannot be read.
+    """
     if response.code != ResponseCode.SUCCESS:
         return []
     try:
         return [
-            received_message(record, MessageQueue(record.topic, broker_group, record.queue_id))
+            received_message(
+                record, MessageQueue(record.topic, broker_group, record.queue_id), keep_unreadable=keep_unreadable
+            )
             for record in iter_records(response.body)
         ]
     except RemotingError as error:

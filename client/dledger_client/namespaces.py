@@ -1,4 +1,4 @@
-"""Namespaces of topics and groups, as RocketMQ's clients write them: into the names.
+"""Namespaces of topics and groups. RocketMQ's clients write them into the names.
 
 | within the namespace `ns` | as brokers know it |
 |---|---|
@@ -6,8 +6,8 @@
 | retry and dead letter topics of the group | `%RETRY%ns%readers`, `%DLQ%ns%readers` |
 | a name of RocketMQ's own, such as `RMQ_SYS_TRACE_TOPIC` | itself |
 
-Messages that are sent within one say so in the property `INSTANCE_ID`. A name that has the namespace already is left as
-it is, so that what a broker said can be used where an application's names are.
+Messages sent within a namespace have its name in the property `INSTANCE_ID`. A name that has the namespace already is
+left as it is. Names that a broker returned can thus be used where an application's names are.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ _PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """One namespace; one without a `name` changes no names."""
+    """One namespace. A namespace without a `name` changes no names."""
 
     name: str | None = None
 
     @classmethod
     def named(cls, name: str | None) -> Namespace:
-        """The namespace of that name. Raises `InvalidArgumentError` for one that holds anything but letters, digits,
-        `_` and `-`.
+        """Return the namespace of that name.
+
+        Raises `InvalidArgumentError` for a name with anything but letters, digits, `_` and `-`.
         """
         if name is not None and not _NAME.fullmatch(name):
             raise InvalidArgumentError(f"namespace={name!r}: letters, digits, '_' and '-' are expected")
         return cls(name)
 
     def full(self, resource: str) -> str:
-        """The name of a topic or group as brokers know it."""
-        if self.name is None or _is_systems(resource):
+        """Return the name of a topic or group as brokers know it."""
+        if self.name is None or _is_system_name(resource):
             return resource
         prefix, plain = _split(resource)
         if plain.startswith(self.name + SEPARATOR):
@@ -50,7 +51,10 @@ class Namespace(msgspec.Struct, frozen=True):
         return f"{prefix}{self.name}{SEPARATOR}{plain}"
 
     def plain(self, resource: str) -> str:
-        """The name as applications within the namespace know it; one of another namespace is left as it is."""
+        """Return the name as applications within the namespace know it.
+
+        A name of another namespace is left as it is.
+        """
         if self.name is None:
             return resource
         prefix, rest = _split(resource)
@@ -58,7 +62,7 @@ class Namespace(msgspec.Struct, frozen=True):
 
 
 NO_NAMESPACE: Final = Namespace()
-"""That of those who use none."""
+"""The default: no namespace."""
 
 
 def _split(resource: str) -> tuple[str, str]:
@@ -68,5 +72,5 @@ def _split(resource: str) -> tuple[str, str]:
     return "", resource
 
 
-def _is_systems(resource: str) -> bool:
+def _is_system_name(resource: str) -> bool:
     return is_system_topic(resource) or resource.startswith(SYSTEM_GROUP_PREFIX)

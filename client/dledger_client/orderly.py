@@ -1,4 +1,4 @@
-"""Consuming in order: one message of a queue at a time, by one member of the group at a time."""
+"""Consumer in order: one message of a queue at a time, by one member of the group at a time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
 from .stalls import QueueStall
 from .subscriptions import Filter
+from .takers import CLOSE_TIMEOUT_SECONDS
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
@@ -29,15 +30,15 @@ class OrderlyConsumer:
         async with OrderlyConsumer("127.0.0.1:9876", "ledgers", "accounts", handler) as consumer:
             await consumer.run_forever()
 
-    The brokers lock each queue for one member. Messages with one ordering key are in one queue, so each is handled
-    when the one before it is done, whichever members come, go or die, and whatever leader the brokers have. Up to
+    The brokers lock each queue for one member. Messages with one ordering key are in one queue. Each is therefore
+    handled when its predecessor is finished, even when members join, leave or die, or the leader changes. Up to
     `concurrency` queues are worked on at a time. A message whose handler raises is tried again in its place, after a
-    pause, `max_reconsume_times` times; then it goes to the topic `%DLQ%<group>` and its successors follow.
+    pause, `max_reconsume_times` times. Then it goes to the topic `%DLQ%<group>` and its successors follow.
 
-    A queue that moves to another member is given up when its message in work is done and committed. If a member dies,
-    its queues come to others within about a minute. A handler that runs for longer than a lock lasts without a broker
-    (30 s) may see its message handled by another member, too: delivery is at least once. `priority` decides which
-    queue's message is next, see `PushConsumer`; `trace` and `max_traces` are those of `Producer`.
+    A queue that moves to another member is given up when its message in work is finished and committed. If a member
+    dies, its queues come to others within about a minute. A lock lasts 30 s without a broker. If a handler runs longer
+    than that, another member may handle its message, too: delivery is at least once. `priority` decides which queue's
+    message is next, as in `PushConsumer`. `trace` and `max_traces` are those of `Producer`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class OrderlyConsumer:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         start_timeout: float | None = 10.0,
-        close_timeout: float = 5.0,
+        close_timeout: float = CLOSE_TIMEOUT_SECONDS,
         warn_after: float = 60.0,
         client_id: str | None = None,
         trace: bool | str = False,
@@ -94,27 +95,30 @@ class OrderlyConsumer:
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues of this member's share; it reads each once it has the lock."""
+        """The queues of this member's share. It reads each once it has the lock."""
         return self._consumer.assignment
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
+        """Number of traces that did not fit or could not be sent."""
         return self._consumer.traces_dropped
 
     @property
     def stalled(self) -> list[QueueStall]:
-        """See `PushConsumer.stalled`."""
+        """Queues that are stalled now because no task finishes one of their messages, the longest first."""
         return self._consumer.stalled
 
     @property
     def stalls(self) -> int:
-        """See `PushConsumer.stalls`."""
+        """Number of stalls found since the start."""
         return self._consumer.stalls
 
     @property
     def flow_stops(self) -> dict[FlowReason, int]:
-        """See `PushConsumer.flow_stops`."""
+        """Number of times since the start that reading of a queue stopped because too much was unfinished.
+
+        Counted for each of the reasons `count`, `bytes` and `span`, which module `flow` explains.
+        """
         return self._consumer.flow_stops
 
     @property
@@ -123,19 +127,19 @@ class OrderlyConsumer:
         return self._consumer.paused
 
     def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PushConsumer.pause`; the locks are kept."""
+        """Stop handing out messages of these queues until `resume`, as `PushConsumer.pause` does. Keep the locks."""
         self._consumer.pause(queues)
 
     def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PushConsumer.resume`."""
+        """Continue paused queues; None: all."""
         self._consumer.resume(queues)
 
     async def start(self) -> None:
-        """Join the group and begin to read. Raises what `PushConsumer.start` raises."""
+        """Join the group and begin to read. Raises the errors of `PushConsumer.start`."""
         await self._consumer.start()
 
     async def close(self) -> None:
-        """Finish the messages in work, for at most `close_timeout` seconds, commit, give the locks up, and leave."""
+        """Finish the messages in work, for at most `close_timeout` seconds, commit, release the locks, and leave."""
         await self._consumer.close()
 
     async def run_forever(self) -> None:
@@ -143,13 +147,14 @@ class OrderlyConsumer:
         await self._consumer.run_forever()
 
     def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
-        """The message could not be processed: it is tried again in its place, after `delay_s` seconds, up to 10 if it
-        is not given.
+        """Have a message tried again in its place, because it could not be processed.
+
+        It is tried after `delay_s` seconds. Without that the pause grows, up to 10 s.
         """
         message.retry(delay_s=delay_s)
 
     async def commit(self) -> None:
-        """Commit now what is done, instead of within 5 s. Raises `DeadlineError` if some of it could not be."""
+        """Commit finished messages now instead of within 5 s. Raises `DeadlineError` if some could not be committed."""
         await self._consumer.commit()
 
     async def __aenter__(self) -> Self:

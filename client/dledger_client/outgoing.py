@@ -1,10 +1,8 @@
-"""Turning what an application gives to a producer into what goes over the wire: properties, limits, compression."""
+"""Encoder of a producer's messages for the wire: properties, limits, compression."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from math import ceil
@@ -23,13 +21,17 @@ from dledger_remoting.topics import is_retry_topic, is_send_forbidden, validate_
 from .arguments import at_least, check
 from .errors import InvalidArgumentError
 from .messages import Message
+from .surroundings import random_bits, wall_ms
 from .wire import Outgoing
 
 COMPRESS_OVER_BYTES: Final = 4096
-"""Bodies larger than this are compressed, as RocketMQ's clients do."""
+"""Maximum size in bytes of a body that is sent uncompressed. RocketMQ's clients have the same default."""
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
-"""A batch is sent in requests of at most this size; brokers refuse more than 4 MiB."""
+"""Default maximum size of one request of a batch, in bytes. Brokers refuse more than 4 MiB."""
+
+LEAST_MS: Final = 10**11
+"""Minimum of a time in ms since 1970. A smaller number is refused, because it is probably in seconds."""
 
 _BATCH_MESSAGE_OVERHEAD_BYTES: Final = 22
 
@@ -45,7 +47,7 @@ def validate_destination(topic: str) -> None:
 
 
 class OutgoingEncoder:
-    """Makes outgoing messages; `compress_over_bytes` None switches compression off, `instance_id` is the namespace."""
+    """Encodes messages. `compress_over_bytes` None switches compression off; `instance_id` is the namespace."""
 
     def __init__(
         self,
@@ -58,15 +60,15 @@ class OutgoingEncoder:
         self._compress_over_bytes = compress_over_bytes
         self._max_message_bytes = max_message_bytes
         self._max_batch_bytes = min(max_batch_bytes, max_message_bytes)
-        self._marks = "" if instance_id is None else _property(names.INSTANCE_ID, instance_id)
-        self._unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), secrets.randbits(32))
+        self._namespace_property = "" if instance_id is None else _format_property(names.INSTANCE_ID, instance_id)
+        self._unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), random_bits(32))
 
     def encode(self, topic: str, message: Message, *, idempotent: bool = False) -> Outgoing:
-        """One message. Raises `InvalidArgumentError` if it breaks a limit."""
-        now_ms = time.time_ns() // 1_000_000
+        """Encode one message. Raises `InvalidArgumentError` if it breaks a limit or has an invalid property."""
+        now_ms = wall_ms()
         self._check_body(message.body)
         unique_key = self._unique_key(message, now_ms)
-        text = self._marks + _property_text(unique_key, message)
+        text = self._namespace_property + _format_properties(unique_key, message)
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
             compressed, flag = compress(body)
@@ -77,14 +79,14 @@ class OutgoingEncoder:
     def encode_batches(
         self, topic: str, messages: Sequence[Message | bytes], *, idempotent: bool = False
     ) -> list[Outgoing]:
-        """Messages in their order, in as few requests as the limits allow; bodies are not compressed. One that is to be
-        delivered later goes alone.
+        """Encode messages in their order, in as few requests as the limits allow. Bodies in batches are not compressed.
 
-        Raises `InvalidArgumentError` if one of them breaks a limit, or if the topic is a retry topic.
+        A message with a delay gets a request of its own, as from `encode`. Raises `InvalidArgumentError` if a message
+        breaks a limit or has an invalid property, or if the topic is a retry topic.
         """
         if is_retry_topic(topic):
             raise InvalidArgumentError(f"batches cannot be sent to the retry topic {topic!r}")
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         batches: list[Outgoing] = []
         parts: list[BatchMessage] = []
         keys: list[str] = []
@@ -93,26 +95,26 @@ class OutgoingEncoder:
             message = item if isinstance(item, Message) else Message(item)
             if message.delay_s is not None or message.deliver_at is not None:
                 if parts:
-                    batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
+                    batches.append(_encode_batch(topic, parts, keys, now_ms, idempotent=idempotent))
                     parts, keys, size = [], [], 0
                 batches.append(self.encode(topic, message, idempotent=idempotent))
                 continue
             self._check_body(message.body)
             unique_key = self._unique_key(message, now_ms)
-            text = (self._marks + _property_text(unique_key, message)).encode()
+            text = (self._namespace_property + _format_properties(unique_key, message)).encode()
             part_size = _BATCH_MESSAGE_OVERHEAD_BYTES + len(message.body) + len(text)
             if part_size > self._max_message_bytes:
                 raise InvalidArgumentError(
                     f"message of {part_size} bytes with its properties is larger than {self._max_message_bytes}"
                 )
             if parts and size + part_size > self._max_batch_bytes:
-                batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
+                batches.append(_encode_batch(topic, parts, keys, now_ms, idempotent=idempotent))
                 parts, keys, size = [], [], 0
             parts.append(BatchMessage(0, message.body, text))
             keys.append(unique_key)
             size += part_size
         if parts:
-            batches.append(_batch(topic, parts, keys, now_ms, idempotent=idempotent))
+            batches.append(_encode_batch(topic, parts, keys, now_ms, idempotent=idempotent))
         return batches
 
     def _unique_key(self, message: Message, now_ms: int) -> str:
@@ -128,60 +130,64 @@ class OutgoingEncoder:
             raise InvalidArgumentError(f"body of {len(body)} bytes is larger than {self._max_message_bytes}")
 
 
-def _batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int, *, idempotent: bool) -> Outgoing:
+def _encode_batch(topic: str, parts: list[BatchMessage], keys: list[str], now_ms: int, *, idempotent: bool) -> Outgoing:
     return Outgoing(topic, encode_batch(parts), "", 0, now_ms, tuple(keys), is_batch=True, idempotent=idempotent)
 
 
-def _property_text(unique_key: str, message: Message) -> str:
+def _format_properties(unique_key: str, message: Message) -> str:
     key, tags, properties = message.key, message.tags, message.properties
     text = f"{names.UNIQUE_KEY}{NAME_END}{unique_key}{VALUE_END}"
     if message.delay_s is not None or message.deliver_at is not None:
-        text += _delay(message.delay_s, message.deliver_at)
+        text += _format_delay(message.delay_s, message.deliver_at)
     if key is not None:
-        text += _property(names.KEYS, _joined(key))
+        text += _format_property(names.KEYS, _join_keys(key))
     if tags:
         if not is_one_tag(tags):
             raise InvalidArgumentError(
                 f"tags={tags!r}: no subscription could find it, for '||' separates tags there, and blanks and control "
                 "characters around them count for nothing"
             )
-        text += _property(names.TAGS, tags)
+        text += _format_property(names.TAGS, tags)
     if properties:
         for name, value in properties.items():
             if name in RESERVED_NAMES:
                 raise InvalidArgumentError(f"property name {name!r} is reserved")
-            text += _property(name, value)
+            text += _format_property(name, value)
     if len(text) * 4 > MAX_PROPERTIES_BYTES and (size := len(text.encode())) > MAX_PROPERTIES_BYTES:
         raise InvalidArgumentError(f"properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}")
     return text
 
 
-def _delay(delay_s: float | None, deliver_at: datetime | int | None) -> str:
-    """The property that asks for a delay."""
+def _format_delay(delay_s: float | None, deliver_at: datetime | int | None) -> str:
+    """Return the property that asks for a delay; empty for a delay of 0."""
     if delay_s is not None and deliver_at is not None:
         raise InvalidArgumentError(f"delay_s={delay_s!r} and deliver_at={deliver_at!r}: give one of them")
     if delay_s is not None:
         at_least(0, delay_s=delay_s)
-        return _property(names.TIMER_DELAY_MS, str(ceil(delay_s * 1000))) if delay_s else ""
+        return _format_property(names.TIMER_DELAY_MS, str(ceil(delay_s * 1000))) if delay_s else ""
     if isinstance(deliver_at, datetime):
         if deliver_at.tzinfo is None:
             raise InvalidArgumentError(f"deliver_at={deliver_at!r}: a time with a time zone is expected")
         deliver_at = ceil(deliver_at.timestamp() * 1000)
-    return _property(names.TIMER_DELIVER_MS, str(deliver_at))
+    elif deliver_at is not None and deliver_at < LEAST_MS:
+        raise InvalidArgumentError(
+            f"deliver_at={deliver_at!r}: milliseconds since 1970, at least {LEAST_MS}, are expected; are these seconds?"
+        )
+    return _format_property(names.TIMER_DELIVER_MS, str(deliver_at))
 
 
-def _joined(key: str | Iterable[str]) -> str:
+def _join_keys(key: str | Iterable[str]) -> str:
     if isinstance(key, str):
         return key
     keys = list(key)
-    check("key", keys, Sequence[str])  # an iterator is read here, and nowhere before
-    blank = next((one for one in keys if " " in one), None)
-    if blank is not None:
-        raise InvalidArgumentError(f"key {blank!r}: a blank separates keys, so it cannot be part of one")
+    check("key", keys, Sequence[str])  # earlier checks cannot look into an iterator
+    invalid = next((candidate for candidate in keys if " " in candidate), None)
+    if invalid is not None:
+        raise InvalidArgumentError(f"key {invalid!r}: a blank separates keys, so it cannot be part of one")
     return " ".join(keys)
 
 
-def _property(name: str, value: str) -> str:
+def _format_property(name: str, value: str) -> str:
     if not name or NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value:
         raise InvalidArgumentError(
             f"property {name!r} = {value!r}: names must not be empty, nothing may hold \\x01 or \\x02"

@@ -1,4 +1,4 @@
-"""Queues that a consumer leaves alone for a while, because its application says so."""
+"""Queues that the application has paused."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from .messages import MessageQueue
 
 
 class Pauses:
-    """Single queues, or all there are and will be. A queue that goes and comes back is paused as it was."""
+    """Paused queues: single ones, or all present and future ones.
+
+    A queue that is given up and assigned again stays paused.
+    """
 
     def __init__(self) -> None:
-        self._all = False
-        self._others: set[MessageQueue] = set()
-        """Those for which `_all` does not hold."""
+        self._all_paused = False
+        self._exceptions: set[MessageQueue] = set()
+        """Queues for which the opposite of `_all_paused` holds."""
 
     def __contains__(self, queue: MessageQueue) -> bool:
-        return (queue in self._others) != self._all
+        return (queue in self._exceptions) != self._all_paused
 
     def set(self, queues: Iterable[MessageQueue] | None, *, paused: bool) -> None:
-        """Pause these queues, or let them go on; None: all."""
+        """Pause or continue these queues; None: all."""
         if queues is None:
-            self._all = paused
-            self._others.clear()
-        elif paused == self._all:
-            self._others.difference_update(queues)
+            self._all_paused = paused
+            self._exceptions.clear()
+        elif paused == self._all_paused:
+            self._exceptions.difference_update(queues)
         else:
-            self._others.update(queues)
+            self._exceptions.update(queues)

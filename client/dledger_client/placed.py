@@ -1,4 +1,4 @@
-"""Place of a queue's reader: the broker id of the node that it pulls from, as the last answer named it."""
+"""Node from which a queue's reader pulls, by the broker id that the last answer named."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from .leaders import LEADER_ID
 
 SHUNNED_SECONDS: Final = 30.0
-"""For so long word to pull from a node that did not serve is not followed."""
+"""Time in seconds for which advice to pull from a node that did not serve is ignored."""
 
 
 class Placed:
-    """Where one queue is read; the leader, as long as no answer has led elsewhere."""
+    """Node for the pulls of one queue: the leader, until an answer has named another node."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.broker_id = LEADER_ID
@@ -21,15 +21,18 @@ class Placed:
 
     @property
     def shunned_id(self) -> int:
-        """The node that was led to and did not serve; `LEADER_ID` if there was none of late."""
+        """The named node that recently did not serve; `LEADER_ID` without such a node."""
         broker_id, until = self._shunned
         return broker_id if self._loop.time() < until else LEADER_ID
 
     def follow(self, broker_id: int) -> None:
-        """An answer says where to pull next."""
+        """Follow an answer that names the node for the next pull."""
         self.broker_id = LEADER_ID if broker_id == self.shunned_id else broker_id
 
     def shun(self) -> None:
-        """Nothing came from where an answer had led: the leader, which may reach that node, would lead there again."""
+        """Ignore advice to pull from the named node for `SHUNNED_SECONDS`, because it did not serve.
+
+        The leader may still reach that node, and would name it again.
+        """
         if self.broker_id != LEADER_ID:
             self._shunned = self.broker_id, self._loop.time() + SHUNNED_SECONDS

@@ -1,4 +1,4 @@
-"""Popped messages: how an answer to a pop is read, and the check points by which they are acknowledged."""
+"""Popped messages: decoder of answers to pops, and the check points by which messages are acknowledged."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ logger = logging.getLogger(__name__)
 def popped_messages(
     response: RemotingCommand, group: str, topic: str, broker_group: str, namespace: Namespace = NO_NAMESPACE
 ) -> list[ReceivedMessage]:
-    """The messages that `group` has popped of `topic`, each with its check point in the property POP_CK; these two
-    names are full, those of the messages within a namespace.
+    """Return the messages that `group` has popped of `topic`, each with its check point in the property POP_CK.
 
-    Their queue is that which they were read from: that of a retry topic for those that come again. One whose body
-    cannot be read is left out, and comes again until it is a dead letter: raised for the whole answer, it would make
-    dead letters of the others, too. Raises `RemotingError` if the answer cannot be read.
+    The arguments are full names; names in the messages are names within the namespace. A message's queue is the one
+    from which it was read, a retry topic's for messages that come again. A message whose body cannot be read is left
+    out, and redelivered until it is a dead letter. An error for the whole answer would turn the other messages into
+    dead letters, too. Raises `RemotingError` if the answer cannot be read.
     """
     header = decode_ext(PopResponseHeader, response.ext)
-    found: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     for record in iter_records(response.body):
         text = parse_properties(record.properties).get(POP_CHECK_POINT)
-        point = _point_in(header, record, broker_group) if text is None else parse_check_point(text)
+        point = _make_check_point(header, record, broker_group) if text is None else parse_check_point(text)
         read_from = pop_retry_topic(group, topic, point.retry)
         queue = MessageQueue(read_from, broker_group, point.queue_id)
         try:
@@ -51,12 +51,12 @@ def popped_messages(
             logger.warning("the message at offset %d of %s comes again: %s", record.queue_offset, queue, error.remark)
             continue
         properties = {**message.properties, POP_CHECK_POINT: point.text}
-        found.append(msgspec.structs.replace(message, properties=properties))
-    return found
+        messages.append(msgspec.structs.replace(message, properties=properties))
+    return messages
 
 
 def check_point_of(message: ReceivedMessage) -> CheckPoint:
-    """The check point of a message that was popped. Raises `InvalidArgumentError` if it has none."""
+    """Return the check point of a popped message. Raises `InvalidArgumentError` if it has none."""
     text = message.properties.get(POP_CHECK_POINT)
     if text is None:
         raise InvalidArgumentError("the message was not received by a SimpleConsumer: it has no POP_CK property")
@@ -66,8 +66,8 @@ def check_point_of(message: ReceivedMessage) -> CheckPoint:
         raise InvalidArgumentError(error.remark) from error
 
 
-def _point_in(header: PopResponseHeader, record: MessageRecord, broker_group: str) -> CheckPoint:
-    """The check point of a message of the topic itself, for which the answer says where its delivery begins.
+def _make_check_point(header: PopResponseHeader, record: MessageRecord, broker_group: str) -> CheckPoint:
+    """Return the check point of a message of the topic itself. The answer says where its delivery begins.
 
     Raises `InvalidParameter` if that cannot be read.
     """

@@ -1,9 +1,8 @@
-"""Sending messages."""
+"""Producer of messages."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -26,7 +25,7 @@ from .batches import Part, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .lanes import Lanes
+from .lanes import Lanes, refuse_two_choices
 from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -35,46 +34,49 @@ from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult, results_in
 from .routes import queue_of_key
 from .sender import QueueChoice, Sender
+from .surroundings import wall_ms
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
 from .wire import Outgoing
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-"""Longer than a group needs to replace its leader, so that a failover is a delay and not an error."""
+"""Default time limit of a call in seconds. A group replaces its leader in less: a failover is a delay, no error."""
 
 ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
 
 
 @checked
 class Producer:
-    """Sends messages to the leaders of a topic's broker groups; use it as an async context manager.
+    """Sends messages to the leaders of a topic's broker groups. Use it as an async context manager.
 
         async with Producer("127.0.0.1:9876", group="PG") as producer:
             result = await producer.send("orders", b"body", key="order-17")
 
-    Every call has one deadline, `timeout` seconds from now, over all its attempts. Refusals that mean "not stored" are
-    always tried again before it passes. An attempt of unknown outcome (connection lost, no answer within
-    `attempt_timeout`) is tried again only with `retry_unknown`, and may then store the message twice: delivery is *at
-    least once*, as with RocketMQ. With `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose
-    `outcome` is `"unknown"`.
+    Every call has one deadline, `timeout` seconds after its start, over all its attempts. Until then it tries again
+    after refusals that may pass, for example of a node that is busy or does not lead. The outcome of an attempt is
+    unknown if the connection was lost, or no answer came within `attempt_timeout`. Such an attempt is repeated only
+    with `retry_unknown`, and may then store the message twice: delivery is *at least once*, as with RocketMQ. With
+    `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose `outcome` is `"unknown"`.
 
-    With `idempotent`, for all sends or for one, the broker group answers a repeated attempt as the first one and stores
-    nothing again, so that attempts of unknown outcome are always repeated, to the same broker group, and a message is
-    stored *exactly once*, as long as the group remembers it (`idempotent_window_ms`, two minutes). A program that may
-    run again names its messages itself, by `unique_key`: the same key, body and properties are the same message.
+    With `idempotent`, for all sends or a single send, the broker group answers a repeated attempt as it answered
+    the first, and stores nothing again. Attempts of unknown outcome are then always repeated, to the same broker group.
+    A message is stored *exactly once*, while the group remembers it (`idempotent_window_ms`, two minutes). A program
+    that may run again names its messages itself, by `unique_key`: the same key, body and properties are the same
+    message.
 
-    A `unique_key` or an `ordering_key` leads to a queue as long as the topic keeps its queues; while the queue's broker
-    group is away, sends wait for it. With several broker groups the topic must exist before: one that sends create gets
-    its queues group by group.
+    An `ordering_key`, or the `unique_key` of an idempotent send, leads to the same queue while the topic keeps its
+    queues. While the queue's broker group is absent, sends wait for it. With several broker groups the topic must exist
+    before: a topic that sends create gets its queues group by group.
 
     At most `max_in_flight` requests and `max_in_flight_bytes` bytes are under way; further sends wait. Bodies larger
-    than `compress_over_bytes` are compressed (None: never). Many sends may run at the same time, from one event loop.
-    Topics and `group` are names within `namespace`, if there is one; results have the names that brokers know.
+    than `compress_over_bytes` are compressed (None: never), except in batches. Many sends may run at the same time,
+    from one event loop. Topics and `group` are names within `namespace`, if there is one; results have the names that
+    brokers know.
 
-    With `trace`, what became of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the one that `trace`
-    names, for `Admin.message_trace`. That delays no send and fails none: at most `max_traces` traces wait, and those
-    that do not fit or cannot be sent are counted in `traces_dropped`. One-way sends leave no trace.
+    With `trace`, the fate of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the topic that `trace`
+    names, for `Admin.message_trace`. Traces neither delay nor fail a send. At most `max_traces` traces wait;
+    `traces_dropped` counts those that do not fit or cannot be sent. One-way sends leave no trace.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Producer:
         self._calls = CallsUnderWay()
         self._closing = False
         self._lanes = Lanes()
-        self._requests = RequestsThatWait()
+        self._pending_requests = RequestsThatWait()
         self._check_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
         self._sender: Sender | None = None
@@ -151,9 +153,9 @@ class Producer:
         if self._tracer is not None:
             self._tracer.start(self._core)
         if self._check_handler is not None:
-            # Every broker group has this topic: following its route means that all groups know this producer and are
-            # known, whether or not it has sent anything since it was started.
-            self._core.routes.refresh_soon(HALF_TOPIC)
+            # Every broker group has this topic. By following its route, a producer and all groups know each other, even
+            # before its first send.
+            self._core.routes.keep(HALF_TOPIC)
 
     async def close(self) -> None:
         """Wait for the sends under way, each of which has its own deadline, then leave the cluster."""
@@ -173,7 +175,7 @@ class Producer:
 
     @property
     def traces_dropped(self) -> int:
-        """How many traces did not fit or could not be sent."""
+        """Number of traces that did not fit or could not be sent."""
         return 0 if self._tracer is None else self._tracer.dropped
 
     async def __aenter__(self) -> Self:
@@ -203,26 +205,26 @@ class Producer:
     ) -> SendResult:
         """Send one message and wait until a majority of its broker group has stored it.
 
-        A `Message` says by itself what else is given beside a body, see there. Messages with the same `ordering_key` go
-        to the same queue, one after the other, and keep the order of the calls even when attempts are repeated. `queue`
-        picks the queue itself. Without either, queues are taken in turn. One that is to be seen later, after `delay_s`
-        or at `deliver_at`, can be taken back until then: see `recall`.
-        A `key` with blanks is several keys, as with RocketMQ.
-        `unique_key` takes the place of the key that the client makes for every message; an `idempotent` send that has
-        one goes to the queue that follows from it, unless told otherwise.
+        `body` may be a `Message`, which holds the other arguments itself. Messages with the same `ordering_key` go to
+        the same queue, one after another. They keep the order of the calls even when attempts are repeated. `queue`
+        picks a queue of the topic itself, and is refused beside an `ordering_key`. Without either, queues are taken in
+        turn. A message for later, with `delay_s` or `deliver_at`, can be recalled until then (`recall`). A `key` with
+        blanks is several keys, as with RocketMQ. `unique_key` replaces the key that the client makes for every message.
+        An `idempotent` send with a `unique_key` goes to the queue that follows from it, unless another is picked.
 
-        Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the
-        message may have been stored.
+        Raises `InvalidArgumentError` before anything is sent, and `SendError`, whose `outcome` says whether the message
+        may have been stored.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            topic = self._destination(topic)
-            opted_in = self._idempotent if idempotent is None else idempotent
-            given = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
-            message = message_of(body, given)
-            outgoing = self._encoder.encode(topic, message, idempotent=opted_in)
+            topic = self._resolve_topic(topic, queue)
+            is_idempotent = self._idempotent if idempotent is None else idempotent
+            arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
+            message = message_of(body, arguments)
+            refuse_two_choices(queue, [message.ordering_key])
+            outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
             if message.ordering_key is None:
-                choose = self._choice(queue, message.unique_key if opted_in else None)
+                choose = self._make_queue_choice(queue, message.unique_key if is_idempotent else None)
                 return (await self._send(outgoing, choose, deadline))[0]
             return (await self._send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
 
@@ -236,20 +238,22 @@ class Producer:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
-        """Send messages to one queue in their order: many times faster than one by one. One result per message.
+        """Send messages to one queue in their order, many times faster than one by one. Returns one result per message.
 
-        Those that have an `ordering_key` of their own go to its queue. What is to be delivered later goes alone.
+        Messages that have an `ordering_key` of their own go to its queue; `queue` is refused beside such messages. A
+        message for later gets a request of its own.
 
-        What does not fit into one request of `max_batch_bytes` goes in several, one after the other; each of them is
+        Messages that do not fit into one request of `max_batch_bytes` go in several, one after another. Each request is
         stored as a whole or not at all. An idempotent batch repeats another one if all its messages are the same, in
-        the same order; the first one's `unique_key`, if it has one, leads to the queue. Raises what `send` raises;
-        `SendError.stored` has the results of the messages acknowledged before.
+        the same order. Its first message's `unique_key`, if there is one, determines its queue. Raises the errors of
+        `send`; `SendError.stored` has the results of the messages acknowledged before.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            topic = self._destination(topic)
-            opted_in = self._idempotent if idempotent is None else idempotent
-            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=opted_in)
+            topic = self._resolve_topic(topic, queue)
+            is_idempotent = self._idempotent if idempotent is None else idempotent
+            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
+            refuse_two_choices(queue, [part.ordering_key for part in parts])
             if len(parts) == 1:
                 return await self._send_part(topic, parts[0], queue, deadline)
             sends = [self._send_part(topic, part, queue, deadline) for part in parts]
@@ -259,33 +263,33 @@ class Producer:
         if part.ordering_key is not None:
             return await self._send_in_lane(part.requests, topic, part.ordering_key, deadline)
         results: list[SendResult] = []
-        choose = self._choice(queue, part.unique_key if part.requests[0].idempotent else None)
+        choose = self._make_queue_choice(queue, part.unique_key if part.requests[0].idempotent else None)
         for request in part.requests:
             await self._send_next(request, choose, deadline, results)
-            choose = self._choice(_queue_of(results[-1]))
+            choose = self._make_queue_choice(_queue_of(results[-1]))
         return results
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
-        """Take back a message that is to be delivered later, by its `SendResult.recall_handle`; returns its unique key.
+        """Recall a message that is to be delivered later, by its `SendResult.recall_handle`. Returns its unique key.
 
-        Once this has returned, nothing of the message is delivered any more: a broker of RocketMQ only promises to try.
-        It may be called again, when the outcome is unknown, too. Raises `RefusedError` with the code 604 if the message
-        is delivered, or about to be; `DeadlineError` and `NoRouteError`.
+        Once this has returned, the message is not delivered any more; a broker of RocketMQ only promises to try. It can
+        be called again, also when the outcome is unknown. Raises `RefusedError` with the code 604 if the message is
+        delivered, or about to be; `DeadlineError` and `NoRouteError`; `InvalidArgumentError` for a malformed handle.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            core, sender = self._started()
+            core, sender = self._require_started()
             try:
-                said = RecallHandle.decode(handle)
+                decoded = RecallHandle.decode(handle)
             except IllegalOperation as error:
                 raise InvalidArgumentError(error.remark) from error
             topic = self._namespace.full(topic)
             await sender.route(topic, deadline)
             header = RecallMessageHeader(topic, handle, self._group)
-            group = core.routes.group(said.broker_group)
+            group = core.routes.group(decoded.broker_group)
             answer = await core.call_leader(group, RequestCode.RECALL_MESSAGE, encode_ext(header), deadline=deadline)
-            unique_key = answer.ext.get("msgId", said.unique_key)
-            now_ms = time.time_ns() // 1_000_000
+            unique_key = answer.ext.get("msgId", decoded.unique_key)
+            now_ms = wall_ms()
             self._trace(RecallTrace(now_ms, DEFAULT_REGION, self._group, topic, unique_key, succeeded=True))
             return unique_key
 
@@ -299,22 +303,22 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Hand one message to a broker without waiting for an answer: it may be lost without notice.
+        """Send one message to a broker without waiting for an answer. It may be lost without notice.
 
-        Waits while the broker reads too slowly. Raises `SendError` if no broker takes it before the deadline.
+        Waits while the broker reads too slowly. Raises `SendError` if no broker takes the message before the deadline.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            topic = self._destination(topic)
+            topic = self._resolve_topic(topic)
             outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
-            core, sender = self._started()
+            core, sender = self._require_started()
             try:
                 queue = sender.next_queue(await sender.route(topic, deadline))
                 address = await core.routes.group(queue.broker_group).target(deadline)
                 connection = await core.pool.get(address, deadline)
                 async with asyncio.timeout_at(deadline):
                     await connection.writable()
-                if core.loop.time() >= deadline:  # nothing above had to wait
+                if core.loop.time() >= deadline:  # only a wait notices the deadline, and nothing above had to wait
                     raise TimeoutError
                 sender.send_oneway(outgoing, queue, address)
             except TimeoutError:
@@ -323,8 +327,8 @@ class Producer:
             except ClientError as error:
                 raise SendError(topic, 0, "not_sent", error) from error
 
-    def _answer_checks(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
-        """Before the start: have requests of all brokers handled, for producers of transactions."""
+    def _set_check_handler(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
+        """Set the handler of brokers' requests, before the start; for producers of transactions."""
         self._check_handler = handler
 
     async def request(
@@ -337,16 +341,18 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Reply:
-        """Send a message and wait for what one of its consumers replies, `timeout` seconds for both.
+        """Send a message and wait for the reply of one of its consumers, `timeout` seconds for both.
 
-        Raises what `send` raises, and `DeadlineError` with the outcome `"unknown"` if no reply comes in time: the
-        message is stored, and may be worked on later.
+        Raises the errors of `send`, and `DeadlineError` with the outcome `"unknown"` if no reply comes in time. The
+        message is stored then, and may be worked on later.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            core, _ = self._started()
-            with self._requests.one_more(core.client_id, deadline) as (marks, reply):
-                await self._send_marked(topic, Message(body, key, tags, properties), marks, 0, deadline)
+            core, _ = self._require_started()
+            with self._pending_requests.one_more(core.client_id, deadline) as (property_text, reply):
+                await self._send_with_properties(
+                    topic, Message(body, key, tags, properties), property_text, 0, deadline
+                )
                 return await in_time(reply, topic, deadline)
 
     async def reply(
@@ -357,53 +363,55 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Reply to a request: its producer has the reply when this returns.
+        """Reply to a request. Its producer has the reply when this returns.
 
-        Raises `InvalidArgumentError` if the message is no request, `RefusedError` if its producer is not there any
-        more, and `DeadlineError`.
+        Raises `InvalidArgumentError` if the message is no request, `RefusedError` if its producer is gone, and
+        `DeadlineError`.
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            core, _ = self._started()
-            asked = asked_by(message)
-            outgoing = self._encoder.encode(asked.topic, Message(body, properties=properties))
-            await pass_reply_on(core, message.queue.broker_group, self._group, asked, outgoing, deadline)
+            core, _ = self._require_started()
+            reply_address = asked_by(message)
+            outgoing = self._encoder.encode(reply_address.topic, Message(body, properties=properties))
+            await pass_reply_on(core, message.queue.broker_group, self._group, reply_address, outgoing, deadline)
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
-        """A broker asks something."""
+        """Handle a request of a broker."""
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            self._requests.take(connection, command)
+            self._pending_requests.take(connection, command)
         elif self._check_handler is not None:
             self._check_handler(connection, command)
 
-    async def _send_half(self, topic: str, message: Message, marks: str, sys_flag: int) -> SendResult:
-        """Send a transaction's message, with the properties that mark it as one; raises what `send` raises."""
+    async def _send_half(self, topic: str, message: Message, property_text: str, sys_flag: int) -> SendResult:
+        """Send a transaction's message, with the properties that mark it as one. Raises the errors of `send`."""
         with self._calls:
-            return await self._send_marked(topic, message, marks, sys_flag, self._deadline(None))
+            return await self._send_with_properties(topic, message, property_text, sys_flag, self._deadline(None))
 
-    async def _send_marked(
-        self, topic: str, message: Message, marks: str, sys_flag: int, deadline: float
+    async def _send_with_properties(
+        self, topic: str, message: Message, property_text: str, sys_flag: int, deadline: float
     ) -> SendResult:
-        """Send a message with properties that the application does not set by itself."""
-        topic = self._destination(topic)
-        sent = self._encoder.encode(topic, message)
-        marked = msgspec.structs.replace(sent, properties=marks + sent.properties, sys_flag=sent.sys_flag | sys_flag)
-        return (await self._send(marked, self._choice(None), deadline))[0]
+        """Send a message with the properties of `property_text` before its own: the application cannot set them."""
+        topic = self._resolve_topic(topic)
+        encoded = self._encoder.encode(topic, message)
+        outgoing = msgspec.structs.replace(
+            encoded, properties=property_text + encoded.properties, sys_flag=encoded.sys_flag | sys_flag
+        )
+        return (await self._send(outgoing, self._make_queue_choice(None), deadline))[0]
 
     async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
-        """Ask a broker group's leader what may be asked twice; raises `RefusedError` or `DeadlineError`."""
+        """Ask a broker group's leader a question that can be repeated. Raises `RefusedError` or `DeadlineError`."""
         with self._calls:
-            core, _ = self._started()
+            core, _ = self._require_started()
             deadline = core.loop.time() + timeout
             await core.call_leader(core.routes.group(broker_group), code, ext, deadline=deadline)
 
     async def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be written, sorted; also those of a broker group that is away just now.
+        """Return the sorted queues of a topic that can be written, including queues of an absent broker group.
 
         Raises `NoRouteError`.
         """
         deadline = self._deadline(timeout)
-        _, sender = self._started()
+        _, sender = self._require_started()
         return (await sender.route(self._namespace.full(topic), deadline)).all_writable
 
     def _trace(self, trace: Trace) -> None:
@@ -411,11 +419,11 @@ class Producer:
             self._tracer.add(trace)
 
     async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        sending = self._deliver(outgoing, choose, deadline)
-        return await (sending if self._tracer is None else self._tracer.traced(outgoing, self._group, sending))
+        delivery = self._deliver(outgoing, choose, deadline)
+        return await (delivery if self._tracer is None else self._tracer.traced(outgoing, self._group, delivery))
 
     async def _deliver(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        _, sender = self._started()
+        _, sender = self._require_started()
         size = outgoing.size_bytes
         try:
             await self._window.acquire(size, deadline)
@@ -423,15 +431,21 @@ class Producer:
             error = DeadlineError("too many sends are under way, and none ended before the deadline")
             raise SendError(outgoing.topic, 0, "not_sent", error) from error
         try:
-            queue, placement, code = await sender.deliver(outgoing, choose, deadline)
+            delivered = await sender.deliver(outgoing, choose, deadline)
         finally:
             self._window.release(size)
-        return results_in(outgoing, queue.broker_group, placement, replicated=code == ResponseCode.SUCCESS)
+        return results_in(
+            outgoing,
+            delivered.queue.broker_group,
+            delivered.placement,
+            replicated=delivered.code == ResponseCode.SUCCESS,
+            maybe_stored=delivered.maybe_stored,
+        )
 
     async def _send_next(
         self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
     ) -> None:
-        """Send one of several requests; an error carries what was stored before it."""
+        """Send one of several requests. An error carries the results of the requests before it."""
         try:
             results += await self._send(outgoing, choose, deadline)
         except SendError as error:
@@ -441,34 +455,38 @@ class Producer:
     async def _send_in_lane(
         self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
     ) -> list[SendResult]:
-        _, sender = self._started()
+        _, sender = self._require_started()
         results: list[SendResult] = []
         async with self._lanes.turn(sender, topic, ordering_key, deadline) as choose:
             for request in requests:
                 await self._send_next(request, choose, deadline, results)
         return results
 
-    def _choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
-        _, sender = self._started()
+    def _make_queue_choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
+        _, sender = self._require_started()
         if queue is not None:
             return lambda _: MessageQueue(*queue)
         return sender.next_queue if unique_key is None else lambda route: queue_of_key(route, unique_key)
 
     def _deadline(self, timeout: float | None) -> float:
-        core, _ = self._started()
+        core, _ = self._require_started()
         if self._closing:
             raise ClientClosedError("the producer is closed")
         return core.loop.time() + (self._timeout if timeout is None else timeout)
 
-    def _destination(self, topic: str) -> str:
-        """The topic as brokers know it. Raises `InvalidArgumentError` if clients may not send to it."""
-        core, _ = self._started()
-        topic = self._namespace.full(topic)
-        if core.routes.cached(topic) is None:
-            validate_destination(topic)
-        return topic
+    def _resolve_topic(self, topic: str, queue: MessageQueue | None = None) -> str:
+        """Return the topic as brokers know it. Raises `InvalidArgumentError` for a topic that takes no sends, and for
+        another topic's queue.
+        """
+        core, _ = self._require_started()
+        full_topic = self._namespace.full(topic)
+        if queue is not None and queue[0] not in (topic, full_topic):
+            raise InvalidArgumentError(f"queue={tuple(queue)}: a queue of the topic {topic} is expected")
+        if core.routes.cached(full_topic) is None:
+            validate_destination(full_topic)
+        return full_topic
 
-    def _started(self) -> tuple[ClientCore, Sender]:
+    def _require_started(self) -> tuple[ClientCore, Sender]:
         if self._core is None or self._sender is None:
             raise ClientClosedError("the producer is not started: use 'async with Producer(...)'")
         return self._core, self._sender

@@ -1,4 +1,4 @@
-"""Reading queues at one's own pace, without being assigned them by a group."""
+"""Consumer that reads queues at its own pace, without an assignment by a group."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
+from .empty_answers import EmptyAnswers
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
 from .messages import MessageQueue, ReceivedMessage, queues_in
 from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .offsets import QueueOffsets
+from .offsets import Creations, Position, QueueOffsets
 from .pauses import Pauses
 from .placed import Placed
 from .subscriptions import Filter, subscription
@@ -41,7 +42,7 @@ MAX_SUSPEND_SECONDS: Final = 15.0
 
 
 class _Pull(NamedTuple):
-    """A pull under way, and until when it may wait for messages."""
+    """A pull under way, and the end of its waiting time."""
 
     task: asyncio.Task[tuple[list[ReceivedMessage], int]]
     deadline: float
@@ -49,18 +50,19 @@ class _Pull(NamedTuple):
 
 @checked
 class PullConsumer:
-    """Reads assigned queues from wherever it is told to; positions are committed only by `commit`.
+    """Reads assigned queues from any position. Positions are committed only by `commit`.
 
         async with PullConsumer("127.0.0.1:9876", "CG") as consumer:
             await consumer.assign(await consumer.queues("orders"))
             await consumer.seek_to_begin()
             messages = await consumer.poll(100, timeout=1.0)
 
-    A queue that is assigned begins at the group's committed offset, or at its first message if there is none. `filter`
-    is for all queues: tags (`"a || b"`), `Sql("amount > 100")` or a `ClassFilter`. `group` and topics are names within
-    `namespace`, if there is one; queues have the names that brokers know. What fails is repeated until `timeout`
-    seconds are over, then it raises `ClientError`: an offset request waits so long, and a queue may be unreadable for
-    so long before `poll` says so.
+    An assigned queue begins at the group's committed offset, or, if the group has not committed, at its first message.
+    `filter` is for all queues: tags (`"a || b"`), `Sql("amount > 100")` or a `ClassFilter`. `group` and topics are
+    names within `namespace`, if there is one; queues have the names that brokers know. Failed requests are repeated
+    until `timeout` seconds are over, then `ClientError` is raised. This limits the wait of an offset request, and the
+    time for which a queue may be unreadable before `poll` raises. With `keep_unreadable` a message whose body cannot be
+    read has a `fault`. Otherwise `poll` raises, and its queue stops there until `seek`.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class PullConsumer:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         client_id: str | None = None,
+        keep_unreadable: bool = False,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -88,12 +91,14 @@ class PullConsumer:
         self._subscription = subscription("", filter, 0)
         self._timeout = timeout
         self._client_id = client_id
+        self._keep_unreadable = keep_unreadable
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
         self._failing_since: dict[MessageQueue, float] = {}
         self._pulls: dict[MessageQueue, _Pull] = {}
-        self._placed: dict[MessageQueue, Placed] = {}
-        self._turn = 0
+        self._pull_nodes: dict[MessageQueue, Placed] = {}
+        self._creations: Creations = {}
+        self._rotation = 0
         self._pauses = Pauses()
 
     async def start(self) -> None:
@@ -108,6 +113,7 @@ class PullConsumer:
             tls=self._tls,
         )
         self._core.start()
+        self._offsets = QueueOffsets(self._core, self._creations)
 
     async def close(self) -> None:
         """Close all connections; nothing is committed."""
@@ -128,11 +134,11 @@ class PullConsumer:
         await self.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, sorted; also those of a broker group that is away just now.
+        """Return the sorted queues of a topic that can be read, including queues of an absent broker group.
 
         Raises `NoRouteError`.
         """
-        core = self._started()
+        core = self._require_started()
         return (await core.routes.get(self._namespace.full(topic), self._deadline())).all_readable
 
     async def assign(self, queues: Iterable[tuple[str, str, int]]) -> None:
@@ -140,17 +146,17 @@ class PullConsumer:
 
         Queues that were assigned before keep their positions.
         """
-        core = self._started()
-        wanted = queues_in(queues)
-        for topic in {queue.topic for queue in wanted}:
-            known = await self.queues(topic)
-            for queue in wanted:
-                if queue.topic == topic and queue not in known:
-                    raise InvalidArgumentError(f"{queue} is not one of the {len(known)} readable queues of {topic}")
-        offsets = QueueOffsets(core)
+        self._require_started()
+        requested = queues_in(queues)
+        for topic in {queue.topic for queue in requested}:
+            readable = await self.queues(topic)
+            for queue in requested:
+                if queue.topic == topic and queue not in readable:
+                    raise InvalidArgumentError(f"{queue} is not one of the {len(readable)} readable queues of {topic}")
+        offsets = self._offsets
         deadline = self._deadline()
         positions: dict[MessageQueue, int] = {}
-        for queue in wanted:
+        for queue in requested:
             position = self._positions.get(queue)
             if position is None:
                 position = await offsets.committed(self._group, queue, deadline)
@@ -159,7 +165,8 @@ class PullConsumer:
             positions[queue] = position
         for queue in set(self._positions) - set(positions):
             self._drop_pull(queue)
-            self._placed.pop(queue, None)
+            self._pull_nodes.pop(queue, None)
+            self._creations.pop(queue, None)
         self._positions = positions
         self._failing_since.clear()
 
@@ -174,138 +181,170 @@ class PullConsumer:
         return frozenset(queue for queue in self._positions if queue in self._pauses)
 
     def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """Have `poll` leave these queues out until `resume`; None: all, also those that are assigned later."""
+        """Have `poll` leave these queues out until `resume`; None: all present and later queues."""
         self._pauses.set(None if queues is None else queues_in(queues), paused=True)
 
     def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """Have `poll` read paused queues again from where they are; None: all."""
+        """Have `poll` read paused queues again from their positions; None: all."""
         self._pauses.set(None if queues is None else queues_in(queues), paused=False)
 
     def seek(self, queue: tuple[str, str, int], offset: int) -> None:
-        """Read a queue from `offset` on; outside it, the next poll begins at the first message."""
-        self._move(self._assigned(queue), offset)
+        """Read a queue from `offset` on. If that is outside the queue, the next poll begins at the first message."""
+        self._set_position(self._require_assigned(queue), offset)
 
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read from the first message stored at or after a time in ms since 1970; all assigned queues by default."""
-        offsets = QueueOffsets(self._started())
-        for queue in self._chosen(queues):
-            self._move(queue, await offsets.at_time(queue, timestamp_ms, self._deadline()))
+        self._require_started()
+        for queue in self._select_queues(queues):
+            self._set_position(queue, await self._offsets.at_time(queue, timestamp_ms, self._deadline()))
 
     async def seek_to_begin(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read from the first kept message; all assigned queues by default."""
-        offsets = QueueOffsets(self._started())
-        for queue in self._chosen(queues):
-            self._move(queue, await offsets.first(queue, self._deadline()))
+        self._require_started()
+        for queue in self._select_queues(queues):
+            self._set_position(queue, await self._offsets.first(queue, self._deadline()))
 
     async def seek_to_end(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Read only what comes from now on; all assigned queues by default."""
-        offsets = QueueOffsets(self._started())
-        for queue in self._chosen(queues):
-            self._move(queue, await offsets.end(queue, self._deadline()))
+        self._require_started()
+        for queue in self._select_queues(queues):
+            self._set_position(queue, await self._offsets.end(queue, self._deadline()))
 
     async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Up to `max_messages` messages of the assigned queues, those of one queue in order.
+        """Return up to `max_messages` messages of the assigned queues, those of one queue in order.
 
-        Returns as soon as some have come, and an empty list if none come within `timeout` seconds, or up to 5 s later
-        if a node does not answer at all. All queues but those that are paused are asked at the same time. Messages that
-        do not fit are read again by the next poll, which also goes on waiting for the queues that have not answered.
-        Raises `ClientError` if no other queue has brought messages and one is refused for good or has not been readable
-        for the consumer's `timeout`; then or with a later poll, reading goes on where it stopped.
+        Returns as soon as some have come. Returns an empty list if none come within `timeout` seconds, or up to 5 s
+        later if a node does not answer at all. All queues that are not paused are asked at the same time. Messages that
+        do not fit are read again by the next poll, which also continues to wait for the queues that have not answered.
+
+        Raises `ClientError` if a queue is permanently refused, or was not readable for the consumer's `timeout`, and no
+        other queue has brought messages. The next poll continues where reading stopped.
         """
         at_least(1, max_messages=max_messages)
-        core = self._started()
+        core = self._require_started()
         if not self._positions:
             raise InvalidArgumentError("no queue is assigned")
-        self._turn = (self._turn + 1) % len(self._positions)
+        self._forget_failures()
+        self._rotation = (self._rotation + 1) % len(self._positions)
         deadline = core.loop.time() + timeout
-        silent = set(self._positions) - self.paused
+        unanswered = set(self._positions) - self.paused
         messages: list[ReceivedMessage] = []
-        if not silent:
+        if not unanswered:
             await asyncio.sleep(max(timeout, 0.0))
-        while (silent := silent - self.paused) and not messages:
-            asked = self._begin_pulls(max_messages, deadline)
-            ended = await self._first_to_end(asked, deadline)
-            for queue, one in ended.items():
-                if one.task.exception() is None:
-                    found, next_offset = one.task.result()
-                    self._take(found, next_offset, max_messages, messages)
-                    if not found and one.deadline >= deadline:
-                        silent.discard(queue)
+        while (unanswered := unanswered - self.paused) and not messages:
+            pulls = self._begin_pulls(max_messages, deadline)
+            ended_pulls = await self._wait_for_first(pulls, deadline)
+            for queue, ended_pull in ended_pulls.items():
+                if ended_pull.task.exception() is None:
+                    received, next_offset = ended_pull.task.result()
+                    self._accept_messages(received, next_offset, max_messages, messages)
+                    if not received and ended_pull.deadline >= deadline:
+                        unanswered.discard(queue)
             if not messages:
-                for one in ended.values():
-                    one.task.result()  # raises what made it fail
+                for ended_pull in ended_pulls.values():
+                    ended_pull.task.result()  # raises the error of a failed pull
         return messages
 
     async def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """Commit the positions of these queues for the group; of all assigned ones by default."""
-        offsets = QueueOffsets(self._started())
+        """Commit the positions of these queues for the group; of all assigned queues by default."""
+        self._require_started()
         deadline = self._deadline()
-        await asyncio.gather(
-            *(offsets.commit(self._group, queue, self._positions[queue], deadline) for queue in self._chosen(queues))
-        )
+        await asyncio.gather(*(self._commit(queue, deadline) for queue in self._select_queues(queues)))
+
+    async def _commit(self, queue: MessageQueue, deadline: float) -> None:
+        """Commit a position. It is read in turn: a pull that learns of a reset moves it, and waits for its turn."""
+        async with self._offsets.turn(queue):
+            position = self._positions.get(queue)
+            if position is not None:
+                await self._offsets.commit_in_turn(
+                    self._group, queue, Position(position, self._creations.get(queue)), deadline
+                )
 
     async def committed(self, queue: tuple[str, str, int]) -> int | None:
-        """What the group has committed for a queue, whoever of it has; None if nothing."""
-        return await QueueOffsets(self._started()).committed(self._group, MessageQueue(*queue), self._deadline())
+        """Return the offset that the group has committed for a queue, None before its first commit."""
+        # Without `self._creations`: the positions may belong to an earlier creation of the topic.
+        offsets = QueueOffsets(self._require_started())
+        async with self._offsets.turn(MessageQueue(*queue)):
+            return await offsets.committed(self._group, MessageQueue(*queue), self._deadline())
 
     def _begin_pulls(self, max_messages: int, deadline: float) -> dict[MessageQueue, _Pull]:
-        """The pulls of all queues, in turn; those of an earlier poll that are still under way are left so.
+        """Begin the pulls of all queues, in turn. Pulls of an earlier poll that are still under way are kept.
 
-        A broker does not notice that nobody waits for its answer any more: every long poll that was given up would
-        stay there, and bring the next messages once more.
+        A broker does not notice that its answer is not awaited any more. Every long poll that was given up would stay
+        there, and its answer would carry the next messages in vain.
         """
         queues = list(self._positions)
-        for queue in queues[self._turn :] + queues[: self._turn]:
+        for queue in queues[self._rotation :] + queues[: self._rotation]:
             if queue not in self._pulls and queue not in self._pauses:
                 task = asyncio.create_task(self._pull(queue, max_messages, deadline), name=f"pull {queue}")
                 self._pulls[queue] = _Pull(task, deadline)
-        return {queue: one for queue, one in self._pulls.items() if queue not in self._pauses}
+        return {queue: queue_pull for queue, queue_pull in self._pulls.items() if queue not in self._pauses}
 
-    async def _first_to_end(self, asked: dict[MessageQueue, _Pull], deadline: float) -> dict[MessageQueue, _Pull]:
-        """The pulls that have ended, as soon as one has. At `deadline` those that may wait longer are given up."""
-        longer = [queue for queue, one in asked.items() if one.deadline > deadline]
-        left = max(deadline - self._started().loop.time(), 0.0) if longer else None
-        tasks = [one.task for one in asked.values()]
-        done, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    def _forget_failures(self) -> None:
+        """Forget failed pulls of the last poll, so that they are tried again: a topic that was gone may be back."""
+        for queue, queue_pull in list(self._pulls.items()):
+            if queue_pull.task.done() and (queue_pull.task.cancelled() or queue_pull.task.exception() is not None):
+                del self._pulls[queue]
+
+    async def _wait_for_first(self, pulls: dict[MessageQueue, _Pull], deadline: float) -> dict[MessageQueue, _Pull]:
+        """Return the pulls that have ended, as soon as one has.
+
+        At `deadline`, pulls that may wait longer are given up.
+        """
+        longer_pulls = [queue for queue, queue_pull in pulls.items() if queue_pull.deadline > deadline]
+        remaining = max(deadline - self._require_started().loop.time(), 0.0) if longer_pulls else None
+        tasks = [queue_pull.task for queue_pull in pulls.values()]
+        done, _ = await asyncio.wait(tasks, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if not done:
-            for queue in longer:
+            for queue in longer_pulls:
                 self._drop_pull(queue)
         return {
             queue: self._pulls.pop(queue)
-            for queue, one in asked.items()
-            if one.task in done and self._pulls.get(queue) is one
+            for queue, queue_pull in pulls.items()
+            if queue_pull.task in done and self._pulls.get(queue) is queue_pull
         }
 
     def _drop_pull(self, queue: MessageQueue) -> None:
-        """Give a pull up, whose answer is of no use any more."""
+        """Give up a pull whose answer is of no use any more."""
         pull = self._pulls.pop(queue, None)
         if pull is not None:
             pull.task.cancel()
 
-    def _move(self, queue: MessageQueue, offset: int) -> None:
+    def _set_position(self, queue: MessageQueue, offset: int) -> None:
         self._drop_pull(queue)
         self._positions[queue] = offset
 
-    def _take(
-        self, found: list[ReceivedMessage], next_offset: int, max_messages: int, messages: list[ReceivedMessage]
+    def _accept_messages(
+        self, received: list[ReceivedMessage], next_offset: int, max_messages: int, messages: list[ReceivedMessage]
     ) -> None:
-        """Move what fits to `messages` and the queue's position behind it."""
+        """Move the messages that fit to `messages`, and the queue's position behind them."""
         room = max_messages - len(messages)
-        if found:
-            queue = found[0].queue
-            messages += found[:room]
-            self._positions[queue] = next_offset if len(found) <= room else found[room].queue_offset
+        if received:
+            queue = received[0].queue
+            messages += received[:room]
+            self._positions[queue] = next_offset if len(received) <= room else received[room].queue_offset
+
+    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Move the positions back to messages that the caller of `poll` has not got. A commit would skip them."""
+        for message in reversed(messages):
+            if message.queue in self._positions:
+                self.seek(message.queue, message.queue_offset)
 
     async def _pull(self, queue: MessageQueue, max_messages: int, deadline: float) -> tuple[list[ReceivedMessage], int]:
-        """The next messages of one queue, or none at the deadline. The position moves over what does not match."""
-        core = self._started()
+        """Return the next messages of one queue, or none at the deadline.
+
+        The position moves over messages that do not match.
+        """
+        core = self._require_started()
         group = core.routes.group(queue.broker_group)
-        placed = self._placed.setdefault(queue, Placed(core.loop))
-        wanted = msgspec.structs.replace(self._subscription, topic=queue.topic)
-        avoid: str | None = None
+        pull_node = self._pull_nodes.setdefault(queue, Placed(core.loop))
+        topic_subscription = msgspec.structs.replace(self._subscription, topic=queue.topic)
+        avoided_address: str | None = None
+        empty_answers = EmptyAnswers(core.loop)
         while True:
-            left = deadline - core.loop.time()
-            address = group.any_address(avoid, placed.broker_id)
+            remaining = deadline - core.loop.time()
+            empty_answers.asked(min(max(remaining, 0.0), MAX_SUSPEND_SECONDS))
+            address = group.any_address(avoided_address, pull_node.broker_id)
             if address is None:
                 raise DeadlineError(f"no node of {queue.broker_group} is known")
             try:
@@ -315,13 +354,15 @@ class PullConsumer:
                     self._group,
                     queue,
                     self._positions[queue],
-                    wanted,
+                    topic_subscription,
                     max_messages=max_messages,
-                    suspend_seconds=min(max(left, 0.0), MAX_SUSPEND_SECONDS),
+                    suspend_seconds=min(max(remaining, 0.0), MAX_SUSPEND_SECONDS),
+                    keep_unreadable=self._keep_unreadable,
+                    topic_created=self._creations.get(queue, core.routes.created(queue)),
                 )
             except ClientError as error:
                 group.doubt(address)
-                placed.shun()
+                pull_node.shun()
                 failure = error
             except RemotingError as error:
                 failure = refusal(error)
@@ -331,18 +372,25 @@ class PullConsumer:
                     raise failure from error
             else:
                 self._failing_since.pop(queue, None)
-                placed.follow(result.next_broker_id)
+                pull_node.follow(result.next_broker_id)
                 if result.messages:
                     return result.messages, result.next_offset
                 if result.is_reset:
                     logger.info("%s: the group was reset to offset %d", queue, result.next_offset)
+                    # Wait for commits under way: once a pull begins at the new offset, the broker accepts all commits.
+                    async with self._offsets.turn(queue):
+                        self._positions[queue] = result.next_offset
                 elif result.code == ResponseCode.PULL_OFFSET_MOVED:
                     logger.warning("%s: offset %d is outside the queue", queue, self._positions[queue])
+                if result.topic_created is not None:
+                    self._creations[queue] = result.topic_created
                 self._positions[queue] = result.next_offset
-                if left <= 0:
+                if remaining <= 0:
                     return [], result.next_offset
+                if (pause := empty_answers.pause(result.code)) > 0.0:
+                    await asyncio.sleep(min(pause, max(0.0, deadline - core.loop.time())))
                 continue
-            avoid = address
+            avoided_address = address
             now = core.loop.time()
             if not failure.retryable or now - self._failing_since.setdefault(queue, now) >= self._timeout:
                 raise failure
@@ -350,19 +398,21 @@ class PullConsumer:
                 return [], self._positions[queue]
             await asyncio.sleep(MIN_PAUSE_SECONDS)
 
-    def _assigned(self, queue: tuple[str, str, int]) -> MessageQueue:
-        found = MessageQueue(*queue)
-        if found not in self._positions:
-            raise InvalidArgumentError(f"{found} is not assigned")
-        return found
+    def _require_assigned(self, queue: tuple[str, str, int]) -> MessageQueue:
+        assigned = MessageQueue(*queue)
+        if assigned not in self._positions:
+            raise InvalidArgumentError(f"{assigned} is not assigned")
+        return assigned
 
-    def _chosen(self, queues: Iterable[tuple[str, str, int]] | None) -> list[MessageQueue]:
-        return list(self._positions) if queues is None else [self._assigned(queue) for queue in queues_in(queues)]
+    def _select_queues(self, queues: Iterable[tuple[str, str, int]] | None) -> list[MessageQueue]:
+        return (
+            list(self._positions) if queues is None else [self._require_assigned(queue) for queue in queues_in(queues)]
+        )
 
     def _deadline(self) -> float:
-        return self._started().loop.time() + self._timeout
+        return self._require_started().loop.time() + self._timeout
 
-    def _started(self) -> ClientCore:
+    def _require_started(self) -> ClientCore:
         if self._core is None:
             raise ClientClosedError("the consumer is not started: use 'async with PullConsumer(...)'")
         return self._core

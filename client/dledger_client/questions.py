@@ -1,4 +1,7 @@
-"""Answers of a consumer to operators: what it is doing (307), what came of a message it was told to consume (309)."""
+"""Answers of a consumer to operators' requests.
+
+They ask for its running state (code 307), or have it consume one message and return the result (code 309).
+"""
 
 from __future__ import annotations
 
@@ -25,31 +28,35 @@ from .errors import ConnectError
 from .fetcher import QueueFetcher, being_cancelled
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
 from .namespaces import Namespace
+from .surroundings import wall_ms
 
 logger = logging.getLogger(__name__)
 
 QUESTION_CODES: Final = frozenset({RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY})
 Handle = Callable[[ReceivedMessage], Awaitable[object]]
 MAX_AT_ONCE: Final = 16
-"""Messages that are consumed at the same time because operators asked for it."""
+"""Maximum number of messages that are consumed at the same time on operators' requests."""
 
 
 def described(
     name_servers: Sequence[str], consume_type: ConsumeType, *, concurrency: int, in_order: bool
 ) -> dict[str, str]:
-    """What a consumer that starts now tells of itself, under the names of Java's clients."""
+    """Return the properties of a consumer that starts now, under the names of Java's clients."""
     return {
         names.NAME_SERVERS: ";".join(name_servers),
         names.CONSUME_TYPE: str(consume_type),
         names.CONSUME_ORDERLY: str(in_order).lower(),
         names.POOL_SIZE: str(concurrency),
         names.CLIENT_VERSION: ClientVersion.V5_3_3.name,
-        names.STARTED_AT: str(time.time_ns() // 1_000_000),
+        names.STARTED_AT: str(wall_ms()),
     }
 
 
 class OperatorQuestions:
-    """Answers for one consumer. What it consumes here is outside of its queues: nothing is committed or sent back."""
+    """Answers operators' requests to one consumer.
+
+    Messages consumed here are not part of its queues: it commits no offset for them and sends none back.
+    """
 
     def __init__(
         self,
@@ -74,20 +81,24 @@ class OperatorQuestions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answer one of `QUESTION_CODES`; a message is consumed by a task."""
+        """Answer a request with one of `QUESTION_CODES`. A message is consumed by a task."""
         try:
             if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-                asked = decode_ext(ConsumerRunningInfoHeader, command.ext)
-                body = self._running(with_stacks=asked.jstack_enable) if asked.consumer_group == self._group else None
+                header = decode_ext(ConsumerRunningInfoHeader, command.ext)
+                body = (
+                    self._encode_running_info(with_stacks=header.jstack_enable)
+                    if header.consumer_group == self._group
+                    else None
+                )
                 self._answer(connection, command, body)
                 return
-            wish = decode_ext(ConsumeDirectlyHeader, command.ext)
-            settled: list[Settlement] = []
-            message = self._message(command, settled)
+            consume_header = decode_ext(ConsumeDirectlyHeader, command.ext)
+            settlements: list[Settlement] = []
+            message = self._decode_message(command, settlements)
         except RemotingError as error:
             self._refuse(connection, command, f"the request cannot be read: {error}")
             return
-        if wish.consumer_group != self._group:
+        if consume_header.consumer_group != self._group:
             self._answer(connection, command, None)
         elif self._handler is None:
             self._refuse(connection, command, "this consumer has no handler: its application asks for messages")
@@ -95,79 +106,81 @@ class OperatorQuestions:
             self._refuse(connection, command, f"{MAX_AT_ONCE} messages are consumed at operators' wishes; ask later")
         else:
             logger.info("an operator has message %s of %s consumed", message.message_id, message.queue)
-            work = self._consume(self._handler, message, settled)
-            task = asyncio.get_running_loop().create_task(self._consume_and_tell(work, connection, command))
+            work = self._consume(self._handler, message, settlements)
+            task = asyncio.get_running_loop().create_task(self._consume_and_answer(work, connection, command))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is being consumed."""
+        """Cancel the consumption of messages that operators have requested."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _message(self, command: RemotingCommand, settled: list[Settlement]) -> ReceivedMessage:
-        """The message in a request; what its handler makes of it goes into `settled`."""
+    def _decode_message(self, command: RemotingCommand, settlements: list[Settlement]) -> ReceivedMessage:
+        """Return the message in a request. `settlements` gets the application's `ack` or `retry` of it."""
         record = decode_record(command.body)
         queue = MessageQueue(record.topic, command.ext.get("brokerName", ""), record.queue_id)
-        return received_message(record, queue, lambda _, settlement: settled.append(settlement), self._namespace)
+        return received_message(record, queue, lambda _, settlement: settlements.append(settlement), self._namespace)
 
-    async def _consume_and_tell(
+    async def _consume_and_answer(
         self, work: Awaitable[tuple[ConsumeResult, str | None]], connection: Connection, command: RemotingCommand
     ) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         result, remark = await work
-        took_ms = round((time.monotonic() - began) * 1000)
+        took_ms = round((time.monotonic() - started_at) * 1000)
         self._answer(connection, command, encode_result(result, remark, took_ms, in_order=self._in_order))
 
     async def _consume(
-        self, handler: Handle, message: ReceivedMessage, settled: Sequence[Settlement]
+        self, handler: Handle, message: ReceivedMessage, settlements: Sequence[Settlement]
     ) -> tuple[ConsumeResult, str | None]:
         try:
             await handler(message)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # as for messages of queues: also what is no `Exception`
+        except BaseException as error:  # as for messages of queues, this includes errors beyond `Exception`
             if being_cancelled():
                 raise
             logger.exception("handler failed for message %s, which an operator had consumed", message.message_id)
             return ConsumeResult.RAISED, f"{type(error).__name__}: {error}"
-        if settled:
-            return ConsumeResult.LATER if settled[0].again else ConsumeResult.SUCCESS, None
+        if settlements:
+            return ConsumeResult.LATER if settlements[0].again else ConsumeResult.SUCCESS, None
         return ConsumeResult.SUCCESS if self._auto_ack else ConsumeResult.UNFINISHED, None
 
-    def _running(self, *, with_stacks: bool) -> bytes:
+    def _encode_running_info(self, *, with_stacks: bool) -> bytes:
         fetchers = self._fetchers()
         queues = {
-            NamedQueue(queue.broker_group, queue.queue_id, queue.topic): _process_queue(fetcher)
+            NamedQueue(queue.broker_group, queue.queue_id, queue.topic): _describe_queue(fetcher)
             for fetcher in fetchers
             for queue in (fetcher.queue,)
         }
-        own = {str(fetcher.queue): "paused" for fetcher in fetchers if fetcher.paused}
-        return encode_running(self._properties, self._subscriptions, queues, own, _stacks() if with_stacks else None)
+        queue_states = {str(fetcher.queue): "paused" for fetcher in fetchers if fetcher.paused}
+        return encode_running(
+            self._properties, self._subscriptions, queues, queue_states, _format_stacks() if with_stacks else None
+        )
 
     def _answer(self, connection: Connection, command: RemotingCommand, body: bytes | None) -> None:
         if body is None:
             self._refuse(connection, command, f"this client has no consumer of that group, but one of {self._group}")
         else:
-            _send(connection, make_response(command, ResponseCode.SUCCESS, None, None, body))
+            _send_answer(connection, make_response(command, ResponseCode.SUCCESS, None, None, body))
 
     def _refuse(self, connection: Connection, command: RemotingCommand, why: str) -> None:
-        _send(connection, make_response(command, ResponseCode.SYSTEM_ERROR, why))
+        _send_answer(connection, make_response(command, ResponseCode.SYSTEM_ERROR, why))
 
 
-def _send(connection: Connection, answer: RemotingCommand) -> None:
+def _send_answer(connection: Connection, answer: RemotingCommand) -> None:
     try:
         connection.send_frame(encode_command(answer))
     except ConnectError as error:
         logger.debug("%s was not answered: %s", connection.address, error)
 
 
-def _process_queue(fetcher: QueueFetcher) -> ProcessQueue:
+def _describe_queue(fetcher: QueueFetcher) -> ProcessQueue:
     progress, now = fetcher.progress, asyncio.get_running_loop().time()
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
 
-    def wall_ms(at: float) -> int:
+    def moment_ms(at: float) -> int:
         return now_ms - round((now - at) * 1000)
 
     return ProcessQueue(
@@ -178,15 +191,15 @@ def _process_queue(fetcher: QueueFetcher) -> ProcessQueue:
         cached_msg_size_in_mi_b=0 if progress is None else progress.outstanding_bytes >> 20,
         locked=False,
         last_lock_timestamp=0,
-        last_pull_timestamp=wall_ms(fetcher.pulled_at),
-        last_consume_timestamp=wall_ms(fetcher.waiting_since),
+        last_pull_timestamp=moment_ms(fetcher.pulled_at),
+        last_consume_timestamp=moment_ms(fetcher.waiting_since),
     )
 
 
-def _stacks() -> str:
-    """Where every task of this event loop, and every other thread, stands."""
+def _format_stacks() -> str:
+    """Return the stacks of every task of this event loop and of every other thread."""
     parts: list[str] = []
-    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         frames = [line for frame in task.get_stack() for line in traceback.format_stack(frame, limit=1)]
         parts.append(f"task {task.get_name()}\n{''.join(frames)}")
     for number, frame in sys._current_frames().items():  # noqa: SLF001 - documented, for exactly this

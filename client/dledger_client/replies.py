@@ -1,4 +1,4 @@
-"""Requests and replies: messages whose producers wait for what a consumer says to them."""
+"""Requests and replies: messages whose producers wait for a consumer's reply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REPLY: Final = "reply"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a consumer replied; `properties` are all those of its message, the protocol's own included."""
+    """A consumer's reply. `properties` are all properties of its message, including those of the protocol."""
 
     body: bytes
     properties: Mapping[str, str]
@@ -51,22 +51,25 @@ class RequestsThatWait:
     """Requests of one producer whose replies have not come."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[Reply]] = {}
+        self._pending_replies: dict[str, asyncio.Future[Reply]] = {}
 
     @contextmanager
     def one_more(self, client_id: str, deadline: float) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
-        """A request that waits as long as this lasts: the properties that make a message one, and its reply."""
-        loop, name = asyncio.get_running_loop(), uuid.uuid4().hex
+        """Add a request while the block runs. Yields the properties that make a message a request, and its reply."""
+        loop, correlation_id = asyncio.get_running_loop(), uuid.uuid4().hex
         reply: asyncio.Future[Reply] = loop.create_future()
         ttl_ms = round((deadline - loop.time()) * 1000)
-        self._waiting[name] = reply
+        self._pending_replies[correlation_id] = reply
         try:
-            yield _text({CORRELATION_ID: name, REPLY_TO_CLIENT: client_id, TTL: str(ttl_ms)}), reply
+            yield (
+                _format_properties({CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL: str(ttl_ms)}),
+                reply,
+            )
         finally:
-            del self._waiting[name]
+            del self._pending_replies[correlation_id]
 
     def take(self, connection: Connection, command: RemotingCommand) -> None:
-        """A broker has a reply, and hears that it has come: also if nobody waits for it any more."""
+        """Take a reply from a broker, and acknowledge it, even if no call waits for it any more."""
         code, remark = ResponseCode.SUCCESS, None
         try:
             header = decode_ext(PushReplyHeader, command.ext)
@@ -76,9 +79,9 @@ class RequestsThatWait:
             code, remark = ResponseCode.SYSTEM_ERROR, error.remark
             logger.warning("a reply from %s cannot be read: %s", connection.address, error)
         else:
-            waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(reply)
+            pending = self._pending_replies.get(properties.get(CORRELATION_ID, ""))
+            if pending is not None and not pending.done():
+                pending.set_result(reply)
         try:
             connection.send_frame(encode_command(make_response(command, code, remark)))
         except ConnectError as error:
@@ -86,7 +89,7 @@ class RequestsThatWait:
 
 
 async def in_time(reply: asyncio.Future[Reply], topic: str, deadline: float) -> Reply:
-    """A reply, once it has come. Raises `DeadlineError`, whose outcome is unknown."""
+    """Return a reply, once it has come. Raises `DeadlineError`, whose outcome is unknown."""
     try:
         async with asyncio.timeout_at(deadline):
             return await reply
@@ -97,31 +100,31 @@ async def in_time(reply: asyncio.Future[Reply], topic: str, deadline: float) -> 
 
 
 class Asked(NamedTuple):
-    """What a request says of its reply: the topic that replies name, and the properties that take it back."""
+    """Reply address of a request: the topic that replies name, and the properties that lead the reply back."""
 
     topic: str
     marks: str
 
 
 def asked_by(message: ReceivedMessage) -> Asked:
-    """What a message asks for. Raises `InvalidArgumentError` if nobody waits for a reply to it."""
-    wanted = {name: message.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER)}
-    missing = [name for name, value in wanted.items() if not value]
+    """Return the reply address of a message. Raises `InvalidArgumentError` if the message asks for no reply."""
+    reply_properties = {name: message.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER)}
+    missing = [name for name, value in reply_properties.items() if not value]
     if missing:
         raise InvalidArgumentError(f"message {message.message_id} is no request: it has no {' and no '.join(missing)}")
     marks = {
         MESSAGE_TYPE: REPLY,
-        CORRELATION_ID: wanted[CORRELATION_ID] or "",
-        REPLY_TO_CLIENT: wanted[REPLY_TO_CLIENT] or "",
+        CORRELATION_ID: reply_properties[CORRELATION_ID] or "",
+        REPLY_TO_CLIENT: reply_properties[REPLY_TO_CLIENT] or "",
         TTL: message.properties.get(TTL, ""),
     }
-    return Asked(reply_topic(wanted[CLUSTER] or ""), _text(marks))
+    return Asked(reply_topic(reply_properties[CLUSTER] or ""), _format_properties(marks))
 
 
 async def pass_reply_on(
     core: ClientCore, broker_group: str, producer_group: str, asked: Asked, reply: Outgoing, deadline: float
 ) -> None:
-    """Have the broker group of a request pass its reply on; raises what `ClientCore.call_leader` raises."""
+    """Have a request's broker group forward the reply. Raises the errors of `ClientCore.call_leader`."""
     header = SendMessageHeader(
         producer_group=producer_group,
         topic=asked.topic,
@@ -133,11 +136,12 @@ async def pass_reply_on(
         flag=0,
         properties=asked.marks + reply.properties,
     )
-    await core.routes.get(asked.topic, deadline)  # every broker group has it
+    if core.routes.used(asked.topic) is None:
+        await core.routes.refresh(asked.topic, deadline)  # every broker group has it
     group = core.routes.group(broker_group)
     code = RequestCode.SEND_REPLY_MESSAGE_V2
     await core.call_leader(group, code, header.encode_letters(), reply.body, deadline=deadline)
 
 
-def _text(properties: Mapping[str, str]) -> str:
+def _format_properties(properties: Mapping[str, str]) -> str:
     return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())

@@ -1,4 +1,4 @@
-"""Requests of brokers about where a consumer is: it is to go on elsewhere (220), or to say where it is (221)."""
+"""Requests of brokers about a consumer's offsets: move to other offsets (220), or report the present ones (221)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ RESET_CODES: Final = frozenset({RequestCode.RESET_CONSUMER_CLIENT_OFFSET, Reques
 
 
 def take_request(connection: Connection, command: RemotingCommand, consumer_group: str, reading: Assignments) -> bool:
-    """Obey a broker that has reset the group, or tell one how far each queue is done with; False if it is not clear
-    what is asked.
+    """Obey a broker that has reset the group, or report the offsets to a broker that asks.
+
+    Returns False if the request cannot be read.
     """
     try:
         if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             if decode_ext(ResetOffsetHeader, command.ext).group == consumer_group:
                 offsets = decode_reset(bytes(command.body))
-                reading.reset({_own(queue): offset for queue, offset in offsets.items()})
+                reading.reset({_convert_queue(queue): offset for queue, offset in offsets.items()})
             return True
         header = decode_ext(ConsumerStatusHeader, command.ext)
     except RemotingError as error:
@@ -45,9 +46,9 @@ def take_request(connection: Connection, command: RemotingCommand, consumer_grou
         answer = make_response(command, ResponseCode.SUCCESS, None, None, encode_status(positions))
         connection.send_frame(encode_command(answer))
     except ConnectError as error:
-        logger.debug("%s was not told where its consumer is: %s", connection.address, error)
+        logger.debug("%s did not get the consumer's offsets: %s", connection.address, error)
     return True
 
 
-def _own(queue: NamedQueue) -> MessageQueue:
+def _convert_queue(queue: NamedQueue) -> MessageQueue:
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)

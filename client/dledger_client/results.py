@@ -1,4 +1,4 @@
-"""Results of sends, which errors carry too: a batch may have been stored in part."""
+"""Results of sends. Errors carry them too, because a batch may have been stored in part."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from .wire import Outgoing
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where an acknowledged message lies.
+    """Place of an acknowledged message.
 
     `message_id` is the unique key, which consumers see as `ReceivedMessage.message_id`; `offset_message_id` says where
-    the message lies, and is what `Admin.message_by_id` takes.
-    `recall_handle` is what `Producer.recall` takes, of a message that is delivered later.
-    `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in time.
+    the message lies, and is what `Admin.message_by_id` takes. `recall_handle` is what `Producer.recall` takes, of a
+    message that is delivered later. `remembered` says whether the broker group will know a repetition of an idempotent
+    send. `repeated` says whether this send was itself recognised as a repetition. They are None and False if the leader
+    does not report them. `perhaps_twice` is True if an earlier attempt of this send may have stored the message as
+    well. `replicated` is False only if a RocketMQ broker stored the message but could not flush or replicate it in
+    time.
     """
 
     message_id: str
@@ -26,12 +29,24 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int
     replicated: bool = True
     recall_handle: str | None = None
+    remembered: bool | None = None
+    repeated: bool = False
+    perhaps_twice: bool = False
 
 
 def results_in(
-    outgoing: Outgoing, broker_group: str, placement: SendMessageResponseHeader, *, replicated: bool
+    outgoing: Outgoing,
+    broker_group: str,
+    placement: SendMessageResponseHeader,
+    *,
+    replicated: bool,
+    maybe_stored: bool = False,
 ) -> list[SendResult]:
-    """One result per message of a request; a batch's messages have consecutive queue offsets."""
+    """Return one result per message of a request; a batch's messages have consecutive queue offsets.
+
+    `maybe_stored` says that an earlier attempt had an unknown outcome.
+    """
+    is_known = outgoing.idempotent and (placement.repeated or placement.remembered is not False)
     offset_ids = placement.msg_id.split(",")
     return [
         SendResult(
@@ -43,6 +58,9 @@ def results_in(
             placement.queue_offset + index,
             replicated,
             placement.recall_handle,
+            placement.remembered,
+            bool(placement.repeated),
+            maybe_stored and not is_known,
         )
         for index, unique_key in enumerate(outgoing.unique_keys)
     ]

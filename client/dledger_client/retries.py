@@ -1,12 +1,12 @@
-"""Giving back a message that could not be processed, so that the group gets it again later.
+"""Return of messages that could not be processed, so that the group gets them again later.
 
-The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's retry topic, later and later, and after
-`max_reconsume_times` deliveries, or as many as its settings of the group say, in the dead letter topic. A broker that
-answers code 3 leaves it to the client, which then waits and sends the copy to the retry topic itself, as RocketMQ's
-clients do; the broker redirects one that was delivered too often.
+The broker does it (CONSUMER_SEND_MSG_BACK, 36): it stores a copy in the group's retry topic, with a growing delay.
+After `max_reconsume_times` deliveries, or as many as the group's settings say, the copy goes to the dead letter topic.
+A broker that answers code 3 leaves this to the client. The client then waits and sends the copy to the retry topic
+itself, as RocketMQ's clients do. The broker redirects a copy that was delivered too often.
 
-A copy has some properties more than its message. Where a broker refuses them, as too long, or the message's own hold
-what separates properties, the message is delivered again by the consumer that has it, as long as that runs.
+A copy has some more properties than its message. A broker may refuse them as too long, or the message's own properties
+may contain a separator. The consumer that has such a message then delivers it again itself, while it runs.
 """
 
 from __future__ import annotations
@@ -40,18 +40,22 @@ MAX_PAUSE_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS: Final = 0.1
 
 _FIRST_RETRY_DELAY_LEVEL: Final = 3
-_DEAD_LETTER: Final = -1
+_LOGGED_FAILURES: Final = 5
+"""Number of failures in a row to give a message back that are logged as warnings."""
+_DEAD_LETTER_LEVEL: Final = -1
 """Delay level of a message that is not to come again."""
-_NOT_SUPPORTED: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_NOT_SUPPORTED_CODES: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
 
 def pause_seconds(failures: int) -> float:
-    """How long to wait before a message is tried again that has failed this often before; failures count from 0."""
+    """Return the pause in seconds before a message is tried again that has failed this often before; failures count
+    from 0.
+    """
     return min(_FIRST_PAUSE_SECONDS * (1 << min(failures, 10)), MAX_PAUSE_SECONDS)
 
 
 def level_of(delay_s: float) -> int:
-    """The lowest of RocketMQ's delay levels that is as long as a delay, or else the longest."""
+    """Return the lowest of RocketMQ's delay levels that is at least as long as a delay, or the longest."""
     levels_ms = parse_delay_levels(DEFAULT_LEVELS)
     return min(bisect_left(levels_ms, delay_s * 1000) + 1, len(levels_ms))
 
@@ -64,30 +68,28 @@ class RetrySender:
         self._consumer_group = consumer_group
         self._max_reconsume_times = max_reconsume_times
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
-        self._brokers_do_it = True
+        self._is_send_back_supported = True
 
     async def give_back(
         self, message: ReceivedMessage, delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool = False
     ) -> bool:
-        """True once the copy is stored, however long that takes: until then the message stays unacknowledged.
+        """Give a message back. Returns True once the copy is stored; until then the message stays unacknowledged.
 
-        It comes after `delay_s` seconds; None: as the group's settings say.
+        The copy comes after `delay_s` seconds; None stands for the group's settings. With `give_up` the message becomes
+        a dead letter: it was tried again here, which its record does not show, so the broker cannot know.
 
-        With `give_up` it is a dead letter: it was tried again here, of which its record, and so the broker, knows
-        nothing.
-
-        False if there can be no copy of this message, or as soon as its queue is not `is_held`: whoever has the queue
-        now gets the message itself.
+        Returns False if there can be no copy of this message, or as soon as `is_held` is false. The present owner of
+        the queue then gets the message itself.
         """
         failures = 0
         while is_held():
             try:
-                if self._brokers_do_it and await self._ask_broker(message, delay_s, give_up=give_up):
+                if self._is_send_back_supported and await self._ask_broker(message, delay_s, give_up=give_up):
                     return True
                 await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
                 if not is_held():
                     break
-                await self._send_copy(message)
+                await self._send_copy(message, give_up=give_up)
                 return True
             except (ClientError, ValueError) as error:
                 if isinstance(error, ValueError) or _is_illegal(error.__cause__):
@@ -95,37 +97,50 @@ class RetrySender:
                         "message %s cannot be given back, only delivered again: %s", message.message_id, error
                     )
                     return False
-                logger.warning("message %s not given back yet: %s", message.message_id, error)
+                # `stalled` reports the later ones
+                level = logging.WARNING if failures < _LOGGED_FAILURES else logging.DEBUG
+                logger.log(level, "message %s not given back yet: %s", message.message_id, error)
                 await asyncio.sleep(pause_seconds(failures))
                 failures += 1
         return False
 
     async def _ask_broker(self, message: ReceivedMessage, delay_s: float | None, *, give_up: bool) -> bool:
-        """True once the broker has stored a copy, False if it does not know the request."""
+        """Ask the broker to store a copy, and return whether it has. Raises `ClientError`.
+
+        It stores none if it does not support the request, or refuses it permanently. For example its record is gone, or
+        the group has no permission.
+        """
         level = 0 if delay_s is None else level_of(delay_s)
         header = ConsumerSendBackHeader(
             offset=message.physical_offset,
             group=self._consumer_group,
-            delay_level=_DEAD_LETTER if give_up else level,
+            delay_level=_DEAD_LETTER_LEVEL if give_up else level,
             delay_time_millis=None if delay_s is None else ceil(delay_s * 1000),
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=self._core.namespace.full(message.topic),
             unit_mode=False,
             max_reconsume_times=self._max_reconsume_times,
         )
-        response = await self._core.call_leader(
-            self._core.routes.group(message.queue.broker_group),
-            RequestCode.CONSUMER_SEND_MSG_BACK,
-            encode_ext(header),
-            deadline=self._core.loop.time() + ATTEMPT_SECONDS,
-            accept=_NOT_SUPPORTED,
-            idempotent=False,
-        )
-        self._brokers_do_it = response.code == ResponseCode.SUCCESS
-        return self._brokers_do_it
+        try:
+            response = await self._core.call_leader(
+                self._core.routes.group(message.queue.broker_group),
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                encode_ext(header),
+                deadline=self._core.loop.time() + ATTEMPT_SECONDS,
+                accept=_NOT_SUPPORTED_CODES,
+                idempotent=False,
+            )
+        except RefusedError as error:
+            if error.outcome == "unknown":
+                raise
+            logger.warning("message %s is sent back as a copy, for its broker says: %s", message.message_id, error)
+            return False
+        self._is_send_back_supported = response.code == ResponseCode.SUCCESS
+        return self._is_send_back_supported
 
-    async def _send_copy(self, message: ReceivedMessage) -> None:
+    async def _send_copy(self, message: ReceivedMessage, *, give_up: bool) -> None:
         deliveries = message.reconsume_times + 1
+        limit = 0 if give_up else self._max_reconsume_times  # with 0 it is a dead letter
         properties = {
             **message.properties,
             names.RETRY_TOPIC: self._core.namespace.full(message.topic),
@@ -133,8 +148,8 @@ class RetrySender:
             names.RECONSUME_TIME: str(deliveries),
             names.DELAY: str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times),
         }
-        if self._max_reconsume_times is not None:
-            properties[names.MAX_RECONSUME_TIMES] = str(self._max_reconsume_times)
+        if limit is not None:
+            properties[names.MAX_RECONSUME_TIMES] = str(limit)
         body, sys_flag = message.body, 0
         if len(body) > COMPRESS_OVER_BYTES:
             body, sys_flag = compress(body)
@@ -146,7 +161,7 @@ class RetrySender:
             message.born_timestamp_ms,
             (message.message_id,),
             reconsume_times=deliveries,
-            max_reconsume_times=self._max_reconsume_times,
+            max_reconsume_times=limit,
             flag=message.flag,
         )
         await self._sender.deliver(outgoing, self._sender.next_queue, self._core.loop.time() + ATTEMPT_SECONDS)

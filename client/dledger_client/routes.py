@@ -1,12 +1,14 @@
 """Routes: the queues of a topic and the broker groups that hold them, kept up to date.
 
-Three sources, the quickest of which is enough: a *route watch* (a long poll at the name server that ends when a route
-changes), a poll every 30 s, and a look-up when a broker's answer says that the route is out of date. A name server
-without route watch answers code 3; then the poll remains. A route once known is kept when a name server does not know
-the topic, as one of RocketMQ's that has just restarted, and when none of the topic's broker groups has a node.
+There are three sources, of which the quickest is enough. A *route watch* is a long poll at the name server that ends
+when a route changes. All routes are polled every 30 s. A route is looked up when a broker's answer shows that it is out
+of date. A name server without route watch answers code 3; then the poll remains.
 
-Our name servers also tell of *absent* broker groups, of which no node is registered now. Their queues are not read or
-sent to at random, but they count where leaving them out would be wrong: for keys, and for whoever wants all messages.
+A known route is kept when a name server does not know the topic, for example a RocketMQ name server that has just
+restarted. It is also kept when none of the topic's broker groups has a node.
+
+Our name servers also report *absent* broker groups, of which no node is registered now. Their queues are not read, nor
+sent to in turn. They count where leaving them out would be wrong: for keys, and for callers that want all messages.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -34,21 +36,37 @@ from .nameservers import NameServers
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 15.0
-"""How long a name server may hold a route watch."""
+"""Time limit in seconds for which a name server may hold a route watch."""
 
 _REWATCH_SECONDS: Final = 0.25
-"""Pause before a watch that lacks a topic is replaced: a name server goes on holding the old one, and holds 64."""
+"""Pause in seconds before a watch that lacks a topic is replaced.
+
+The name server keeps the old watch, and holds at most 64 of a connection by default.
+"""
+
+_MAX_WATCH_TOPICS: Final = 128
+_MAX_WATCH_CHARS: Final = 16 << 10
+"""Maximum length of the topics of one watch in characters.
+
+This limit and the number of topics are half of what a name server accepts. More topics need several watches.
+"""
+_MAX_WATCHES: Final = 16
+"""Maximum number of watches at once. Further topics are only polled."""
+
+UNUSED_SECONDS: Final = 600.0
+"""Time after which an unused route is no longer kept up to date, unless a subscription needs it."""
 
 _ANSWER_SECONDS: Final = 5.0
 _WATCH_PAUSE_SECONDS: Final = 1.0
-_SHOWN_PAUSE_SECONDS: Final = 0.02
+_LOOK_UP_PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The queues of a topic that can be read and written, sorted. `provisional` = the first send creates the topic.
+    """The queues of a topic that can be read and written, sorted. `provisional` says that the first send creates the
+    topic.
 
-    Those of broker groups of which no node is registered are apart.
+    Queues of broker groups without a registered node are in separate fields.
     """
 
     topic: str
@@ -57,6 +75,12 @@ class TopicRoute:
     provisional: bool = False
     absent_readable: tuple[MessageQueue, ...] = ()
     absent_writable: tuple[MessageQueue, ...] = ()
+    created: tuple[tuple[str, int], ...] = ()
+    """Creation of the topic in each broker group, if the name server reports it."""
+
+    def created_in(self, broker_group: str) -> int | None:
+        """Return the creation of the topic in a broker group, None if it is not reported."""
+        return next((number for name, number in self.created if name == broker_group), None)
 
     @property
     def all_readable(self) -> tuple[MessageQueue, ...]:
@@ -90,47 +114,67 @@ class RouteTable:
         self._on_leader = on_leader
         self._poll_seconds = poll_seconds
         self._routes: dict[str, TopicRoute] = {}
-        self._watched: set[str] = set()
+        self.forgotten: list[Callable[[str], None]] = []
+        """Listeners for each topic whose route is no longer kept up to date."""
+        self._watched_topics: set[str] = set()
+        self._kept_topics: set[str] = set()
+        """Topics whose routes are kept up to date until `forget`."""
+        self._last_used: dict[str, float] = {}
+        """Time of the last call that needed the topic's route, by the event loop's clock."""
         self._lookups: dict[tuple[str, bool], asyncio.Task[TopicRoute]] = {}
         self._topic_added = asyncio.Event()
 
     async def close(self) -> None:
-        """Stop looking up."""
+        """Stop all look-ups."""
         tasks = list(self._lookups.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def cached(self, topic: str) -> TopicRoute | None:
-        """The route as far as it is known, without asking."""
+        """Return the known route, without a question to a name server."""
+        return self._routes.get(topic)
+
+    def created(self, queue: MessageQueue) -> int | None:
+        """Return the creation of a queue's topic, by the known route; None if that does not have it."""
+        route = self._routes.get(queue.topic)
+        return None if route is None else route.created_in(queue.broker_group)
+
+    def used(self, topic: str) -> TopicRoute | None:
+        """Return the known route, if any, for one call.
+
+        The route is kept up to date while calls need it, but not for ever: a producer may send to very many topics.
+        """
+        self._last_used[topic] = asyncio.get_running_loop().time()
         return self._routes.get(topic)
 
     def group(self, name: str) -> BrokerGroup:
-        """The broker group of that name; it has no addresses before a route names it."""
+        """Return the broker group of that name. It has no addresses before a route names it."""
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = BrokerGroup(name, self._on_leader)
         return group
 
     def group_at(self, address: str) -> BrokerGroup | None:
-        """The broker group that a node with this address belongs to."""
+        """Return the broker group of the node with this address, None if it is unknown."""
         return next((group for group in self.groups.values() if address in group.addresses), None)
 
     async def get(self, topic: str, deadline: float, *, auto_create: bool = False) -> TopicRoute:
-        """The route of a topic, looked up if it is not known yet.
+        """Return the route of a topic, looked up if it is not known yet, and kept up to date from then on.
 
         With `auto_create`, a topic that no name server knows gets a provisional route through the brokers that create
         topics. Raises `NoRouteError` if there is none, `NoNameServerError` if no name server answers.
         """
+        self._kept_topics.add(topic)
         return self._routes.get(topic) or await self.refresh(topic, deadline, auto_create=auto_create)
 
     async def refresh(self, topic: str, deadline: float, *, auto_create: bool = False) -> TopicRoute:
-        """Look the route up now; callers that want the same topic at the same time share one look-up.
+        """Look the route up now. Callers that want the same topic at the same time share one look-up.
 
-        One that no name server has answered is repeated until `deadline`. Raises `ClientClosedError` once the client is
-        closed.
+        A look-up that no name server has answered is repeated until `deadline`. Raises `ClientClosedError` once the
+        client is closed.
         """
-        last: NoNameServerError | None = None
+        last_error: NoNameServerError | None = None
         while True:
             task = self._start_look_up(topic, auto_create=auto_create)
             try:
@@ -140,15 +184,15 @@ class RouteTable:
                     raise ClientClosedError("the client is closed")
                 return task.result()
             except TimeoutError:
-                raise last or NoRouteError(topic, "no name server answered before the call's deadline") from None
+                raise last_error or NoRouteError(topic, "no name server answered before the call's deadline") from None
             except NoNameServerError as error:
-                last = error
+                last_error = error
 
     async def wait_until_shown(self, topic: str, wanted: Mapping[str, tuple[int, int]], deadline: float) -> None:
-        """Wait until the name server shows so many queues to read and to write in each of these broker groups.
+        """Wait until the name server shows these numbers of queues to read and to write in each of these broker groups.
 
-        Brokers register a topic right after they store it. One that is shown otherwise at the deadline is left so;
-        raises the error of a route that cannot be had then.
+        Brokers register a topic right after they store it. Returns at the deadline even if the name server still shows
+        other numbers. Raises the error of a route that cannot be looked up then.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -162,44 +206,60 @@ class RouteTable:
                 writes = Counter(queue.broker_group for queue in route.writable)
                 if {name: (reads[name], writes[name]) for name in wanted} == wanted or loop.time() >= deadline:
                     return
-            await asyncio.sleep(_SHOWN_PAUSE_SECONDS)
+            await asyncio.sleep(_LOOK_UP_PAUSE_SECONDS)
 
     def refresh_soon(self, topic: str) -> None:
         """Look the route up in the background."""
         self._start_look_up(topic, auto_create=False)
 
     def forget(self, topic: str) -> None:
-        """No longer keep the route of a topic up to date."""
+        """Stop keeping the route of a topic up to date."""
         self._routes.pop(topic, None)
-        self._watched.discard(topic)
+        self._last_used.pop(topic, None)
+        for topics in (self._watched_topics, self._kept_topics, self.made_later):
+            topics.discard(topic)
+        for listener in self.forgotten:
+            listener(topic)
+
+    def keep(self, topic: str) -> None:
+        """Look the route up in the background, and keep it up to date from then on."""
+        self._kept_topics.add(topic)
+        self.refresh_soon(topic)
+
+    def _forget_unused(self) -> None:
+        since = asyncio.get_running_loop().time() - UNUSED_SECONDS
+        for topic in [topic for topic, last_used in self._last_used.items() if last_used < since]:
+            del self._last_used[topic]
+            if topic not in self._kept_topics:
+                self.forget(topic)
 
     def _start_look_up(self, topic: str, *, auto_create: bool) -> asyncio.Task[TopicRoute]:
-        if topic not in self._watched:
-            self._watched.add(topic)
+        if topic not in self._watched_topics:
+            self._watched_topics.add(topic)
             self._topic_added.set()
         key = (topic, auto_create)
         task = self._lookups.get(key)
         if task is None:
             task = asyncio.create_task(self._look_up(topic, auto_create=auto_create), name=f"route of {topic}")
             self._lookups[key] = task
-            task.add_done_callback(lambda done: self._looked_up(key, done))
+            task.add_done_callback(lambda done: self._on_look_up_done(key, done))
         return task
 
     async def _look_up(self, topic: str, *, auto_create: bool) -> TopicRoute:
-        data = await self._ask(topic)
+        data = await self._request_route(topic)
         provisional = False
-        known = self._routes.get(topic)
-        if known is not None and (data is None or not any(broker.broker_addrs for broker in data.broker_datas)):
-            return known
+        known_route = self._routes.get(topic)
+        if known_route is not None and (data is None or not any(broker.broker_addrs for broker in data.broker_datas)):
+            return known_route
         if data is None and auto_create:
             provisional = True
-            data = await self._ask(AUTO_CREATE_TOPIC)
+            data = await self._request_route(AUTO_CREATE_TOPIC)
         if data is None:
             self.made_later.add(topic)
             raise NoRouteError(topic, "no registered broker has it")
-        return self._adopt(topic, data, provisional=provisional)
+        return self._store_route(topic, data, provisional=provisional)
 
-    async def _ask(self, topic: str) -> TopicRouteData | None:
+    async def _request_route(self, topic: str) -> TopicRouteData | None:
         header = RouteHeader(topic=topic, accept_standard_json_only=True)
         ext = encode_ext(header) | encode_ext(IncludeAbsentHeader(include_absent=True))
         command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
@@ -214,7 +274,7 @@ class RouteTable:
         except RemotingError as error:
             raise NoRouteError(topic, f"the name server's answer cannot be read: {error}") from error
 
-    def _adopt(self, topic: str, data: TopicRouteData, *, provisional: bool) -> TopicRoute:
+    def _store_route(self, topic: str, data: TopicRouteData, *, provisional: bool) -> TopicRoute:
         addresses = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas}
         for broker in data.broker_datas:
             self.group(broker.broker_name).update_from_route(broker.cluster, broker.broker_addrs)
@@ -230,16 +290,21 @@ class RouteTable:
             if is_writable(queues.perm):
                 writable += (MessageQueue(topic, name, queue_id) for queue_id in range(writes))
 
-        def sort(queues: list[MessageQueue], *, absent: bool) -> tuple[MessageQueue, ...]:
+        def select_sorted(queues: list[MessageQueue], *, absent: bool) -> tuple[MessageQueue, ...]:
             return tuple(sorted(queue for queue in queues if absent is not bool(addresses[queue.broker_group])))
 
         route = TopicRoute(
             topic,
-            sort(readable, absent=False),
-            sort(writable, absent=False),
+            select_sorted(readable, absent=False),
+            select_sorted(writable, absent=False),
             provisional,
-            sort(readable, absent=True),
-            sort(writable, absent=True),
+            select_sorted(readable, absent=True),
+            select_sorted(writable, absent=True),
+            tuple(
+                (queues.broker_name, queues.topic_created)
+                for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name)
+                if queues.topic_created is not None and not provisional
+            ),
         )
         if route != self._routes.get(topic):
             self._routes[topic] = route
@@ -247,31 +312,33 @@ class RouteTable:
                 listener(route)
         return route
 
-    def _looked_up(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute]) -> None:
+    def _on_look_up_done(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute]) -> None:
         self._lookups.pop(key, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             level = logging.DEBUG if isinstance(error, ClientError) else logging.ERROR
             logger.log(level, "no route for %s: %s", key[0], error)
 
     def _refresh_all(self) -> None:
-        for topic in sorted(self._watched):
+        for topic in sorted(self._watched_topics):
             self.refresh_soon(topic)
 
     async def poll(self) -> None:
         """Look all routes up every `poll_seconds`, until cancelled."""
         while True:
             await asyncio.sleep(self._poll_seconds)
+            self._forget_unused()
             self._refresh_all()
 
     async def watch(self) -> None:
-        """Hold one watch for all topics, until cancelled; begin it anew when a topic is added, so that it covers that
-        one too.
+        """Watch the routes of all topics, until cancelled.
+
+        The watches are begun anew when a topic is added, so that they cover that topic, too.
         """
         version = 0
         server = ""
         while True:
             self._topic_added.clear()
-            if not self._watched:
+            if not self._watched_topics:
                 await self._topic_added.wait()
                 continue
             if server != self._name_servers.current:
@@ -289,7 +356,7 @@ class RouteTable:
                 watch.cancel()
                 added.cancel()
             if answer is None:
-                await asyncio.sleep(_REWATCH_SECONDS)
+                await asyncio.sleep(_REWATCH_SECONDS * len(_split_topics(self._watched_topics)))
             elif answer < 0:
                 await asyncio.sleep(self._poll_seconds)
             elif answer != version:
@@ -297,10 +364,20 @@ class RouteTable:
                 self._refresh_all()
 
     async def _watch_once(self, version: int) -> int:
-        """The route version after a change or when the time is up; -1 if the server has no route watch."""
-        header = RouteWatchHeader(
-            topics=",".join(sorted(self._watched)), version=version, timeout_millis=int(WATCH_SECONDS * 1000)
-        )
+        """Return the route version after a change or the time limit; -1 if the server has no route watch."""
+        watches = [
+            asyncio.create_task(self._watch_part(topics, version)) for topics in _split_topics(self._watched_topics)
+        ]
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+        return next(iter(done)).result()
+
+    async def _watch_part(self, topics: str, version: int) -> int:
+        header = RouteWatchHeader(topics=topics, version=version, timeout_millis=int(WATCH_SECONDS * 1000))
         command = RemotingCommand(RequestCode.DLEDGER_ROUTE_WATCH, ext=encode_ext(header))
         limit = WATCH_SECONDS + _ANSWER_SECONDS
         deadline = asyncio.get_running_loop().time() + limit
@@ -313,7 +390,23 @@ class RouteTable:
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else version
 
 
+def _split_topics(topics: Iterable[str]) -> list[str]:
+    """Return the topics of each watch, as its request names them."""
+    parts: list[list[str]] = []
+    room = 0
+    for topic in sorted(topics):
+        if not parts or len(parts[-1]) == _MAX_WATCH_TOPICS or len(topic) >= room:
+            parts.append([])
+            room = _MAX_WATCH_CHARS
+        parts[-1].append(topic)
+        room -= len(topic) + 1
+    return [",".join(part) for part in parts[:_MAX_WATCHES]]
+
+
 def queue_of_key(route: TopicRoute, ordering_key: str) -> MessageQueue:
-    """The queue of an ordering key: the same in every process, as long as the topic's queues stay the same."""
+    """Return the queue of an ordering key.
+
+    It is the same in every process, while the topic's queues stay the same.
+    """
     queues = route.all_writable
     return queues[crc32(ordering_key.encode()) % len(queues)]

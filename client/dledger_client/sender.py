@@ -1,6 +1,6 @@
-"""Bringing one message or batch to the leader of a queue's broker group, over as many attempts as its deadline allows.
+"""Delivery of one message or batch to the leader of a queue's broker group, in as many attempts as its deadline allows.
 
-What each failure means:
+Each failure has a meaning:
 
 | failure | stored | what follows |
 |---|---|---|
@@ -10,9 +10,9 @@ What each failure means:
 | code 17 (no such topic) | no | the route is looked up once more |
 | code 29 (no such queue) | no | the route is looked up until it shows the topic's queues, for almost a second |
 | code 1 | no | another queue, three times in all |
-| code 1 with `outcome=unknown`, connection lost, no answer in time | perhaps | again if `retry_unknown`, or an error |
+| code 1 with `outcome=unknown`, connection lost, no answer | perhaps | an error, unless `retry_unknown` or idempotent |
 | any other code | no | an error |
-| "stored", but where cannot be read | perhaps | an error |
+| "stored", but the place cannot be read | perhaps | an error |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -65,94 +65,111 @@ STORED_CODES: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""The last three come from RocketMQ's brokers only: stored, but not flushed or replicated in time."""
+"""Codes of stored messages. The last three come only from RocketMQ's brokers: not flushed or replicated in time."""
 
 SERVER_ERROR_ATTEMPTS: Final = 3
 MISSING_QUEUE_LOOK_UPS: Final = 8
 
 QueueChoice: TypeAlias = Callable[[TopicRoute], MessageQueue]
-"""Picks one of a route's writable queues; called anew for every attempt."""
+"""Picks one of a route's writable queues. It is called anew for every attempt."""
+
+
+class Delivered(NamedTuple):
+    """Result of a delivery: the queue, the place in it, and the answer's code.
+
+    `maybe_stored` says that an earlier attempt may be stored, too.
+    """
+
+    queue: MessageQueue
+    placement: SendMessageResponseHeader
+    code: int
+    maybe_stored: bool
 
 
 class _Attempts(msgspec.Struct):
-    """What the attempts of one delivery have come to; `unavailable`: `last` is why a leader stores nothing."""
+    """State of the attempts of one delivery.
 
-    made: int = 0
-    busy: int = 0
+    `unavailable` says that `last_error` is the reason why a leader stores nothing.
+    """
+
+    sent_requests: int = 0
+    busy_refusals: int = 0
     server_errors: int = 0
-    missing_queue: int = 0
-    missing_topic: int = 0
+    missing_queue_look_ups: int = 0
+    missing_topic_look_ups: int = 0
     maybe_stored: bool = False
-    last: ClientError | None = None
+    last_error: ClientError | None = None
     unavailable: bool = False
 
 
 class Sender:
-    """Delivers to leaders. Each `deliver` is independent; order is the caller's affair."""
+    """Delivers to leaders. Each `deliver` is independent; the caller takes care of the order."""
 
     def __init__(self, core: ClientCore, producer_group: str, *, attempt_timeout: float, retry_unknown: bool) -> None:
         self._core = core
         self._producer_group = producer_group
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
-        self._turns: dict[str, int] = {}
-        self._search = LeaderSearch(core)
+        self._next_turns: dict[str, int] = {}
+        self._leader_search = LeaderSearch(core)
+        core.routes.forgotten.append(self._forget_topic)
+
+    def _forget_topic(self, topic: str) -> None:
+        self._next_turns.pop(topic, None)
 
     def next_queue(self, route: TopicRoute) -> MessageQueue:
-        """The next writable queue in turn, on a broker group whose leader is known if there is one.
+        """Return the next writable queue in turn, if possible on a broker group whose leader is known.
 
-        Leaders of groups that are passed over are looked for.
+        Skipped groups get a search for their leaders.
         """
         queues = route.writable or route.absent_writable
-        turn = self._turns.get(route.topic, 0)
+        turn = self._next_turns.get(route.topic, 0)
         groups = self._core.routes.groups
         for step in range(len(queues)):
             queue = queues[(turn + step) % len(queues)]
             if groups[queue.broker_group].leader is not None:
-                self._turns[route.topic] = turn + step + 1
+                self._next_turns[route.topic] = turn + step + 1
                 return queue
-            self._search.begin(queue)
-        self._turns[route.topic] = turn + 1
+            self._leader_search.begin(queue)
+        self._next_turns[route.topic] = turn + 1
         return queues[turn % len(queues)]
 
     async def route(self, topic: str, deadline: float) -> TopicRoute:
-        """A route with writable queues, be it of absent broker groups. Raises `NoRouteError`."""
-        route = self._core.routes.cached(topic)
+        """Return a route with writable queues, even of absent broker groups. Raises `NoRouteError`."""
+        route = self._core.routes.used(topic)
         if route is None or not route.all_writable:
             route = await self._core.routes.refresh(topic, deadline, auto_create=True)
             if not route.all_writable:
                 raise NoRouteError(topic, "none of its queues can be written")
         return route
 
-    async def deliver(
-        self, outgoing: Outgoing, choose: QueueChoice, deadline: float
-    ) -> tuple[MessageQueue, SendMessageResponseHeader, int]:
-        """The queue, where the message lies in it and the response code, once it is stored. Raises `SendError`.
+    async def deliver(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> Delivered:
+        """Return where the message is stored. Raises `SendError`.
 
-        Once an idempotent send may be stored, it stays with its queue: only that broker group knows it again.
+        Once an idempotent send may be stored, it stays with its queue: only that broker group can recognise it.
         """
         attempts = _Attempts()
         try:
             while True:
                 if self._core.loop.time() >= deadline:
-                    raise attempts.last or DeadlineError("its deadline had passed before it was sent")
+                    raise attempts.last_error or DeadlineError("its deadline had passed before it was sent")
                 route = await self.route(outgoing.topic, deadline)
                 queue = choose(route)
                 response = await self._attempt(outgoing, route, queue, deadline, attempts)
                 if response is None:
                     if outgoing.idempotent and attempts.maybe_stored:
-                        choose = partial(_stay, queue)
+                        choose = partial(_choose_same, queue)
                     continue
                 if response.code in STORED_CODES:
                     if route.provisional:
                         self._core.routes.refresh_soon(outgoing.topic)
-                    return queue, _placement(response), response.code
+                    return Delivered(queue, _decode_placement(response), response.code, attempts.maybe_stored)
         except ClientError as error:
             outcome: Outcome = "unknown" if attempts.maybe_stored or error.outcome == "unknown" else "not_sent"
-            raise SendError(outgoing.topic, attempts.made, outcome, error) from error
+            raise SendError(outgoing.topic, attempts.sent_requests, outcome, error) from error
 
     def send_oneway(self, outgoing: Outgoing, queue: MessageQueue, address: str) -> None:
-        """Hand the message over without an answer. Raises `ConnectError` if there is no open connection."""
+        """Send the message without an answer. Raises `ConnectError` if there is no open connection."""
         connection = self._core.pool.peek(address)
         if connection is None:
             raise ConnectError(address, "not connected")
@@ -169,9 +186,10 @@ class Sender:
     async def _attempt(
         self, outgoing: Outgoing, route: TopicRoute, queue: MessageQueue, deadline: float, attempts: _Attempts
     ) -> RemotingCommand | None:
-        """One request to one node: its answer if the message is stored, None to try again. Raises `ClientError`.
+        """Send one request to one node. Returns its answer if the message is stored, None to try again. Raises
+        `ClientError`.
 
-        `route` is what `queue` was chosen by.
+        `route` is the route by which `queue` was chosen.
         """
         group = self._core.routes.group(queue.broker_group)
         address = group.leader or await self._find_leader(queue, group, deadline, attempts)
@@ -181,17 +199,17 @@ class Sender:
             frame = send_frame(
                 outgoing, self._producer_group, queue.queue_id, opaque, credentials=connection.credentials
             )
-            attempts.made += 1
+            attempts.sent_requests += 1
             response = await connection.submit(
-                opaque, frame, min(deadline, self._core.loop.time() + self._attempt_timeout)
+                opaque, frame, deadline, attempt_seconds=self._attempt_timeout, to_leader=True
             )
         except ConnectError as error:
             group.doubt(address)
-            self._again(error, deadline, attempts)
+            self._prepare_retry(error, deadline, attempts)
             return None
         except (ConnectionLostError, RequestTimeoutError) as error:
             group.doubt(address)
-            self._again_unknown(error, outgoing, deadline, attempts)
+            self._prepare_unknown_retry(error, outgoing, deadline, attempts)
             return None
         if response.code in STORED_CODES:
             group.confirm(address)
@@ -213,8 +231,8 @@ class Sender:
         try:
             return await group.target(deadline)
         except TimeoutError:
-            what = "no leader of {} was found before the deadline" if group.addresses else "no node of {} is registered"
-            raise attempts.last or DeadlineError(what.format(group.name)) from None
+            text = "no leader of {} was found before the deadline" if group.addresses else "no node of {} is registered"
+            raise attempts.last_error or DeadlineError(text.format(group.name)) from None
 
     async def _on_refusal(
         self, wire_error: RemotingError, outgoing: Outgoing, deadline: float, attempts: _Attempts
@@ -222,16 +240,16 @@ class Sender:
         """Prepare the next attempt after an answer that does not say "stored", or raise."""
         error: ClientError = refusal(wire_error)
         if isinstance(wire_error, OutcomeUnknown):
-            self._again_unknown(error, outgoing, deadline, attempts)
+            self._prepare_unknown_retry(error, outgoing, deadline, attempts)
             return
         if isinstance(wire_error, SystemBusy):
-            pause = busy_pause_seconds(attempts.busy)
-            attempts.busy += 1
+            pause = busy_pause_seconds(attempts.busy_refusals)
+            attempts.busy_refusals += 1
             if self._core.loop.time() + pause >= deadline:
                 raise error
             await asyncio.sleep(pause)
-        elif isinstance(wire_error, TopicNotExist) and not attempts.missing_topic:
-            attempts.missing_topic += 1
+        elif isinstance(wire_error, TopicNotExist) and not attempts.missing_topic_look_ups:
+            attempts.missing_topic_look_ups += 1
             await self._core.routes.refresh(outgoing.topic, deadline, auto_create=True)
         elif isinstance(wire_error, ServerError) and attempts.server_errors + 1 < SERVER_ERROR_ATTEMPTS:
             attempts.server_errors += 1
@@ -239,34 +257,43 @@ class Sender:
             raise error
         unavailable = isinstance(wire_error, ServiceNotAvailable)
         if isinstance(wire_error, NotLeader):
-            # A leader whose disk is full is doubted, so others are asked, who only know that they do not lead.
+            # A leader with a full disk is doubted, and other nodes are asked. They only know that they do not lead.
             unavailable = attempts.unavailable
-            error = attempts.last if unavailable and attempts.last is not None else error
-        self._again(error, deadline, attempts, unavailable=unavailable)
+            error = attempts.last_error if unavailable and attempts.last_error is not None else error
+        self._prepare_retry(error, deadline, attempts, unavailable=unavailable)
 
     async def _on_missing_queue(self, error: ClientError, topic: str, deadline: float, attempts: _Attempts) -> None:
-        """Look the route up, which a name server shows a little later than the broker changes it. Raises `error`."""
-        if attempts.missing_queue == MISSING_QUEUE_LOOK_UPS:
-            raise error
-        await asyncio.sleep(busy_pause_seconds(attempts.missing_queue))
-        attempts.missing_queue += 1
-        await self._core.routes.refresh(topic, deadline)
-        self._again(error, deadline, attempts)
+        """Look the route up again, because a name server shows a change a little later than the broker makes it.
 
-    def _again(self, error: ClientError, deadline: float, attempts: _Attempts, *, unavailable: bool = False) -> None:
-        attempts.last, attempts.unavailable = error, unavailable
+        Raises `error` after `MISSING_QUEUE_LOOK_UPS` look-ups, or shortly before the deadline.
+        """
+        if attempts.missing_queue_look_ups == MISSING_QUEUE_LOOK_UPS:
+            raise error
+        await asyncio.sleep(busy_pause_seconds(attempts.missing_queue_look_ups))
+        attempts.missing_queue_look_ups += 1
+        await self._core.routes.refresh(topic, deadline)
+        self._prepare_retry(error, deadline, attempts)
+
+    def _prepare_retry(
+        self, error: ClientError, deadline: float, attempts: _Attempts, *, unavailable: bool = False
+    ) -> None:
+        """Record the error of an attempt. Raises it if too little time is left for another attempt."""
+        attempts.last_error, attempts.unavailable = error, unavailable
         if self._core.loop.time() + LAST_ATTEMPT_S >= deadline:
             raise error
 
-    def _again_unknown(self, error: ClientError, outgoing: Outgoing, deadline: float, attempts: _Attempts) -> None:
+    def _prepare_unknown_retry(
+        self, error: ClientError, outgoing: Outgoing, deadline: float, attempts: _Attempts
+    ) -> None:
+        """Do the same for an attempt of unknown outcome. Raises its error if it must not be repeated."""
         attempts.maybe_stored = True
         if not (self._retry_unknown or outgoing.idempotent):
             raise error
-        self._again(error, deadline, attempts)
+        self._prepare_retry(error, deadline, attempts)
 
 
-def _placement(response: RemotingCommand) -> SendMessageResponseHeader:
-    """Where a stored message lies. Raises `RefusedError` of unknown outcome if the answer cannot be read."""
+def _decode_placement(response: RemotingCommand) -> SendMessageResponseHeader:
+    """Return the place of a stored message. Raises `RefusedError` of unknown outcome if the answer cannot be read."""
     try:
         return decode_ext(SendMessageResponseHeader, response.ext)
     except RemotingError as error:
@@ -275,6 +302,6 @@ def _placement(response: RemotingCommand) -> SendMessageResponseHeader:
         raise unreadable from error
 
 
-def _stay(queue: MessageQueue, _route: TopicRoute) -> MessageQueue:
-    """Choose the same queue, whatever the route says."""
+def _choose_same(queue: MessageQueue, _route: TopicRoute) -> MessageQueue:
+    """Choose the same queue on every route."""
     return queue

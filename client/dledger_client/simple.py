@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -17,6 +17,7 @@ from dledger_remoting.errors import InvalidParameter, RemotingError
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    UNTAKEN_FIELD,
     AckHeader,
     ChangeInvisibleHeader,
     ChangeInvisibleResponseHeader,
@@ -34,7 +35,9 @@ from .messages import ReceivedMessage
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
+from .pops import PATIENCE_SECONDS, Found, Pops
 from .subscriptions import Filter, subscription
+from .surroundings import wall_ms
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 
@@ -42,36 +45,37 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_INVISIBLE_SECONDS: Final = 30.0
 MAX_INVISIBLE_SECONDS: Final = 12 * 3_600.0
 POLL_SECONDS: Final = 2.0
-"""One request waits no longer, so that a leader that is gone is noticed while `receive` waits."""
+"""Maximum time in seconds that one request waits, so that a lost leader is noticed while `receive` waits."""
 SHARED_POLL_SECONDS: Final = 0.5
-"""The same where several broker groups have the topic: a message may come to any of them."""
+"""The same maximum if several broker groups have the topic, because a message may come to any of them."""
 REJECT_SECONDS: Final = 1.0
-"""So long it is tried to acknowledge a message that the group does not want."""
-_ANYTHING: Final = -1
-_NOTHING: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
-_NOT_OURS: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
+"""Time limit in seconds to acknowledge a message that the group does not want, or to give back an undelivered one."""
+_ANY_QUEUE: Final = -1
+_NO_MESSAGE_CODES: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
+_NOT_HELD_CODES: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
 
 logger = logging.getLogger(__name__)
 
 
 @checked
 class SimpleConsumer:
-    """Takes messages of a topic, from whichever queue has some, and acknowledges each by itself.
+    """Takes messages of a topic, from any queue that has some, and acknowledges each by itself.
 
         async with SimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
             for message in await consumer.receive(10):
                 await work(message.body)
                 await consumer.ack(message)
 
-    All members of a group share all queues: there may be more of them than queues, and a slow one holds up nobody. What
-    a member takes the others do not get for `invisible` seconds, 1 to 43,200. What is not acknowledged by then comes
-    again, to any of them, and becomes a dead letter in the end; `change_invisible` gives more time, or less. There is
-    no order. `filter` is what of it is wanted: tags, `Sql` or a `ClassFilter`; all members have to have the same.
+    All members of a group share all queues. There may be more members than queues, and a slow member delays no other.
+    The others do not get a member's messages for `invisible` seconds, 1 to 43,200. A message not acknowledged by then
+    is redelivered, to any member, and becomes a dead letter in the end. `change_invisible` extends or shortens the
+    time. There is no order. `filter` selects messages by tags, `Sql` or a `ClassFilter`; all members must have the same
+    filter.
 
-    A group that is new begins at the first message of each queue if `from_beginning`, else behind what is there. What
-    fails is repeated until `timeout` seconds are over, then it raises `ClientError`. `group` and `topic` are names
-    within `namespace`, if there is one. `trace` and `max_traces` are those of `Producer`: when each message was
-    received, and acknowledged.
+    A new group begins at the first message of each queue if `from_beginning`, else behind the present messages. Failed
+    requests are repeated until `timeout` seconds are over, then `ClientError` is raised. `group` and `topic` are names
+    within `namespace`, if there is one. `trace` and `max_traces` are those of `Producer`; traces say when each message
+    was received and acknowledged.
     """
 
     def __init__(
@@ -103,15 +107,16 @@ class SimpleConsumer:
         self._tls = tls
         self._group = self._namespace.full(group)
         self._topic = self._namespace.full(topic)
-        self._wanted = subscription(self._topic, filter, 0)
+        self._subscription = subscription(self._topic, filter, 0)
         self._invisible_ms = _invisible_ms(invisible)
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
         self._client_id = client_id
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
-        self._turn = 0
-        self._rejecting: set[asyncio.Task[None]] = set()
+        self._pops: Pops | None = None
+        self._rotation = 0
+        self._rejections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to keep routes up to date."""
@@ -124,21 +129,27 @@ class SimpleConsumer:
             credentials=self._credentials,
             tls=self._tls,
         )
+        self._pops = Pops(self._core, self._pop, self._give_back, self._invisible_ms / 1000)
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)
 
     async def close(self) -> None:
-        """Close all connections; what is not acknowledged comes again when its time is over."""
-        if self._core is not None:
-            await self._rejected()
+        """Close all connections. Unacknowledged messages are redelivered when their invisible time ends.
+
+        Messages that came for cancelled calls of `receive` go back to the group.
+        """
+        if self._core is not None and self._pops is not None:
+            if not self._core.is_closed:
+                await self._pops.close(POLL_SECONDS + REJECT_SECONDS)
+            await self._wait_for_rejections()
             if self._tracer is not None and not self._core.is_closed:
                 await self._tracer.close()
             await self._core.close()
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
+        """Number of traces that did not fit or could not be sent."""
         return 0 if self._tracer is None else self._tracer.dropped
 
     async def __aenter__(self) -> Self:
@@ -151,54 +162,90 @@ class SimpleConsumer:
         await self.close()
 
     async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
-        """Take 1 to 32 messages; waits up to `wait` seconds for the first one, and returns none if none comes.
+        """Take up to `max_messages` messages, 1 to 32. Waits up to `wait` seconds for the first, and may return none.
 
         Their properties hold the check point by which `ack` and `change_invisible` name them. Messages that the group
-        does not want are acknowledged and waited over. Raises `NoRouteError` for a topic that is not there,
+        does not want are acknowledged, and the wait continues. A call may be cancelled (`asyncio.wait_for`). Its
+        messages then come with the next call, or go back to the group, which counts as no delivery. If there are
+        several broker groups, answers of some are enough. Raises `NoRouteError` for a topic that does not exist,
         `RefusedError` and `DeadlineError`.
         """
         if not 1 <= max_messages <= MAX_POP_MESSAGES:
             raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
         at_least(0, wait=wait)
-        core = self._started()
-        until = core.loop.time() + wait
+        core, pops = self._require_started(), self._require_pops()
+        deadline = core.loop.time() + wait
         while True:
-            route = await core.routes.get(self._topic, max(until, core.loop.time()) + self._timeout)
+            if messages := pops.take(max_messages):
+                return self._hand_out(messages)
+            route = await core.routes.get(self._topic, max(deadline, core.loop.time()) + self._timeout)
             names = sorted({queue.broker_group for queue in route.readable})
-            for number in range(len(names)):
-                self._turn += 1
-                is_last = number == len(names) - 1
-                longest = (SHARED_POLL_SECONDS if len(names) > 1 else POLL_SECONDS) if is_last else 0.0
-                left = max(0.0, min(longest, until - core.loop.time()))
-                found = await self._pop(names[self._turn % len(names)], max_messages, left)
-                if found:
-                    self._trace_received(found)
-                    return found
-            if core.loop.time() >= until or not names:
+            if messages := await self._pop_in_turn(pops, names, max_messages, deadline):
+                return self._hand_out(messages)
+            if core.loop.time() >= deadline or not names:
                 return []
 
-    async def ack(self, message: ReceivedMessage) -> bool:
-        """The message is done with. Once this has returned True, nobody of the group gets it again.
+    async def _pop_in_turn(
+        self, pops: Pops, names: Sequence[str], max_messages: int, deadline: float
+    ) -> list[ReceivedMessage]:
+        """Ask one broker group after another, the last of them with a poll. Raises `ClientError` if none answers."""
+        core = self._require_started()
+        max_poll_seconds = SHARED_POLL_SECONDS if len(names) > 1 else POLL_SECONDS
+        candidates = [name for name in names if not pops.is_slow(name)] or names
+        answered = False
+        failure: ClientError | None = None
+        for number in range(len(candidates)):
+            self._rotation += 1
+            name, is_last = candidates[self._rotation % len(candidates)], number == len(candidates) - 1
+            poll_seconds = max(0.0, min(max_poll_seconds, deadline - core.loop.time())) if is_last else 0.0
+            patience = math.inf if is_last and not answered else PATIENCE_SECONDS
+            try:
+                messages = await pops.pop(name, max_messages, poll_seconds, patience)
+            except ClientError as error:
+                if not error.retryable:
+                    raise
+                logger.warning("%s has no messages of %s to give: %s", name, self._topic, error)
+                failure = error
+                continue
+            answered = answered or messages is not None
+            if messages:
+                return messages
+        if failure is not None and not answered:
+            raise failure
+        return []
 
-        False: its time was over, so that it comes again, or is with another member by now. It may also have been
-        acknowledged by an attempt of this call, or an earlier call, of which the answer was lost.
+    def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        self._trace_received(messages)
+        return messages
+
+    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Keep messages that `receive` returned, but its caller has not seen, for the next call."""
+        self._require_pops().keep(messages)
+
+    async def ack(self, message: ReceivedMessage) -> bool:
+        """Acknowledge the message. Once this has returned True, no member of the group gets it again.
+
+        False means that its invisible time was over: it comes again, or another member has it by now. Or it was
+        acknowledged before, by an earlier attempt or call whose answer was lost.
         """
         point = check_point_of(message)
         is_done = await self._acknowledge(message, point, self._timeout)
         if self._tracer is not None:
-            cost_ms = max(0, _now_ms() - point.pop_time_ms)
+            cost_ms = max(0, wall_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
         return is_done
 
     async def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
-        """Hide the message for `seconds` from now on, 1 to 43,200. The message that is returned takes the place of the
-        one that was given, which can be acknowledged no more; None: see `ack`.
+        """Hide the message for `seconds` from now on, 1 to 43,200.
+
+        The returned message replaces the given one, which can no longer be acknowledged. Returns None where `ack`
+        returns False.
         """
         point, topic = check_point_of(message), message.queue.topic
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._ask(point.broker_name, code, encode_ext(header), self._timeout)
+        response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
         if response.code != ResponseCode.SUCCESS:
             return None
         try:
@@ -213,87 +260,127 @@ class SimpleConsumer:
         )
         return msgspec.structs.replace(message, properties={**message.properties, POP_CHECK_POINT: point.text})
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- private
 
-    async def _pop(self, broker_group: str, max_messages: int, poll_seconds: float) -> list[ReceivedMessage]:
-        """Ask one broker group, once what it is told of earlier messages is settled: so little is under way."""
-        await self._rejected()
-        core = self._started()
+    async def _pop(
+        self, broker_group: str, max_messages: int, poll_seconds: float, on_late_messages: Found
+    ) -> list[ReceivedMessage]:
+        """Ask one broker group, once earlier unwanted messages are acknowledged, so that little is under way."""
+        await self._wait_for_rejections()
+        core = self._require_started()
         header = PopHeader(
             self._group,
             self._topic,
-            _ANYTHING,
+            _ANY_QUEUE,
             max_messages,
             self._invisible_ms,
             int(poll_seconds * 1000),
-            _now_ms(),
+            wall_ms(),
             self._init_mode,
-            self._wanted.expression_type,
-            self._wanted.expression,
+            self._subscription.expression_type,
+            self._subscription.expression,
         )
+
+        def handle_late(response: RemotingCommand) -> None:
+            try:
+                on_late_messages(self._decode_messages(response, broker_group))
+            except ClientError as error:
+                logger.warning("messages of a late answer of %s come again: %s", broker_group, error)
+
         response = await core.call_leader(
             core.routes.group(broker_group),
             RequestCode.POP_MESSAGE,
             encode_ext(header),
             deadline=core.loop.time() + poll_seconds + self._timeout,
-            accept=_NOTHING,
+            accept=_NO_MESSAGE_CODES,
+            on_late=handle_late,
         )
+        return self._decode_messages(response, broker_group)
+
+    def _decode_messages(self, response: RemotingCommand, broker_group: str) -> list[ReceivedMessage]:
+        """Return the wanted messages of an answer. Raises `RefusedError` if it cannot be read."""
         if response.code != ResponseCode.SUCCESS:
             return []
         try:
-            found = popped_messages(response, self._group, self._topic, broker_group, self._namespace)
+            messages = popped_messages(response, self._group, self._topic, broker_group, self._namespace)
         except RemotingError as error:
             raise refusal(error) from error
-        return self._wanted_of(found)
+        return self._reject_unwanted(messages)
 
-    def _wanted_of(self, found: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """The messages that the group wants; the others are acknowledged in the background.
+    async def _give_back(self, message: ReceivedMessage) -> None:
+        """Give an undelivered message back to the group at once.
 
-        Brokers compare only the codes of tags, and two tags may have the same. Dropped in silence, a message that
-        nobody wants would come again and again, and be a dead letter of the group in the end.
+        A broker that does not know this request counts it as a delivery.
         """
-        wanted: list[ReceivedMessage] = []
-        for message in found:
-            if self._wanted.tags.matches_tag(message.tags):
-                wanted.append(message)
+        point, topic = check_point_of(message), message.queue.topic
+        header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, 0)
+        ext = {**encode_ext(header), UNTAKEN_FIELD: "true"}
+        try:
+            await self._call_leader(point.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext, REJECT_SECONDS)
+        except ClientError as error:
+            logger.info("a message of %s that nobody has had comes again later: %s", message.queue, error)
+
+    def _reject_unwanted(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return the messages that the group wants. The others are acknowledged in the background.
+
+        Brokers compare only the codes of tags, and two tags may have the same code. If an unwanted message were only
+        dropped, it would come again and again, and become a dead letter of the group.
+        """
+        wanted_messages: list[ReceivedMessage] = []
+        for message in messages:
+            if self._subscription.tags.matches_tag(message.tags):
+                wanted_messages.append(message)
             else:
-                task = self._started().spawn(self._reject(message), "acknowledgement of an unwanted message")
-                self._rejecting.add(task)
-                task.add_done_callback(self._rejecting.discard)
-        return wanted
+                task = self._require_started().spawn(self._reject(message), "acknowledgement of an unwanted message")
+                self._rejections.add(task)
+                task.add_done_callback(self._rejections.discard)
+        return wanted_messages
 
     async def _reject(self, message: ReceivedMessage) -> None:
-        """Acknowledge a message that the group does not want. If that fails, it comes again, and is rejected then."""
+        """Acknowledge a message that the group does not want.
+
+        If that fails, the message is redelivered, and rejected then.
+        """
         try:
             await self._acknowledge(message, check_point_of(message), REJECT_SECONDS)
         except ClientError as error:
             logger.info("an unwanted message of %s was not acknowledged, it comes again: %s", message.queue, error)
 
-    async def _rejected(self) -> None:
-        """Wait until what was rejected is acknowledged, or that has failed: for `REJECT_SECONDS` at the most."""
-        if self._rejecting:
-            await asyncio.wait(self._rejecting)
+    async def _wait_for_rejections(self) -> None:
+        """Wait until rejected messages are acknowledged, or that has failed: at most `REJECT_SECONDS`."""
+        if self._rejections:
+            await asyncio.wait(self._rejections)
 
     async def _acknowledge(self, message: ReceivedMessage, point: CheckPoint, timeout: float) -> bool:
-        """Whether a message counts as done with from now on; tried for `timeout` seconds."""
+        """Acknowledge a message, in attempts for `timeout` seconds.
+
+        Returns whether it counts as finished from now on.
+        """
         header = AckHeader(self._group, message.queue.topic, point.queue_id, point.text, point.queue_offset)
-        response = await self._ask(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header), timeout)
+        response = await self._call_leader(point.broker_name, RequestCode.ACK_MESSAGE, encode_ext(header), timeout)
         return response.code == ResponseCode.SUCCESS
 
     def _trace_received(self, messages: Sequence[ReceivedMessage]) -> None:
         if self._tracer is not None:
-            now_ms = _now_ms()
+            now_ms = wall_ms()
             for message in messages:
                 request_id = _request_id(check_point_of(message))
                 self._tracer.add(delivery_trace(message, self._group, request_id, now_ms))
 
-    async def _ask(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> RemotingCommand:
-        core = self._started()
+    async def _call_leader(
+        self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float
+    ) -> RemotingCommand:
+        core = self._require_started()
         group = core.routes.group(broker_group)
         deadline = core.loop.time() + timeout
-        return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_OURS)
+        return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_HELD_CODES)
 
-    def _started(self) -> ClientCore:
+    def _require_pops(self) -> Pops:
+        if self._pops is None:
+            raise ClientClosedError("the consumer is not running")
+        return self._pops
+
+    def _require_started(self) -> ClientCore:
         if self._core is None or self._core.is_closed:
             raise ClientClosedError("the consumer is not running")
         return self._core
@@ -306,9 +393,5 @@ def _invisible_ms(seconds: float) -> int:
 
 
 def _request_id(point: CheckPoint) -> str:
-    """What joins the traces of one delivery; hiding the message for longer makes another one of it."""
+    """Return the id that joins the traces of one delivery. A change of the invisible time begins another id."""
     return f"{point.broker_name}-{point.queue_id}-{point.queue_offset}-{point.pop_time_ms}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,8 +1,7 @@
-"""Subscriptions: what a consumer wants of a topic, by the tag of messages, by their properties or by a class."""
+"""Subscriptions: filters of a consumer for a topic, by messages' tags, by their properties or by a class."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -18,6 +17,7 @@ from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
 from .errors import InvalidArgumentError
 from .namespaces import Namespace
+from .surroundings import wall_ms
 
 
 class Sql(msgspec.Struct, frozen=True):
@@ -33,18 +33,18 @@ class Sql(msgspec.Struct, frozen=True):
 class ClassFilter(msgspec.Struct, frozen=True):
     """A filter by code that brokers have, as the filter classes of RocketMQ 3: `ClassFilter("com.example.Large")`.
 
-    The name is one of those in the brokers' `class_filters`; a client sends no code.
+    The name is listed in the brokers' `class_filters`; a client sends no code.
     """
 
     name: str
 
 
 Filter: TypeAlias = str | Sql | ClassFilter
-"""What a consumer wants: tags (`"a || b"`, `"*"` for all), properties or a class."""
+"""Filter of a consumer: tags (`"a || b"`, `"*"` for all), properties or a class."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a consumer group wants of one topic; `version` grows with every change (ms since 1970)."""
+    """Subscription of a consumer group to one topic. `version` grows with every change (ms since 1970)."""
 
     topic: str
     expression: str
@@ -53,12 +53,15 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> TagFilter:
-        """The tags that messages must have. Brokers compare codes of tags only, but all of an expression in SQL92."""
+        """The tags that the client checks in messages that it got; all for SQL92 expressions and classes.
+
+        Brokers compare only hash codes of tags, but evaluate SQL92 expressions completely.
+        """
         return TagFilter.parse(self.expression if self.expression_type == EXPRESSION_TAG else SUBSCRIBE_ALL)
 
 
 def subscription(topic: str, wanted: Filter, version: int) -> Subscription:
-    """The subscription to a topic. Raises `InvalidArgumentError` with what is wrong."""
+    """Return the subscription to a topic. Raises `InvalidArgumentError` if the filter is invalid."""
     try:
         if isinstance(wanted, Sql):
             SqlFilter.parse(wanted.expression)
@@ -72,7 +75,10 @@ def subscription(topic: str, wanted: Filter, version: int) -> Subscription:
 
 
 def filters_by_topic(subscriptions: str | Sequence[str] | Mapping[str, Filter], wanted: Filter) -> Mapping[str, Filter]:
-    """Topics with their filters; `wanted` is that of topics named alone. Raises `InvalidArgumentError`."""
+    """Return topics with their filters. `wanted` is the filter of topics that are given without one.
+
+    Raises `InvalidArgumentError` if `wanted` is given beside a mapping.
+    """
     if isinstance(subscriptions, Mapping):
         if wanted != SUBSCRIBE_ALL:
             raise InvalidArgumentError("filter is for topics that are named alone: these have a filter each")
@@ -81,7 +87,7 @@ def filters_by_topic(subscriptions: str | Sequence[str] | Mapping[str, Filter], 
 
 
 def subscription_data(wanted: Subscription) -> SubscriptionData:
-    """A subscription as a heartbeat says it."""
+    """Return a subscription in the form of a heartbeat."""
     tags = wanted.tags
     return SubscriptionData(
         topic=wanted.topic,
@@ -97,11 +103,12 @@ def subscription_data(wanted: Subscription) -> SubscriptionData:
 def subscriptions_of(
     namespace: Namespace, group: str, filters: Mapping[str, Filter], *, with_retries: bool
 ) -> dict[str, Subscription]:
-    """What a group subscribes to, by topic, as brokers know both; its retry topic is in it `with_retries`.
+    """Return a consumer group's subscriptions by topic, with names as brokers know them.
 
-    Raises `InvalidArgumentError` with what is wrong.
+    They include its retry topic if `with_retries`. Raises `InvalidArgumentError` for an invalid name or filter, or
+    without topics.
     """
-    version = time.time_ns() // 1_000_000
+    version = wall_ms()
     if not filters:
         raise InvalidArgumentError("no topic given to subscribe to")
     try:

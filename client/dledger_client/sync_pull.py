@@ -1,4 +1,7 @@
-"""Reading queues at one's own pace for programs without an event loop: the calls of `PullConsumer`, blocking."""
+"""Pull consumer for programs without an event loop: the calls of `PullConsumer`, blocking.
+
+`make fix` writes this module from `pull.py`.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,10 @@ class SyncPullConsumer(ClosedAfterUse):
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         client_id: str | None = None,
+        keep_unreadable: bool = False,
     ) -> None:
-        """See `PullConsumer`."""
-        self._consumer = PullConsumer(
+        """Open the blocking client with the arguments of `PullConsumer`."""
+        self._client = PullConsumer(
             name_servers,
             group,
             filter=filter,
@@ -48,69 +52,78 @@ class SyncPullConsumer(ClosedAfterUse):
             credentials=credentials,
             tls=tls,
             client_id=client_id,
+            keep_unreadable=keep_unreadable,
         )
-        self._blocking = Blocking("dledger pull consumer", self._consumer.start())
+        self._blocking = Blocking("dledger pull consumer", self._client.start(), self._client.close)
 
     def close(self) -> None:
-        """See `PullConsumer.close`."""
-        self._blocking.finish(self._consumer.close())
+        """Close all connections; nothing is committed, as `PullConsumer.close` does."""
+        self._blocking.finish(self._client.close())
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """See `PullConsumer.queues`."""
-        return self._blocking.run(self._consumer.queues(topic))
+        """Return the sorted queues of a topic that can be read, including queues of an absent broker group, as
+        `PullConsumer.queues` does.
+        """
+        return self._blocking.run(self._client.queues(topic))
 
     def assign(self, queues: Iterable[tuple[str, str, int]]) -> None:
-        """See `PullConsumer.assign`."""
-        self._blocking.run(self._consumer.assign(queues))
+        """Read exactly these queues, given as (topic, broker group, queue id), from their committed offsets on, as
+        `PullConsumer.assign` does.
+        """
+        self._blocking.run(self._client.assign(queues))
 
     @property
     def positions(self) -> dict[MessageQueue, int]:
-        """See `PullConsumer.positions`."""
-        return self._blocking.run(evaluate(lambda: self._consumer.positions))
+        """The offset that is read next in each assigned queue."""
+        return self._blocking.run(evaluate(lambda: self._client.positions))
 
     @property
     def paused(self) -> frozenset[MessageQueue]:
-        """See `PullConsumer.paused`."""
-        return self._blocking.run(evaluate(lambda: self._consumer.paused))
+        """The assigned queues that are paused."""
+        return self._blocking.run(evaluate(lambda: self._client.paused))
 
     def pause(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.pause`."""
-        self._blocking.run(evaluate(lambda: self._consumer.pause(queues)))
+        """Have `poll` leave these queues out until `resume`; None: all present and later queues, as
+        `PullConsumer.pause` does.
+        """
+        self._blocking.run(evaluate(lambda: self._client.pause(queues)))
 
     def resume(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.resume`."""
-        self._blocking.run(evaluate(lambda: self._consumer.resume(queues)))
+        """Have `poll` read paused queues again from their positions; None: all, as `PullConsumer.resume` does."""
+        self._blocking.run(evaluate(lambda: self._client.resume(queues)))
 
     def seek(self, queue: tuple[str, str, int], offset: int) -> None:
-        """See `PullConsumer.seek`."""
-        self._blocking.run(evaluate(lambda: self._consumer.seek(queue, offset)))
+        """Read a queue from `offset` on, as `PullConsumer.seek` does."""
+        self._blocking.run(evaluate(lambda: self._client.seek(queue, offset)))
 
     def seek_to_time(self, timestamp_ms: int, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.seek_to_time`."""
-        self._blocking.run(self._consumer.seek_to_time(timestamp_ms, queues))
+        """Read from the first message stored at or after a time in ms since 1970; all assigned queues by default, as
+        `PullConsumer.seek_to_time` does.
+        """
+        self._blocking.run(self._client.seek_to_time(timestamp_ms, queues))
 
     def seek_to_begin(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.seek_to_begin`."""
-        self._blocking.run(self._consumer.seek_to_begin(queues))
+        """Read from the first kept message; all assigned queues by default, as `PullConsumer.seek_to_begin` does."""
+        self._blocking.run(self._client.seek_to_begin(queues))
 
     def seek_to_end(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.seek_to_end`."""
-        self._blocking.run(self._consumer.seek_to_end(queues))
+        """Read only what comes from now on; all assigned queues by default, as `PullConsumer.seek_to_end` does."""
+        self._blocking.run(self._client.seek_to_end(queues))
 
     def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """See `PullConsumer.poll`."""
-        return self._blocking.run(self._consumer.poll(max_messages, timeout), undo=self._read_again)
+        """Return up to `max_messages` messages of the assigned queues, those of one queue in order, as
+        `PullConsumer.poll` does.
+        """
+        return self._blocking.run(self._client.poll(max_messages, timeout), undo=self._client._put_back)  # noqa: SLF001 -- its blocking form
 
     def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
-        """See `PullConsumer.commit`."""
-        self._blocking.run(self._consumer.commit(queues))
+        """Commit the positions of these queues for the group; of all assigned queues by default, as
+        `PullConsumer.commit` does.
+        """
+        self._blocking.run(self._client.commit(queues))
 
     def committed(self, queue: tuple[str, str, int]) -> int | None:
-        """See `PullConsumer.committed`."""
-        return self._blocking.run(self._consumer.committed(queue))
-
-    def _read_again(self, messages: list[ReceivedMessage]) -> None:
-        """Move the positions back to messages that the caller of `poll` has not got: a commit would pass over them."""
-        for message in reversed(messages):
-            if message.queue in self._consumer.positions:
-                self._consumer.seek(message.queue, message.queue_offset)
+        """Return the offset that the group has committed for a queue, None before its first commit, as
+        `PullConsumer.committed` does.
+        """
+        return self._blocking.run(self._client.committed(queue))

@@ -1,4 +1,7 @@
-"""Taking messages one by one for programs without an event loop: the calls of `SimpleConsumer`, blocking."""
+"""Simple consumer for programs without an event loop: the calls of `SimpleConsumer`, blocking.
+
+`make fix` writes this module from `simple.py`.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,8 @@ class SyncSimpleConsumer(ClosedAfterUse):
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """See `SimpleConsumer`."""
-        self._consumer = SimpleConsumer(
+        """Open the blocking client with the arguments of `SimpleConsumer`."""
+        self._client = SimpleConsumer(
             name_servers,
             group,
             topic,
@@ -60,25 +63,25 @@ class SyncSimpleConsumer(ClosedAfterUse):
             trace=trace,
             max_traces=max_traces,
         )
-        self._blocking = Blocking("dledger simple consumer", self._consumer.start())
+        self._blocking = Blocking("dledger simple consumer", self._client.start(), self._client.close)
 
     def close(self) -> None:
-        """See `SimpleConsumer.close`."""
-        self._blocking.finish(self._consumer.close())
+        """Close all connections, as `SimpleConsumer.close` does."""
+        self._blocking.finish(self._client.close())
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
-        return self._consumer.traces_dropped
+        """Number of traces that did not fit or could not be sent."""
+        return self._client.traces_dropped
 
     def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
-        """See `SimpleConsumer.receive`."""
-        return self._blocking.run(self._consumer.receive(max_messages, wait=wait))
+        """Take up to `max_messages` messages, 1 to 32, as `SimpleConsumer.receive` does."""
+        return self._blocking.run(self._client.receive(max_messages, wait=wait), undo=self._client._put_back)  # noqa: SLF001 -- its blocking form
 
     def ack(self, message: ReceivedMessage) -> bool:
-        """See `SimpleConsumer.ack`."""
-        return self._blocking.run(self._consumer.ack(message))
+        """Acknowledge the message, as `SimpleConsumer.ack` does."""
+        return self._blocking.run(self._client.ack(message))
 
     def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
-        """See `SimpleConsumer.change_invisible`."""
-        return self._blocking.run(self._consumer.change_invisible(message, seconds))
+        """Hide the message for `seconds` from now on, 1 to 43,200, as `SimpleConsumer.change_invisible` does."""
+        return self._blocking.run(self._client.change_invisible(message, seconds))

@@ -1,23 +1,20 @@
-"""Transactions for programs without an event loop: the calls of `TransactionProducer`, blocking."""
+"""Transactions for programs without an event loop: the calls of `TransactionProducer`, blocking.
+
+`make fix` writes this module from `transactions.py`.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
 
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
-from .callbacks import check_transaction_check
 from .producer import DEFAULT_TIMEOUT_SECONDS
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
-from .transactions import Decision, OpenTransaction, TransactionProducer
-
-SyncCheck: TypeAlias = Callable[[OpenTransaction], Decision]
-"""A `Check` that may block; it is called in threads of its own, several at a time."""
+from .transactions import OpenTransaction, SyncCheck, TransactionProducer, in_threads
 
 
 @checked
@@ -42,16 +39,11 @@ class SyncTransactionProducer(ClosedAfterUse):
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """See `TransactionProducer`."""
-        check_transaction_check(check, blocking=True)
-
-        async def ask(transaction: OpenTransaction) -> Decision:
-            return await asyncio.to_thread(check, transaction)
-
-        self._producer = TransactionProducer(
+        """Open the blocking client with the arguments of `TransactionProducer`."""
+        self._client = TransactionProducer(
             name_servers,
             group=group,
-            check=ask,
+            check=in_threads(check),
             timeout=timeout,
             namespace=namespace,
             credentials=credentials,
@@ -59,16 +51,16 @@ class SyncTransactionProducer(ClosedAfterUse):
             trace=trace,
             max_traces=max_traces,
         )
-        self._blocking = Blocking("dledger transactions", self._producer.start())
+        self._blocking = Blocking("dledger transactions", self._client.start(), self._client.close)
 
     def close(self) -> None:
-        """See `TransactionProducer.close`. A check that is at work goes on, and its decision is not told."""
-        self._blocking.finish(self._producer.close())
+        """Cancel checks, wait for the calls under way, and leave the cluster, as `TransactionProducer.close` does."""
+        self._blocking.finish(self._client.close())
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
-        return self._producer.traces_dropped
+        """Number of traces that did not fit or could not be sent."""
+        return self._client.traces_dropped
 
     def begin(
         self,
@@ -81,9 +73,9 @@ class SyncTransactionProducer(ClosedAfterUse):
         unique_key: str | None = None,
         check_after_s: int | None = None,
     ) -> OpenTransaction:
-        """See `TransactionProducer.begin`."""
+        """Store a message that no consumer sees yet, as `TransactionProducer.begin` does."""
         return self._blocking.run(
-            self._producer.begin(
+            self._client.begin(
                 topic,
                 body,
                 key=key,
@@ -95,9 +87,11 @@ class SyncTransactionProducer(ClosedAfterUse):
         )
 
     def commit(self, transaction: OpenTransaction) -> None:
-        """See `TransactionProducer.commit`."""
-        self._blocking.run(self._producer.commit(transaction))
+        """Make the message visible to consumers, once, even if it is committed several times, as
+        `TransactionProducer.commit` does.
+        """
+        self._blocking.run(self._client.commit(transaction))
 
     def rollback(self, transaction: OpenTransaction) -> None:
-        """See `TransactionProducer.rollback`."""
-        self._blocking.run(self._producer.rollback(transaction))
+        """Drop the message, so that no consumer sees it, as `TransactionProducer.rollback` does."""
+        self._blocking.run(self._client.rollback(transaction))

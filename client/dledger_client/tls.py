@@ -1,12 +1,12 @@
-"""TLS of a client: whom it trusts, and what it shows."""
+"""TLS of a client: the authorities that it trusts, and the certificate that it shows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger.errors import ConfigError
-from dledger.net.tls import TlsContext, TlsFiles
+from dledger_base.errors import ConfigError
+from dledger_base.tls import TlsContext, TlsFiles
 
 from .errors import InvalidArgumentError
 
@@ -15,10 +15,10 @@ from .errors import InvalidArgumentError
 class Tls:
     """Connections to brokers and name servers over TLS, 1.2 or later.
 
-    ca_file      authorities in PEM whose certificates are accepted; without it those that the system trusts
-    cert_file    a certificate in PEM that is shown to servers that ask for one, and `key_file` its key, mode 0600;
-                 without `key_file` both stand in `cert_file`
-    check_names  whether a certificate must be for the host that is dialled; of a broker that is the host in the route
+    ca_file      authorities in PEM whose certificates are accepted; by default those of the system
+    cert_file    a certificate in PEM for servers that ask for one; `key_file` is its key, mode 0600; without `key_file`
+                 both are in `cert_file`
+    check_names  whether a certificate must name the dialled host; for a broker that is the host in the route
 
     Files are read when the client starts, and again, before a connection is opened, when they have changed.
     """
@@ -29,7 +29,7 @@ class Tls:
     check_names: bool = True
 
     def context(self) -> TlsContext:
-        """What connections are opened with. Raises `InvalidArgumentError` for files that cannot be used."""
+        """Return the context for connections. Raises `InvalidArgumentError` for files that cannot be used."""
         certificate, key, authority = (
             None if path is None else Path(path) for path in (self.cert_file, self.key_file, self.ca_file)
         )

@@ -1,7 +1,7 @@
-"""Message traces of this client: what became of each message, written to a topic from where everybody can look it up.
+"""Message traces of this client: the fate of each message, written to a topic in which every client can look it up.
 
-Traces never hold up what they are about: they wait in memory, a task sends them in batches, and what does not fit, or
-cannot be sent, is dropped and counted.
+Traces never delay the messages that they are about. They wait in memory, and a task sends them in batches. Traces that
+do not fit, or cannot be sent, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,7 @@ from .messages import Message, ReceivedMessage, Settlement
 from .outgoing import OutgoingEncoder, validate_destination
 from .results import SendResult
 from .sender import Sender
+from .surroundings import wall_ms
 from .wire import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -53,15 +54,25 @@ DEFAULT_MAX_TRACES: Final = 2048
 MAX_BATCH_TRACES: Final = 100
 MAX_BATCH_CHARS: Final = 118_000
 MAX_KEYS_CHARS: Final = 8_000
-"""The keys of a batch stand in its properties, which have at most 32,767 bytes: four for each character."""
+"""Maximum length of a batch's keys in characters.
+
+They are properties of its message: at most 32,767 bytes, four a character.
+"""
 LINGER_SECONDS: Final = 0.01
 SEND_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 1.0
-"""So long a client that is closed waits for its last traces."""
+"""Time limit in seconds for the last traces of a client that is closed."""
+
+
+_EncodedTrace: TypeAlias = tuple[str, list[str]]
+"""A trace in its written form, and the keys by which it is found."""
 
 
 def tracer(trace: bool | str, max_traces: int) -> Tracer | None:
-    """What `trace=` asks for: nothing, traces in RocketMQ's topic, or in another one. Raises `InvalidArgumentError`."""
+    """Return the tracer that `trace=` asks for: none, for RocketMQ's topic, or another.
+
+    Raises `InvalidArgumentError`.
+    """
     at_least(1, max_traces=max_traces)
     if trace is False:
         return None
@@ -71,16 +82,16 @@ def tracer(trace: bool | str, max_traces: int) -> Tracer | None:
 
 
 class Tracer:
-    """Traces of one client that wait to be sent, at most `max_traces`; `dropped` counts those that were given up."""
+    """Traces of one client that wait to be sent, at most `max_traces`. `dropped` counts the dropped traces."""
 
     def __init__(self, topic: str, max_traces: int) -> None:
         self.topic = topic
         self.dropped = 0
         self._max_traces = max_traces
-        self._waiting: deque[Trace] = deque()
-        self._some = asyncio.Event()
-        self._none = asyncio.Event()
-        self._none.set()
+        self._pending_traces: deque[Trace] = deque()
+        self._has_traces = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._encoder = OutgoingEncoder()
         self._is_failing = False
 
@@ -94,54 +105,56 @@ class Tracer:
         core.keep(run, "traces")
 
     def add(self, trace: Trace) -> None:
-        """Have a trace sent, unless too many wait."""
-        if len(self._waiting) >= self._max_traces:
+        """Send a trace later, unless too many wait."""
+        if len(self._pending_traces) >= self._max_traces:
             self.dropped += 1
             return
-        self._waiting.append(trace)
-        self._none.clear()
-        self._some.set()
+        self._pending_traces.append(trace)
+        self._all_sent.clear()
+        self._has_traces.set()
 
     async def close(self) -> None:
-        """Wait until what is there is sent, for `CLOSE_SECONDS` at most; what is left then is dropped."""
+        """Wait until the waiting traces are sent, for `CLOSE_SECONDS` at most. Then drop the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._none.wait()
-        self.dropped += len(self._waiting)
-        self._waiting.clear()
+                await self._all_sent.wait()
+        self.dropped += len(self._pending_traces)
+        self._pending_traces.clear()
 
     async def traced(self, outgoing: Outgoing, group: str, sending: Awaitable[list[SendResult]]) -> list[SendResult]:
         """Wait for the results of a send, or its error, and trace it."""
-        begun, begun_ms = time.monotonic(), _now_ms()
+        started_at, begun_ms = time.monotonic(), wall_ms()
         results: list[SendResult] = []
         try:
             results = await sending
         finally:
-            cost_ms = round((time.monotonic() - begun) * 1000)
+            cost_ms = round((time.monotonic() - started_at) * 1000)
             for trace in _traces_of_send(outgoing, group, results, begun_ms, cost_ms):
                 self.add(trace)
         return results
 
     def delivered(self, message: ReceivedMessage, group: str) -> ReceivedMessage:
-        """Trace that a consumer begins with a message. The message that is returned traces how it ends, too."""
+        """Trace that a consumer begins with a message. The returned message also traces its end."""
         request_id = uuid.uuid4().hex
-        self.add(delivery_trace(message, group, request_id, _now_ms()))
+        self.add(delivery_trace(message, group, request_id, wall_ms()))
         return msgspec.structs.replace(message, settle=_TracedDelivery(self, message, group, request_id))
 
     async def _send_all(self, core: ClientCore, sender: Sender) -> None:
         while True:
-            await self._some.wait()
+            await self._has_traces.wait()
             await asyncio.sleep(LINGER_SECONDS)
-            while self._waiting:
+            while self._pending_traces:
                 await self._send_batch(core, sender)
-            self._some.clear()
-            self._none.set()
+            self._has_traces.clear()
+            self._all_sent.set()
 
     async def _send_batch(self, core: ClientCore, sender: Sender) -> None:
-        count, body, keys = self._next_batch()
+        batch = self._next_batch()
+        count = len(batch)
         try:
-            outgoing = self._encoder.encode(self.topic, Message(body.encode(), keys))
-            await sender.deliver(outgoing, sender.next_queue, core.loop.time() + SEND_SECONDS)
+            outgoing, count = self._encode_batch(batch)
+            if outgoing is not None:
+                await sender.deliver(outgoing, sender.next_queue, core.loop.time() + SEND_SECONDS)
         except ClientError as error:
             self.dropped += count
             level = logging.DEBUG if self._is_failing else logging.WARNING
@@ -153,24 +166,48 @@ class Tracer:
         else:
             self._is_failing = False
 
-    def _next_batch(self) -> tuple[int, str, list[str]]:
-        """How many traces, their body and its keys; at least one."""
-        count = body_chars = key_chars = 0
-        words: list[str] = []
-        keys: dict[str, None] = {}
-        while self._waiting and count < MAX_BATCH_TRACES:
-            trace = self._waiting[0]
-            word = encode_trace(trace)
-            named = [key for key in (trace.message_id, *_keys_of(trace).split(" ")) if key]
-            body_chars += len(word)
-            key_chars += sum(len(key) + 1 for key in named)
-            if count and (body_chars > MAX_BATCH_CHARS or key_chars > MAX_KEYS_CHARS):
+    def _next_batch(self) -> list[_EncodedTrace]:
+        """Return the traces that fit together: at least one, unless no waiting trace can be encoded."""
+        batch: list[_EncodedTrace] = []
+        body_chars = key_chars = 0
+        while self._pending_traces and len(batch) < MAX_BATCH_TRACES:
+            trace = self._pending_traces[0]
+            keys = [key for key in (trace.message_id, *_keys_of(trace).split(" ")) if key]
+            text = encode_trace(trace)
+            body_chars += len(text)
+            key_chars += sum(len(key) + 1 for key in keys)
+            if batch and (body_chars > MAX_BATCH_CHARS or key_chars > MAX_KEYS_CHARS):
                 break
-            self._waiting.popleft()
-            count += 1
-            words.append(word)
-            keys.update(dict.fromkeys(named))
-        return count, "".join(words), list(keys)
+            self._pending_traces.popleft()
+            batch.append((text, keys))
+        return batch
+
+    def _encode_batch(self, batch: list[_EncodedTrace]) -> tuple[Outgoing | None, int]:
+        """Return the message of a batch, and the number of its traces.
+
+        A trace that cannot be sent, because one of its keys is invalid, is left out, so that the others are sent.
+        """
+        try:
+            return self._encode_message(batch), len(batch)
+        except (ClientError, UnicodeError):
+            encodable = [encoded_trace for encoded_trace in batch if self._can_encode(encoded_trace)]
+        return (self._encode_message(encodable) if encodable else None), len(encodable)
+
+    def _can_encode(self, encoded_trace: _EncodedTrace) -> bool:
+        try:
+            self._encode_message([encoded_trace])
+        except (ClientError, UnicodeError) as error:
+            self.dropped += 1
+            logger.warning(
+                "the trace of message %r cannot be sent: %s", encoded_trace[1][0] if encoded_trace[1] else "", error
+            )
+            return False
+        return True
+
+    def _encode_message(self, batch: list[_EncodedTrace]) -> Outgoing:
+        body = "".join(text for text, _ in batch)
+        keys = dict.fromkeys(key for _, trace_keys in batch for key in trace_keys)
+        return self._encoder.encode(self.topic, Message(body.encode(), list(keys)))
 
 
 class _TracedDelivery:
@@ -181,14 +218,14 @@ class _TracedDelivery:
         self._settle = message.settle
         self._group = group
         self._request_id = request_id
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._is_ended = False
 
     def __call__(self, message: ReceivedMessage, settlement: Settlement) -> None:
-        """Settle the message as it would have been without a trace."""
+        """Settle the message as it would have been settled without a trace."""
         if not self._is_ended:
             self._is_ended = True
-            cost_ms = round((time.monotonic() - self._begun) * 1000)
+            cost_ms = round((time.monotonic() - self._started_at) * 1000)
             succeeded = not settlement.again
             self._tracer.add(handling_trace(message, self._group, self._request_id, cost_ms, succeeded=succeeded))
         if self._settle is not None:
@@ -196,7 +233,7 @@ class _TracedDelivery:
 
 
 def delivery_trace(message: ReceivedMessage, group: str, request_id: str, timestamp_ms: int) -> DeliveryTrace:
-    """The trace of a consumer that begins with a message."""
+    """Return the trace of a consumer that begins with a message."""
     region = message.properties.get(names.MSG_REGION, DEFAULT_REGION)
     keys = " ".join(message.keys)
     return DeliveryTrace(timestamp_ms, region, group, request_id, message.message_id, message.reconsume_times, keys)
@@ -205,16 +242,16 @@ def delivery_trace(message: ReceivedMessage, group: str, request_id: str, timest
 def handling_trace(
     message: ReceivedMessage, group: str, request_id: str, cost_ms: int, *, succeeded: bool
 ) -> HandlingTrace:
-    """The trace of a consumer that has ended its work on a message."""
+    """Return the trace of a consumer that has ended its work on a message."""
     code = HANDLED if succeeded else FAILED
     keys = " ".join(message.keys)
-    return HandlingTrace(request_id, message.message_id, cost_ms, succeeded, keys, code, _now_ms(), group)
+    return HandlingTrace(request_id, message.message_id, cost_ms, succeeded, keys, code, wall_ms(), group)
 
 
 def _traces_of_send(
     outgoing: Outgoing, group: str, results: list[SendResult], begun_ms: int, cost_ms: int
 ) -> list[SendTrace]:
-    """One trace for each message of a request; no results: it failed."""
+    """Return one trace for each message of a request. Without results, the request failed."""
     parts = [(outgoing.properties, len(outgoing.body))]
     if outgoing.is_batch:
         parts = [(part.properties.decode(), len(part.body)) for part in decode_batch(outgoing.body)]
@@ -259,7 +296,3 @@ def _broker_in(offset_message_id: str) -> str:
 
 def _keys_of(trace: Trace) -> str:
     return getattr(trace, "keys", "")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
@@ -39,35 +38,39 @@ from .messages import Message
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
+from .surroundings import wall_ms
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
 logger = logging.getLogger(__name__)
 
 Decision: TypeAlias = Literal["commit", "rollback", "unknown"]
-"""What becomes of a transaction; `"unknown"`: ask again later."""
+"""Decision about a transaction; `"unknown"` means: ask again later."""
 MAX_CHECK_AFTER_S: Final = 3_600
-"""For so long at most brokers leave a transaction to its producer."""
+"""Maximum time in seconds for which brokers leave a transaction to its producer."""
 
 MAX_CHECKS: Final = 1_000
-"""Checks of a producer that run at a time; what brokers ask beyond that they ask again later."""
+"""Maximum number of checks of a producer at a time. Brokers repeat questions beyond that later."""
 
-_WIRE: Final[Mapping[Decision, int]] = {
+_WIRE_FLAGS: Final[Mapping[Decision, int]] = {
     "commit": SYS_TRANSACTION_COMMIT,
     "rollback": SYS_TRANSACTION_ROLLBACK,
     "unknown": 0,
 }
 
-_TRACED: Final[Mapping[Decision, str]] = {
+_TRACE_NAMES: Final[Mapping[Decision, str]] = {
     "commit": "COMMIT_MESSAGE",
     "rollback": "ROLLBACK_MESSAGE",
     "unknown": "UNKNOW",
 }
-"""RocketMQ's names of decisions, spelt as it spells them."""
+"""RocketMQ's names of decisions, in its spelling."""
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """A message that waits for its producer's decision: `position` and `queue_offset` name it at its broker group."""
+    """A message that waits for its producer's decision.
+
+    `position` and `queue_offset` identify it at its broker group.
+    """
 
     topic: str
     body: bytes
@@ -78,7 +81,20 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 
 Check: TypeAlias = Callable[[OpenTransaction], Awaitable[Decision]]
-"""Asked about a transaction that was neither committed nor rolled back, maybe by another process of the group."""
+"""Decides about a transaction that was neither committed nor rolled back, perhaps by another process of the group."""
+
+SyncCheck: TypeAlias = Callable[[OpenTransaction], Decision]
+"""A `Check` that may block. It is called in threads of its own, several at a time."""
+
+
+def in_threads(check: SyncCheck) -> Check:
+    """Return a check that has a blocking one decide. Raises `InvalidArgumentError` for a coroutine function."""
+    check_transaction_check(check, blocking=True)
+
+    async def ask(transaction: OpenTransaction) -> Decision:
+        return await asyncio.to_thread(check, transaction)
+
+    return ask
 
 
 @checked
@@ -93,8 +109,8 @@ class TransactionProducer:
             ...
             await producer.commit(transaction)
 
-    Brokers ask `check` about what is not ended in time, through any running producer of the group: also after this
-    process has died. Bodies are never compressed.
+    Brokers ask `check` about transactions that were not ended in time. They ask any running producer of the group, also
+    after this process has died. Bodies are never compressed.
     """
 
     def __init__(
@@ -110,14 +126,15 @@ class TransactionProducer:
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
     ) -> None:
-        """`timeout`, in seconds, is the deadline of each call; topics and `group` are names within `namespace`; `trace`
-        and `max_traces` are those of `Producer`.
+        """Make a producer. `timeout`, in seconds, is the deadline of each call.
+
+        Topics and `group` are names within `namespace`. `trace` and `max_traces` are those of `Producer`.
         """
         self._namespace = Namespace.named(namespace)
         self._group = self._namespace.full(group)
         self._check = check_transaction_check(check, blocking=False)
         self._timeout = timeout
-        self._checks: set[asyncio.Task[None]] = set()
+        self._check_tasks: set[asyncio.Task[None]] = set()
         self._producer = Producer(
             name_servers,
             group=group,
@@ -130,22 +147,25 @@ class TransactionProducer:
             trace=trace,
             max_traces=max_traces,
         )
-        self._producer._answer_checks(self._on_request)  # noqa: SLF001 - half of this class, for no application
+        self._producer._set_check_handler(self._on_request)  # noqa: SLF001 - only this class uses it
 
     async def start(self) -> None:
-        """Let brokers know of this producer. No name server needs to be there yet."""
+        """Make this producer known to brokers. No name server has to run yet."""
         await self._producer.start()
 
     async def close(self) -> None:
-        """Give up checks, which brokers ask another producer about, wait for the calls under way, leave the cluster."""
-        for check in list(self._checks):
+        """Cancel checks, wait for the calls under way, and leave the cluster.
+
+        Brokers repeat the checks at another producer.
+        """
+        for check in list(self._check_tasks):
             check.cancel()
-        await asyncio.gather(*self._checks, return_exceptions=True)
+        await asyncio.gather(*self._check_tasks, return_exceptions=True)
         await self._producer.close()
 
     @property
     def traces_dropped(self) -> int:
-        """See `Producer.traces_dropped`."""
+        """Number of traces that did not fit or could not be sent."""
         return self._producer.traces_dropped
 
     async def __aenter__(self) -> Self:
@@ -168,10 +188,10 @@ class TransactionProducer:
         unique_key: str | None = None,
         check_after_s: int | None = None,
     ) -> OpenTransaction:
-        """Store a message that nobody sees yet. Raises what `Producer.send` raises.
+        """Store a message that no consumer sees yet. Raises the errors of `Producer.send`.
 
-        Nobody is asked about it for `check_after_s` seconds, 0 to 3600; by default for as long as brokers are
-        configured to wait. An attempt of unknown outcome is not repeated: what it may have stored is asked about later.
+        Brokers do not ask about it for `check_after_s` seconds, 0 to 3600; by default for their configured time. An
+        attempt of unknown outcome is not repeated: brokers ask later about the message that it may have stored.
         """
         if check_after_s is not None and not 0 <= check_after_s <= MAX_CHECK_AFTER_S:
             raise InvalidArgumentError(f"check_after_s={check_after_s}: 0 to {MAX_CHECK_AFTER_S} is expected")
@@ -180,20 +200,20 @@ class TransactionProducer:
         if check_after_s is not None:
             marks[CHECK_IMMUNITY_SECONDS] = str(check_after_s)
         text = "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in marks.items())
-        send = self._producer._send_half  # noqa: SLF001 - half of this class, for no application
-        sent: SendResult = await send(topic, message, text, SYS_TRANSACTION_PREPARED)
-        position = int(sent.offset_message_id[-16:], 16)
-        return OpenTransaction(topic, body, sent.message_id, sent.broker_group, position, sent.queue_offset)
+        send = self._producer._send_half  # noqa: SLF001 - only this class uses it
+        result: SendResult = await send(topic, message, text, SYS_TRANSACTION_PREPARED)
+        position = int(result.offset_message_id[-16:], 16)
+        return OpenTransaction(topic, body, result.message_id, result.broker_group, position, result.queue_offset)
 
     async def commit(self, transaction: OpenTransaction) -> None:
-        """Have consumers see the message, once, however often it is committed.
+        """Make the message visible to consumers, once, even if it is committed several times.
 
         Raises `RefusedError` if it has ended otherwise, and `DeadlineError`, whose outcome may be unknown.
         """
         await self._end(transaction, "commit")
 
     async def rollback(self, transaction: OpenTransaction) -> None:
-        """Have nobody see the message. Raises what `commit` raises."""
+        """Drop the message, so that no consumer sees it. Raises the errors of `commit`."""
         await self._end(transaction, "rollback")
 
     async def _end(self, transaction: OpenTransaction, decision: Decision, *, checked: bool = False) -> None:
@@ -201,24 +221,24 @@ class TransactionProducer:
             producer_group=self._group,
             tran_state_table_offset=transaction.queue_offset,
             commit_log_offset=transaction.position,
-            commit_or_rollback=_WIRE[decision],
+            commit_or_rollback=_WIRE_FLAGS[decision],
             from_transaction_check=checked,
             msg_id=transaction.unique_key,
             transaction_id=transaction.unique_key,
             topic=self._namespace.full(transaction.topic),
         )
-        ask = self._producer._ask_leader  # noqa: SLF001 - half of this class, for no application
+        ask = self._producer._ask_leader  # noqa: SLF001 - only this class uses it
         await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
         self._producer._trace(_end_trace(transaction, self._group, decision, checked=checked))  # noqa: SLF001 - as above
 
     def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
-        if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._checks) < MAX_CHECKS:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._check_tasks) < MAX_CHECKS:
             task = asyncio.get_running_loop().create_task(self._answer_check(command))
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+            self._check_tasks.add(task)
+            task.add_done_callback(self._check_tasks.discard)
 
     async def _answer_check(self, command: RemotingCommand) -> None:
-        """Ask the application, and end the transaction; what fails the broker asks about again."""
+        """Ask the application, and end the transaction. After a failure the broker asks again."""
         try:
             header = decode_ext(CheckTransactionHeader, command.ext)
             record = decode_record(command.body)
@@ -238,9 +258,9 @@ class TransactionProducer:
 
 
 def _end_trace(transaction: OpenTransaction, group: str, decision: Decision, *, checked: bool) -> EndTrace:
-    """The trace of an ended transaction; the trace of its send has its tags, keys and broker."""
+    """Return the trace of an ended transaction. The trace of its send has its tags, keys and broker."""
     return EndTrace(
-        time.time_ns() // 1_000_000,
+        wall_ms(),
         DEFAULT_REGION,
         group,
         transaction.topic,
@@ -250,6 +270,6 @@ def _end_trace(transaction: OpenTransaction, group: str, decision: Decision, *, 
         "",
         COMMITTED_MESSAGE,
         transaction.unique_key,
-        _TRACED[decision],
+        _TRACE_NAMES[decision],
         checked,
     )

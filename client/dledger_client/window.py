@@ -1,5 +1,7 @@
-"""Window of what a producer has under way: how much before further sends wait, and which calls a close has to wait
-for."""
+"""Window of a producer's requests under way.
+
+It limits these requests, so that further sends wait, and counts the calls for which a close must wait.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections import deque
 
 
 class InFlightWindow:
-    """A bound on requests and on bytes under way; who does not fit waits, first come, first served.
+    """A bound on requests and on bytes under way. Requests that do not fit wait, first come, first served.
 
     A request larger than `max_bytes` goes alone. Belongs to one event loop.
     """
@@ -22,7 +24,7 @@ class InFlightWindow:
 
     @property
     def requests(self) -> int:
-        """How many requests are under way."""
+        """Number of requests under way."""
         return self._requests
 
     async def acquire(self, size_bytes: int, deadline: float) -> None:
@@ -46,7 +48,7 @@ class InFlightWindow:
             raise
 
     def release(self, size_bytes: int) -> None:
-        """Leave."""
+        """Leave with a request of this size."""
         self._requests -= 1
         self._bytes -= size_bytes
         if self._waiters:
@@ -70,22 +72,22 @@ class InFlightWindow:
 
 
 class CallsUnderWay:
-    """Counts calls, each a `with` block, for those who wait until there are none. Belongs to one event loop."""
+    """Counts calls, each a `with` block, for callers that wait until all have ended. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
 
     def __enter__(self) -> None:
         self._count += 1
-        self._none.clear()
+        self._all_ended.clear()
 
     def __exit__(self, *_: object) -> None:
         self._count -= 1
         if not self._count:
-            self._none.set()
+            self._all_ended.set()
 
     async def ended(self) -> None:
         """Wait until no call is under way."""
-        await self._none.wait()
+        await self._all_ended.wait()

@@ -1,8 +1,9 @@
-"""Encoding a send, which happens once per message, straight into a frame.
+"""Encoder of sends, used once per message, straight into a frame.
 
-The header is RocketMQ's SEND_MESSAGE_V2 (310) or SEND_BATCH_MESSAGE (320) in JSON, with one letter per field (see
-`dledger_remoting.headers.SendMessageHeader`) and `noForward`, so that a node that does not lead says so at once; only a
-one-way send, which nobody could send again, may be forwarded. Numbers go as JSON numbers, which every broker reads.
+The header is RocketMQ's SEND_MESSAGE_V2 (310) or SEND_BATCH_MESSAGE (320) in JSON, with one letter per field
+(`dledger_remoting.headers.SendMessageHeader`). It also has `noForward`, so that a node that does not lead says so at
+once. Only a one-way send may be forwarded, because it is never repeated. Numbers are JSON numbers, which every broker
+reads.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message or batch as it goes over the wire, whichever queue it will go to.
+    """A message or batch in the form of the wire, for any queue.
 
-    `properties` is the property text; `unique_keys` has one key per message; `idempotent` asks the broker group to
-    answer a repetition as the first send; `flag` is the application's own number, which other clients can set.
+    `properties` is the property text; `unique_keys` has one key per message. `idempotent` asks the broker group to
+    answer a repetition as it answered the first send. `flag` is the application's own number, which other clients can
+    set.
     """
 
     topic: str
@@ -39,7 +41,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What it counts against the limit of bytes in flight."""
+        """Size that counts against the limit of bytes in flight."""
         return len(self.body) + len(self.properties)
 
 
@@ -62,7 +64,7 @@ class _SendFields(msgspec.Struct, gc=False):
 
 
 class _SendCommand(msgspec.Struct, gc=False):
-    """`code` stands first, which brokers use to tell a send without parsing."""
+    """A send command. `code` is first, because brokers use it to recognise a send without parsing."""
 
     code: int
     extFields: _SendFields  # noqa: N815 (wire name)
@@ -85,7 +87,7 @@ def send_frame(
     oneway: bool = False,
     credentials: Credentials | None = None,
 ) -> bytes:
-    """The frame that sends `outgoing` to a queue, signed for the account of `credentials`."""
+    """Return the frame that sends `outgoing` to a queue, signed for the account of `credentials`."""
     fields = _SendFields(
         a=producer_group,
         b=outgoing.topic,
@@ -113,12 +115,12 @@ def send_frame(
 def _signed_frame(
     code: int, fields: _SendFields, body: bytes, flag: int, opaque: int, credentials: Credentials
 ) -> bytes:
-    """The same by the general path, with every value as the text that is signed."""
-    ext = {name: _text(value) for name, value in msgspec.to_builtins(fields).items()}
+    """Return the signed frame, by the general path, with every value in the form of the text that is signed."""
+    ext = {name: _format_value(value) for name, value in msgspec.to_builtins(fields).items()}
     command = RemotingCommand(code, opaque=opaque, flag=flag, language=LanguageCode.PYTHON, body=body)
     command.ext = signed(ext, body, credentials)
     return encode_command(command)
 
 
-def _text(value: str | bool | int) -> str:
+def _format_value(value: str | bool | int) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,6 +1,7 @@
 """A cluster of real processes for tests, of this project and of applications.
 
-Here lives what tests need beside the client itself; nothing here is imported by it. Start with `LocalCluster`.
+It contains the parts that tests need beside the client itself; the client imports nothing of it. Start with
+`LocalCluster`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A name server and broker groups as processes on 127.0.0.1, started and stopped through the public commands."""
+"""Cluster of a name server and broker groups, as processes on 127.0.0.1, started and stopped by the public commands."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ from typing import Final, Self
 
 import msgspec
 
+from dledger_base.room import look_for_room
+
 from .ports import GROUP_STEP, NAMESRV_OFFSET, NODE_STEP, find_base_port
 
 START_SECONDS: Final = 60.0
@@ -29,18 +32,25 @@ LEADER_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
 _STATUS_SECONDS: Final = 1.0
 _START_ATTEMPTS: Final = 3
-"""Another process may take a port between the moment it is found free and the start."""
+"""Maximum number of attempts to start: another process may take a port after it was found free."""
+
+_NODE_BYTES: Final = 16 << 20
+"""Space in bytes below which a node may refuse its first messages: the reserve of its log, snapshots and small files.
+"""
 
 _HTTP_OFFSET: Final = 2
 _NAMESRV: Final = "namesrv"
 
 
+_logger: Final = logging.getLogger(__name__)
+
+
 class ClusterError(Exception):
-    """The cluster did not do what it was told; the text ends with what the command printed."""
+    """The cluster did not do what was required. The text ends with the command's output."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a node says of itself at `/status`; positions are bytes of the log."""
+    """Status of a node from `/status`. Positions are bytes of the log."""
 
     node_id: str
     group: str
@@ -63,11 +73,11 @@ class LocalCluster:
             ...
             cluster.kill_leader()
 
-    `config` is TOML text laid over the configuration of every node, `engine` names what they are founded with, or else
-    `DLEDGER_ENGINE` of the environment does, so that tests which name none run on any. All methods block; `async with
-    LocalCluster()` starts and stops without blocking the event loop, and `asyncio.to_thread(cluster.leader)` does the
-    same for a single call. Nodes are named `broker-<g>-n<k>`, their groups `broker-<g>`, with g = a, b, … and k = 0, 1,
-    ….
+    `config` is TOML text that overrides the configuration of every node. `engine` names the engine with which nodes are
+    founded; by default `DLEDGER_ENGINE` of the environment names it, so that tests run on any engine. All methods
+    block. `async with LocalCluster()` starts and stops without blocking the event loop, and
+    `asyncio.to_thread(cluster.leader)` does the same for a single call. Nodes are named `broker-<g>-n<k>`, their groups
+    `broker-<g>`, with g = a, b, … and k = 0, 1, ….
     """
 
     def __init__(
@@ -90,14 +100,14 @@ class LocalCluster:
 
     @property
     def data_dir(self) -> Path:
-        """Where everything lies: `<node id>/commitlog`, `<node id>/log`, `<node id>/pid`, `namesrv/`."""
+        """Directory of all files: `<node id>/commitlog`, `<node id>/log`, `<node id>/pid`, `namesrv/`."""
         if self._data_dir is None:
             raise ClusterError("the cluster is not started")
         return self._data_dir
 
     @property
     def namesrv(self) -> str:
-        """The name server's address, to give to clients."""
+        """The name server's address, for clients."""
         return f"127.0.0.1:{self._base_port + NAMESRV_OFFSET}"
 
     @property
@@ -106,32 +116,33 @@ class LocalCluster:
         return tuple(f"{group}-n{number}" for group in self.groups for number in range(self.nodes_per_group))
 
     def members(self, group: str) -> tuple[str, ...]:
-        """The nodes of one group."""
+        """Return the nodes of one group."""
         return tuple(node_id for node_id in self.node_ids if node_id.startswith(f"{group}-n"))
 
     def client_address(self, node_id: str) -> str:
-        """Where clients reach a node."""
+        """Return the address of a node for clients."""
         return f"127.0.0.1:{self._client_port(node_id)}"
 
     def start(self) -> None:
-        """Start all processes and wait until every group takes messages; the second start keeps ports and data.
+        """Start all processes and wait until every group takes messages. A second start keeps ports and data.
 
-        Raises `ClusterError` if that fails, and at once if any of them runs.
+        Raises `ClusterError` if that fails, or if any of the processes already runs.
         """
         if self._data_dir is not None:
             running = [name for name in self._processes if self.pid(name) is not None]
             if running:
                 raise ClusterError(f"{', '.join(running)} of the cluster run: stop it first, or restart single nodes")
-        give_up = self._stop_processes
+        self._check_disk_space()
+        clean_up = self._stop_processes
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="dledger-"))
-            give_up = self.stop
+            clean_up = self.stop
         if self._data_dir is None:
             self._data_dir = self._scratch / "data"
         try:
             self._start()
         except BaseException:
-            give_up()
+            clean_up()
             raise
 
     def stop(self) -> None:
@@ -157,7 +168,7 @@ class LocalCluster:
         starting = asyncio.ensure_future(asyncio.to_thread(self.start))
         try:
             await asyncio.shield(starting)
-        except asyncio.CancelledError:  # of which the thread knows nothing
+        except asyncio.CancelledError:  # the thread does not notice the cancellation
             with suppress(ClusterError, OSError):
                 await starting
             await asyncio.to_thread(self.stop)
@@ -170,7 +181,7 @@ class LocalCluster:
         await asyncio.to_thread(self.stop)
 
     def status(self, node_id: str) -> NodeStatus | None:
-        """What a node says of itself, None if it does not answer within a second."""
+        """Return the status of a node, None if it does not answer within a second."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self._client_port(node_id) + _HTTP_OFFSET, timeout=_STATUS_SECONDS
         )
@@ -183,17 +194,17 @@ class LocalCluster:
             connection.close()
 
     def leader(self, group: str = "broker-a", *, timeout: float = LEADER_SECONDS) -> str:
-        """The node that leads a group, as soon as one does. Raises `ClusterError` if none does in time."""
-        return self._leading(group, timeout).node_id
+        """Return the leader of a group, once elected. Raises `ClusterError` without a leader in time."""
+        return self._wait_for_leader(group, timeout).node_id
 
     def wait_ready(self, *, timeout: float = LEADER_SECONDS) -> None:
-        """Wait until every node runs, and has applied what its group's leader had committed at some moment.
+        """Wait until every node runs and has applied the entries that its group's leader had committed at some moment.
 
         Raises `ClusterError` if that takes too long.
         """
         deadline = time.monotonic() + timeout
         for group in self.groups:
-            target = self._leading(group, max(deadline - time.monotonic(), 0.0)).commit_index
+            target = self._wait_for_leader(group, max(deadline - time.monotonic(), 0.0)).commit_index
             for node_id in self.members(group):
                 self._wait(
                     partial(self._has_applied, node_id, target),
@@ -202,53 +213,53 @@ class LocalCluster:
                 )
 
     def kill(self, node_id: str) -> None:
-        """SIGKILL a node and wait until it is gone."""
+        """Kill a node with SIGKILL and wait until it is gone."""
         self._paused.discard(node_id)
         self._kill(node_id)
 
     def kill_leader(self, group: str = "broker-a") -> str:
-        """SIGKILL the node that leads a group; its id."""
+        """Kill the leader of a group with SIGKILL. Returns its id."""
         node_id = self.leader(group)
         self.kill(node_id)
         return node_id
 
     def pause(self, node_id: str) -> None:
-        """SIGSTOP a node: its connections stay open and nothing answers."""
+        """Stop a node with SIGSTOP: its connections stay open and nothing answers."""
         self._signal(node_id, signal.SIGSTOP)
         self._paused.add(node_id)
 
     def resume(self, node_id: str) -> None:
-        """SIGCONT a paused node."""
+        """Continue a paused node with SIGCONT."""
         self._signal(node_id, signal.SIGCONT)
         self._paused.discard(node_id)
 
     def restart(self, node_id: str) -> None:
-        """Start a node that was killed or stopped, and wait until it answers; kills it first if it runs."""
+        """Start a node that was killed or stopped, and wait until it answers. Kills it first if it runs."""
         self.kill(node_id)
-        self._command("node", "start", "--data", str(self.data_dir), node_id, "--detach", seconds=START_SECONDS)
+        self._run_command("node", "start", "--data", str(self.data_dir), node_id, "--detach", seconds=START_SECONDS)
 
     def pid(self, name: str) -> int | None:
-        """The process of a node or of `"namesrv"`, None if it does not run."""
+        """Return the process id of a node or of `"namesrv"`, None if it does not run."""
         directory = self.data_dir / name
         try:
             pid = int((directory / "pid").read_text().split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return pid if _runs(pid) and _may_be_of(pid, directory) else None
+        return pid if _is_running(pid) and _may_use_directory(pid, directory) else None
 
-    def _leading(self, group: str, seconds: float) -> NodeStatus:
-        """What the leader of a group says, as soon as there is one."""
-        found: list[NodeStatus] = []
+    def _wait_for_leader(self, group: str, seconds: float) -> NodeStatus:
+        """Return the status of a group's leader, once elected."""
+        leaders: list[NodeStatus] = []
 
         def is_led() -> bool:
             statuses = [self.status(node_id) for node_id in self.members(group) if node_id not in self._paused]
-            found[:] = [
+            leaders[:] = [
                 status for status in statuses if status is not None and status.role == "leader" and status.ready
             ]
-            return bool(found)
+            return bool(leaders)
 
         self._wait(is_led, seconds, f"{group} has no leader")
-        return max(found, key=lambda status: status.term)
+        return max(leaders, key=lambda status: status.term)
 
     @property
     def _processes(self) -> tuple[str, ...]:
@@ -257,18 +268,28 @@ class LocalCluster:
     def _stop_processes(self) -> None:
         self._paused.clear()
         try:
-            self._command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
+            self._run_command("down", "--data", str(self.data_dir), seconds=STOP_SECONDS)
         except ClusterError:
-            pass  # whatever did not stop is killed here
+            pass  # processes that did not stop are killed here
         for name in self._processes:
             self._kill(name)
+
+    def _check_disk_space(self) -> None:
+        """Log if the disk is above the watermark. Raises `ClusterError` if the processes would find no space."""
+        directory = self._data_dir or Path(tempfile.gettempdir())
+        needed = len(self.node_ids) * _NODE_BYTES
+        room = look_for_room(directory, needed, f"a cluster of {len(self.node_ids)} nodes")
+        if room.lack is not None:
+            raise ClusterError(room.lack)
+        if room.warning is not None:
+            _logger.warning("event=little_room text=%r", room.warning)
 
     def _start(self) -> None:
         for attempt in range(_START_ATTEMPTS):
             if not self._base_port:
                 self._base_port = find_base_port(len(self.groups), self.nodes_per_group)
             try:
-                self._command("up", *self._up_options(), seconds=START_SECONDS)
+                self._run_command("up", *self._up_options(), seconds=START_SECONDS)
             except ClusterError as error:
                 if attempt + 1 == _START_ATTEMPTS or "in use" not in str(error):
                     raise
@@ -300,8 +321,8 @@ class LocalCluster:
         status = self.status(node_id)
         return status is not None and status.applied_index >= index
 
-    def _command(self, *arguments: str, seconds: float) -> None:
-        # -P: a file of the tests that lies in the working directory is not to be taken for a module of Python's.
+    def _run_command(self, *arguments: str, seconds: float) -> None:
+        # -P: a test file in the working directory must not be mistaken for a module of Python's.
         command = [sys.executable, "-P", "-m", "dledger_admin", *arguments]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -309,7 +330,7 @@ class LocalCluster:
             try:
                 output, errors = process.communicate(timeout=seconds)
             except BaseException as error:
-                process.terminate()  # lets `up` stop what it has started
+                process.terminate()  # lets `up` stop the processes that it has started
                 try:
                     process.communicate(timeout=STOP_SECONDS)
                 finally:
@@ -333,7 +354,7 @@ class LocalCluster:
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            self._wait(lambda: not _runs(pid), STOP_SECONDS, f"{name} (pid {pid}) is still there")
+            self._wait(lambda: not _is_running(pid), STOP_SECONDS, f"{name} (pid {pid}) is still there")
 
     @staticmethod
     def _wait(condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
@@ -344,10 +365,10 @@ class LocalCluster:
             time.sleep(_POLL_SECONDS)
 
 
-def _may_be_of(pid: int, directory: Path) -> bool:
-    """Whether a process has the configuration in `directory`: a pid file that outlives its process may name another.
+def _may_use_directory(pid: int, directory: Path) -> bool:
+    """Return whether a process may have the configuration in `directory`: an old pid file may name another process.
 
-    One that is ending has lost its arguments, and on some systems they cannot be read at all.
+    An ending process has lost its arguments, and on some systems they cannot be read at all.
     """
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -356,8 +377,8 @@ def _may_be_of(pid: int, directory: Path) -> bool:
     return not arguments or b"--config\0" + os.fsencode(directory.resolve()) + b"/" in arguments
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process exists and is more than the remains of one that nobody has waited for.
+def _is_running(pid: int) -> bool:
+    """Return whether a process exists and is more than a zombie.
 
     Its ports are free once the last of its threads has ended.
     """

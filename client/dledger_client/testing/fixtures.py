@@ -16,14 +16,14 @@ Scope: TypeAlias = Literal["function", "class", "module", "package", "session"]
 def local_cluster_fixture(
     *, scope: Scope = "module", groups: int = 1, nodes: int = 3, config: str | None = None
 ) -> FixtureFunctionDefinition:
-    """A fixture that gives a started cluster; needs pytest.
+    """Return a fixture that yields a started cluster; needs pytest.
 
         cluster = local_cluster_fixture(scope="module")
 
         def test_something(cluster):
             ...
 
-    Tests that share a cluster (any scope but `"function"`) find it as the one before has left it.
+    Tests that share a cluster (any scope but `"function"`) find it as the previous test has left it.
     """
     import pytest
 
