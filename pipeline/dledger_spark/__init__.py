@@ -1,9 +1,9 @@
 """Spark's access to the messages: the data source `dledger` for batch and streaming reads and writes.
 
-Start with `source` (what Spark calls), `options` (what users may say) and `schema` (what they get). Reading goes
-planner → partitions → tasks: `planning` and `streaming` run beside the driver and ask the cluster, `segments` and
-`queues` run in tasks. What runs in tasks imports the standard library and pyarrow only, because executors may have
-nothing else.
+Start with `source` (the classes that Spark calls), `options` (the users' options) and `schema` (the rows). Reading goes
+from the planner to partitions to tasks. `planning` and `streaming` run beside the driver and ask the cluster.
+`segments` and `queues` run in tasks. Modules of tasks import only the standard library and pyarrow, because executors
+may have nothing else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("dledger")` known to a session.
+    """Register `format("dledger")` with a session.
 
-    Without effect where Spark has it already, from an earlier call or because it finds an installed package by itself:
-    it would warn that one source replaced another.
+    Does nothing if Spark has the source already, from an earlier call or because it found the installed package itself.
+    Spark would warn that one source replaced another.
     """
     from .source import DledgerDataSource
 

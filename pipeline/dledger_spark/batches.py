@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -9,24 +10,31 @@ import pyarrow as pa
 
 from .columns import BatchBuilder
 from .entries import Span
+from .errors import BadRecordError, CorruptDataError
 from .nodes import NameServers, ReplicaReader
+from .offsets import Queue
 from .partitions import Source
 from .records import RecordFinder
-from .rows import RowSelector
+from .rows import Rows, RowSelector
+from .schema import CORRUPT_RECORD
 from .throttle import Throttle
 
 if TYPE_CHECKING:
     from .wanted import TopicRange
 
+_logger = logging.getLogger(__name__)
+
 ROWS_PER_BATCH: Final = 4096
-"""No batch is larger, so that Spark's memory per task is bounded by rows as well as by bytes."""
+"""Maximum number of rows in a batch, so that Spark's memory per task is bounded by rows as well as by bytes."""
 _FULL_ROWS: Final = 2048
 _FULL_BYTES: Final = 2 << 20
-"""What is found at once is a batch of its own from either of the two on; less waits for more."""
+"""Size in bytes from which found rows form a batch of their own. Fewer bytes wait for more, up to the other limit."""
+_BODY_COLUMNS: Final = frozenset({"value", CORRUPT_RECORD})
+"""Bodies are decoded where one of these is read."""
 
 
 def replica_reader(name_servers: NameServers, source: Source, preference: int) -> ReplicaReader:
-    """What reads a part from the replicas of its group, as the options say."""
+    """Return a reader of the group's replicas with the source's options."""
     return ReplicaReader(
         name_servers,
         source.group,
@@ -42,33 +50,50 @@ class BatchCollector:
     """Makes batches of the wanted rows of buffers with records."""
 
     def __init__(self, source: Source, topics: Sequence[TopicRange], *, has_entries: bool) -> None:
-        self._finder = RecordFinder(topics)
+        reads_bodies = not _BODY_COLUMNS.isdisjoint(source.columns)
+        self._source = source
+        self._finder = RecordFinder(topics, reads_bodies=reads_bodies)
         self._selector = RowSelector(topics, source.row_filter)
         names = [topic.name for topic in topics]
         self._builder = BatchBuilder(source.columns, names, source.group, source.ordinal, has_entries=has_entries)
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-        self._waiting_bytes = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
 
     def add(self, data: bytes, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
-        """The batches that are full with the records in the spans of `data`; what is left waits."""
+        """Yield the full batches after adding the records in the spans of `data`. Other rows wait for the next call."""
         for records in self._finder.find(data, spans):
             rows = self._selector.select(records)
+            if rows is not None and rows.undecoded:
+                rows = self._handle_undecoded(rows)
             if rows is None:
                 continue
             batch = self._builder.build(rows)
-            self._waiting.append(batch)
-            self._waiting_rows += batch.num_rows
-            self._waiting_bytes += batch.nbytes
-            if self._waiting_rows >= _FULL_ROWS or self._waiting_bytes >= _FULL_BYTES:
+            self._pending.append(batch)
+            self._pending_rows += batch.num_rows
+            self._pending_bytes += batch.nbytes
+            if self._pending_rows >= _FULL_ROWS or self._pending_bytes >= _FULL_BYTES:
                 yield from self.rest()
 
+    def _handle_undecoded(self, rows: Rows) -> Rows | None:
+        """Return `rows`, without bad ones for `DROPMALFORMED`. Raises `BadRecordError`, `CorruptDataError`."""
+        bad_records = self._source.bad_records
+        for body in rows.undecoded.values():
+            message = f"offset {body.queue_offset} of {Queue(body.topic, self._source.group, body.queue_id)}"
+            if not body.is_bad:
+                raise CorruptDataError(f"the body of {message} cannot be read: {body.why}")
+            if bad_records == "FAILFAST":
+                raise BadRecordError(message, body.why)
+            if bad_records == "DROPMALFORMED":
+                _logger.warning("event=bad_record_dropped message=%r reason=%r", message, body.why)
+        return rows.without(rows.undecoded) if bad_records == "DROPMALFORMED" else rows
+
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the rows that wait, if there are any."""
-        waiting, self._waiting = self._waiting, []
-        self._waiting_rows = self._waiting_bytes = 0
-        if len(waiting) > 1:
-            waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
-        for batch in waiting:
+        """Yield the batches of the waiting rows."""
+        batches, self._pending = self._pending, []
+        self._pending_rows = self._pending_bytes = 0
+        if len(batches) > 1:
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        for batch in batches:
             for start in range(0, batch.num_rows, ROWS_PER_BATCH):
                 yield batch.slice(start, ROWS_PER_BATCH)

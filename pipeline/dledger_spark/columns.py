@@ -15,14 +15,15 @@ from dledger_remoting import properties as names
 from . import rows as fields
 from .properties import BatchProperties
 from .rows import Rows
-from .schema import arrow_schema
+from .schema import CORRUPT_RECORD, arrow_schema
 from .uncommon import host_text
 
 _LOG_APPEND_TIME: Final = 1
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
-_MAX_MILLISECONDS: Final = pa.scalar((2**63 - 1) // 1000, pa.int64())
-_MIN_MILLISECONDS: Final = pa.scalar(-(2**63 // 1000), pa.int64())
+_MIN_MILLISECONDS: Final = pa.scalar(-62_135_596_800_000, pa.int64())
+_END_MILLISECONDS: Final = pa.scalar(253_402_300_800_000, pa.int64())
+"""The years 1 to 9999, UTC: what Python's datetime has."""
 _QUEUES_PER_GROUP: Final = 65_536
 
 
@@ -32,13 +33,13 @@ class BatchBuilder:
     def __init__(
         self, columns: Sequence[str], topics: Sequence[str], broker_group: str, ordinal: int, *, has_entries: bool
     ) -> None:
-        """`topics` are the names of the topics by number; `has_entries` says whether rows come with log entries."""
+        """Prepare batches. `topics` are names by number; `has_entries` says whether rows come with log entries."""
         self._columns = tuple(columns)
         self._schema = arrow_schema(self._columns)
         self._origin = _Origin(tuple(topics), broker_group, ordinal, has_entries)
 
     def build(self, rows: Rows) -> pa.RecordBatch:
-        """The batch of `rows`, in their order."""
+        """Return the batch of `rows`, in their order."""
         batch = _Batch(rows, self._origin)
         arrays = [_BUILDERS[name](batch) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -52,7 +53,7 @@ class _Origin(NamedTuple):
 
 
 class _Batch:
-    """The rows of one batch, with what several columns need of them."""
+    """The rows of one batch, and the arrays that several columns need."""
 
     def __init__(self, rows: Rows, origin: _Origin) -> None:
         self.rows = rows
@@ -65,31 +66,33 @@ class _Batch:
         return BatchProperties(self.rows.properties())
 
     def timestamps(self, place: int) -> pa.Array:
-        """The field of milliseconds at byte `place` of every head.
+        """Return the field of milliseconds at byte `place` of every head.
 
-        Producers may say any time. One that Spark's microseconds do not reach becomes the nearest that they do.
+        Producers may set any time. A time outside the years 1 to 9999 is null: collected rows could not hold it.
         """
         numbers = self.rows.integers(place, "q")
-        try:
-            return numbers.view(_MILLISECONDS).cast(_MICROSECONDS)
-        except pa.ArrowInvalid:
-            reached = pc.min_element_wise(pc.max_element_wise(numbers, _MIN_MILLISECONDS), _MAX_MILLISECONDS)
-            return reached.view(_MILLISECONDS).cast(_MICROSECONDS)
+        bounds = pc.min_max(numbers)
+        if bounds["min"].as_py() < _MIN_MILLISECONDS.as_py() or bounds["max"].as_py() >= _END_MILLISECONDS.as_py():
+            is_representable = pc.and_(
+                pc.greater_equal(numbers, _MIN_MILLISECONDS), pc.less(numbers, _END_MILLISECONDS)
+            )
+            numbers = pc.if_else(is_representable, numbers, pa.scalar(None, pa.int64()))
+        return numbers.view(_MILLISECONDS).cast(_MICROSECONDS)
 
-    def hosts(self, place: int, which: Literal[0, 1]) -> pa.Array:
-        """The addresses at byte `place` of every head."""
+    def hosts(self, place: int, host_index: Literal[0, 1]) -> pa.Array:
+        """Return the addresses at byte `place` of every head. Index 0 is the born host, 1 the store host."""
         encoded = self.rows.integers(place, "q").dictionary_encode()
         texts = pa.array([_ipv4_text(number) for number in encoded.dictionary.to_pylist()], pa.string())
-        found = pc.take(texts, encoded.indices)
+        ipv4_hosts = pc.take(texts, encoded.indices)
         if not self.rows.hosts:
-            return found
+            return ipv4_hosts
         positions = self.rows.integers(fields.PHYSICAL_OFFSET, "q").to_pylist()
         pairs = [self.rows.hosts.get(position) for position in positions]
-        others = pa.array([None if pair is None else pair[which] for pair in pairs], pa.string())
-        return pc.coalesce(others, found)
+        ipv6_hosts = pa.array([None if pair is None else pair[host_index] for pair in pairs], pa.string())
+        return pc.coalesce(ipv6_hosts, ipv4_hosts)
 
     def constant(self, value: int | str, kind: pa.DataType) -> pa.Array:
-        """The same value in every row."""
+        """Return the same value for every row."""
         return _constant(value, kind, 1 << (self.count - 1).bit_length()).slice(0, self.count)
 
 
@@ -122,12 +125,12 @@ def _message_ids(batch: _Batch) -> pa.Array:
         return ids
     hosts = batch.hosts(fields.STORE_HOST, 1).to_pylist()
     positions = batch.rows.integers(fields.PHYSICAL_OFFSET, "q").to_pylist()
-    made = [_offset_message_id(*pair) for pair in zip(hosts, positions, strict=True)]
-    return pc.coalesce(ids, pa.array(made, pa.string()))
+    offset_ids = [_offset_message_id(*pair) for pair in zip(hosts, positions, strict=True)]
+    return pc.coalesce(ids, pa.array(offset_ids, pa.string()))
 
 
 def _offset_message_id(store_host: str, physical_offset: int) -> str:
-    """Upper-case hex of store host and physical offset, as `dledger_remoting.ids` has it."""
+    """Return an offset message id: store host and physical offset in upper-case hex, as in `dledger_remoting.ids`."""
     return f"{_packed_host(store_host)}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
@@ -137,8 +140,8 @@ def _packed_host(host: str) -> str:
     return (ip_address(address.strip("[]")).packed + int(port).to_bytes(4, "big")).hex().upper()
 
 
-def _of_entries(batch: _Batch, numbers: Callable[[Rows], pa.Array]) -> pa.Array:
-    """Numbers of every row's entry; null if the rows did not come with their entries."""
+def _entry_numbers(batch: _Batch, numbers: Callable[[Rows], pa.Array]) -> pa.Array:
+    """Return numbers of every row's entry; null if the rows came without their entries."""
     return numbers(batch.rows) if batch.origin.has_entries else pa.nulls(batch.count, pa.int64())
 
 
@@ -162,6 +165,7 @@ _BUILDERS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "reconsume_times": lambda batch: batch.rows.integers(fields.RECONSUME_TIMES, "i"),
     "properties": lambda batch: batch.properties.as_maps(),
     "physical_offset": lambda batch: batch.rows.integers(fields.PHYSICAL_OFFSET, "q"),
-    "term": lambda batch: _of_entries(batch, Rows.terms),
-    "log_index": lambda batch: _of_entries(batch, Rows.log_indexes),
+    "term": lambda batch: _entry_numbers(batch, Rows.terms),
+    "log_index": lambda batch: _entry_numbers(batch, Rows.log_indexes),
+    CORRUPT_RECORD: lambda batch: batch.rows.undecoded_bodies(),
 }

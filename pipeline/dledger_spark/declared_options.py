@@ -1,6 +1,6 @@
 """The options of reads and writes: their names, what they are for, and the table for the documentation.
 
-Names and meanings are those of Spark's Kafka source wherever it has the same thing.
+Options that Spark's Kafka source has too have the same names and meanings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _EVERYWHERE: Final = (*READS, *SINKS)
 
 
 class Option(NamedTuple):
-    """One option: for what it is, its default, and what it does (Markdown)."""
+    """One option: the kinds of reads and writes that take it, its default, and what it does (Markdown)."""
 
     name: str
     kinds: tuple[str, ...]
@@ -31,7 +31,12 @@ OPTIONS: Final = (
         "",
         'queues as JSON: `{"topic":{"broker-a":[0,1]}}`, or `{"topic":[0,1]}` with one broker group',
     ),
-    Option("mode", READS, "`segments`; streams `queues`", "`segments` reads the log itself, `queues` queue by queue"),
+    Option(
+        "mode",
+        READS,
+        "`segments`; streams `queues`",
+        "`segments` reads the log itself, `queues` queue by queue; `auto`, for streams, chooses once per checkpoint",
+    ),
     Option("readFrom", READS, "`follower`", "which replicas serve the data: `follower`, `learner`, `any`, `leader`"),
     Option("readTimeout", READS, "`60s`", "how long a read may find no replica that serves it; then it fails"),
     Option(
@@ -50,13 +55,14 @@ OPTIONS: Final = (
         "pinLease",
         ("batch",),
         "`10m`",
-        "how long retention spares what is read, from the last read on; `0` = not at all (`mode=segments`)",
+        "lease of the pin that keeps retention from the messages to read; each read renews it; `0` = no pin "
+        "(`mode=segments`)",
     ),
     Option(
         "pin",
         ("batch",),
-        "a name of its own",
-        "the name of what spares it, for whoever gives it up earlier (`dledger pin release`; `mode=segments`)",
+        "the application's",
+        "name of that pin, by which `dledger pin release` ends it earlier (`mode=segments`)",
     ),
     Option(
         "startingOffsets",
@@ -93,6 +99,13 @@ OPTIONS: Final = (
     Option(
         "failOnDataLoss", READS, "`true`", "fail if messages that were to be read are gone; `false`: go on without them"
     ),
+    Option(
+        "badRecords",
+        READS,
+        "`FAILFAST`",
+        "what happens to a message whose body cannot be decoded: `FAILFAST` fails the read, `PERMISSIVE` gives a null "
+        "`value` and the raw body in the column `_corrupt_record`, `DROPMALFORMED` leaves it out",
+    ),
     Option("includeHeaders", READS, "`false`", "add the column `headers`"),
     Option("columns", READS, "all", "the columns to make, separated by commas; fewer are faster"),
     Option(
@@ -110,29 +123,41 @@ OPTIONS: Final = (
         "only messages for whose properties this expression in SQL92 is true, `region = 'eu' AND amount > 100`; "
         "the tag is the property `TAGS`",
     ),
-    Option("groupId", ("stream",), "", "publish progress as the offsets of this consumer group"),
+    Option(
+        "groupId",
+        ("stream",),
+        "",
+        "publish progress as the offsets of this consumer group, with which nobody may consume",
+    ),
     Option(
         "groupIdPrefix",
         ("stream",),
         "",
         "publish progress as a group of this name with a hash of the subscription behind it",
     ),
-    Option("topic", SINKS, "", "the topic to write to; else the column `topic` says it"),
+    Option("topic", SINKS, "", "the topic to write to; without it, the column `topic` names each row's topic"),
     Option("producerGroup", SINKS, "`spark-sink`", "the producer group"),
     Option(
         "jobId",
         ("batch sink",),
         "",
-        "what identifies the job: a repeated run with the same id and input writes nothing twice",
+        "what identifies the job: a repeated run with the same id writes nothing twice, if rows have the columns of "
+        "origin or the input is sliced as before; under `foreachBatch` the query and the batch are part of it",
     ),
     Option("maxRowsPerSecond", SINKS, "", "at most so many rows a second from each task that runs"),
-    Option("deliveryTimeout", SINKS, "`2m`", "how long a message may take to be acknowledged; then the task fails"),
+    Option(
+        "deliveryTimeout",
+        SINKS,
+        "a quarter of the brokers' window, `30s`",
+        "how long a message may take to be acknowledged; then the task fails. Where rows have an identity at most half "
+        "of the window (`idempotent_window_ms`), after which no broker recognizes a repetition",
+    ),
 )
 """Every option."""
 
 
 def options_table() -> str:
-    """The table of all options, in Markdown."""
+    """Return the table of all options, in Markdown."""
     lines = ["| option | for | default | |", "|---|---|---|---|"]
     for option in OPTIONS:
         kinds = "all" if option.kinds == _EVERYWHERE else "reads" if option.kinds == READS else ", ".join(option.kinds)

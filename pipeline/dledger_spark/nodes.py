@@ -1,51 +1,68 @@
-"""Servers to read from: name servers, the nodes of a broker group, and one replica after another.
+"""Servers to read from: name servers, and the replicas of a broker group.
 
-Only what a name server tells is known here; whether a node still has the role that the reader wants is for that node to
-say, and it refuses if it has not.
+This module knows only the answers of name servers. A node itself checks whether it still has the role that the reader
+wants, and refuses otherwise.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
-from .errors import ClosingServerError, NoNameServerError, NoReplicaError, RefusedError, WireError, WrongServerError
+from .errors import (
+    NO_PERMISSION,
+    ClosingServerError,
+    DeniedError,
+    NoNameServerError,
+    NoReplicaError,
+    RefusedError,
+    WireError,
+    WrongServerError,
+)
 from .throttle import Throttle
 from .wire import FIRST_ANSWER_S, Connection, Response
+
+_logger = logging.getLogger(__name__)
 
 GET_ROUTE: Final = 105
 GET_CLUSTER: Final = 106
 GET_TOPICS: Final = 206
 LEADER_ID: Final = 0
 NAME_SERVER_TIMEOUT_S: Final = 5.0
-"""How long one name server may be silent, and for how long all of them are asked again if none can be reached."""
+"""Time limit in seconds for one name server's answer, and for attempts at all of them if no server can be reached."""
 ATTEMPT_TIMEOUT_S: Final = 10.0
-"""How long one replica may be silent before another one is asked; a third of the read's timeout if that is less."""
+"""Maximum time limit in seconds for one replica's answer, before another one is asked.
+
+The time limit is a third of the read's timeout if that is less.
+"""
 
 _NO_SUCH_TOPIC: Final = 17
 _NOT_SUPPORTED: Final = 3
-"""Of what is asked here every name server understands all, and no broker anything."""
+"""Answer code of a broker to these requests. Name servers understand all of them."""
 _INCLUDE_ABSENT: Final = {"includeAbsent": "true"}
-"""Name servers of the project's own then tell of broker groups too of which no node is registered now."""
+"""Field of a request. With it, this project's name servers also list broker groups without a registered node."""
 _PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
 
 
 class NameServers:
-    """Asks the name servers of a cluster, one after the other until one answers.
+    """Asks the name servers of a cluster, one after another until one answers.
 
-    Broker groups that are away belong to the answers, so that no message is left out unnoticed.
+    Answers include broker groups without a registered node, so that no message is left out unnoticed.
 
-    Raises `NoNameServerError` if none does, `RefusedError` for another answer than success. Wrong addresses, where
-    something else answers or, unless they are `known` to be right, nothing does, are not asked again.
+    Raises `NoNameServerError` if none answers for `NAME_SERVER_TIMEOUT_S`, or at once if all addresses are wrong. An
+    address is wrong if another kind of server answers there. Unless it is `known` to be right, silence means the same.
+    Raises `RefusedError` for an answer other than success.
     """
 
     def __init__(self, addresses: tuple[str, ...], *, known: bool = False) -> None:
         self._addresses = addresses
-        self._known = set(addresses) if known else set()
+        self._known_addresses = set(addresses) if known else set()
         self._connection: Connection | None = None
 
     def __enter__(self) -> Self:
@@ -55,84 +72,98 @@ class NameServers:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, if there is one; the next question opens another."""
+        """Close the connection, if there is one. The next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def topics(self) -> list[str]:
-        """The names of all topics, those of the service itself included, sorted."""
-        return sorted(self._document(GET_TOPICS, _INCLUDE_ABSENT)["topicList"])
+        """Return the names of all topics, those of the service itself included, sorted."""
+        return sorted(self._request_document(GET_TOPICS, _INCLUDE_ABSENT)["topicList"])
 
-    def queues(self, topic: str) -> dict[str, int]:
-        """How many readable queues a topic has on each broker group; nothing if there is no such topic."""
-        response = self._ask(GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true", **_INCLUDE_ABSENT})
-        if response.code == _NO_SUCH_TOPIC:
-            return {}
-        readable = 4
-        return {
-            str(entry["brokerName"]): int(entry["readQueueNums"])
-            for entry in json.loads(response.check().body)["queueDatas"]
-            if int(entry["perm"]) & readable
-        }
+    def queues(self, topics: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return the number of readable queues of each topic on each broker group, none for a missing topic.
+
+        The requests for many topics are sent without waiting for each answer.
+        """
+        requests = [{"topic": topic, "acceptStandardJsonOnly": "true", **_INCLUDE_ABSENT} for topic in topics]
+        return (
+            dict(zip(topics, map(_parse_readable_queues, self._ask(GET_ROUTE, requests)), strict=True))
+            if requests
+            else {}
+        )
 
     def groups(self) -> dict[str, dict[int, str]]:
-        """The addresses of every broker group's nodes by their present id; the leader has the id 0.
+        """Return the addresses of every broker group's nodes by their present id; the leader has the id 0.
 
-        None while no node of a group is registered.
+        A group without a registered node has no addresses.
         """
-        table = self._document(GET_CLUSTER, _INCLUDE_ABSENT)["brokerAddrTable"]
+        table = self._request_document(GET_CLUSTER, _INCLUDE_ABSENT)["brokerAddrTable"]
         return {
             str(name): {int(number): str(address) for number, address in data["brokerAddrs"].items()}
             for name, data in sorted(table.items())
         }
 
     def own_topics(self) -> set[str]:
-        """The topics that brokers have for themselves, named after groups and clusters."""
-        table = self._document(GET_CLUSTER, _INCLUDE_ABSENT)
+        """Return the topics that brokers have for themselves, named after groups and clusters."""
+        table = self._request_document(GET_CLUSTER, _INCLUDE_ABSENT)
         clusters = list(table["clusterAddrTable"])
         return {*table["brokerAddrTable"], *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
 
-    def _document(self, code: int, ext: Mapping[str, str]) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self._ask(code, ext).check().body)
+    def _request_document(self, code: int, ext: Mapping[str, str]) -> dict[str, Any]:
+        (answer,) = self._ask(code, [ext])
+        document: dict[str, Any] = json.loads(answer.check().body)
         return document
 
-    def _ask(self, code: int, ext: Mapping[str, str]) -> Response:
-        """The first answer. A name server that starts anew is waited for: a stream need not end with it."""
+    def _ask(self, code: int, all_ext: Sequence[Mapping[str, str]]) -> list[Response]:
+        """Return the answers of one name server. Wait for one that restarts, so that a stream survives the restart."""
         began = time.monotonic()
-        give_up = began + NAME_SERVER_TIMEOUT_S
+        deadline = began + NAME_SERVER_TIMEOUT_S
         while True:
             failures: dict[str, None] = {}
-            wrong = 0
+            wrong_servers = 0
             for address in self._addresses:
                 try:
                     if self._connection is None:
-                        is_known = address in self._known
+                        is_known = address in self._known_addresses
                         self._connection = Connection(
                             address, NAME_SERVER_TIMEOUT_S, is_known=is_known, to_broker=False
                         )
-                    response = self._connection.request(code, ext)
-                    if response.code == _NOT_SUPPORTED:
+                    responses = self._connection.requests(code, all_ext)
+                    if any(response.code == _NOT_SUPPORTED for response in responses):
                         raise WrongServerError(f"{self._connection.address}: a broker answered there, no name server")
-                    self._known.add(self._connection.address)
-                    return response
+                    self._known_addresses.add(self._connection.address)
+                    return responses
                 except WireError as error:
-                    patient = isinstance(error, ClosingServerError) and time.monotonic() - began < FIRST_ANSWER_S
-                    wrong += isinstance(error, WrongServerError) and not patient
+                    may_be_starting = (
+                        isinstance(error, ClosingServerError) and time.monotonic() - began < FIRST_ANSWER_S
+                    )
+                    wrong_servers += isinstance(error, WrongServerError) and not may_be_starting
                     self.close()
                     failures[str(error)] = None
-            if wrong == len(self._addresses) or time.monotonic() >= give_up:
+            if wrong_servers == len(self._addresses) or time.monotonic() >= deadline:
                 raise NoNameServerError(f"no name server answered: {'; '.join(failures)}")
             time.sleep(_PAUSE_S)
+
+
+def _parse_readable_queues(route: Response) -> dict[str, int]:
+    if route.code == _NO_SUCH_TOPIC:
+        return {}
+    readable = 4
+    return {
+        str(entry["brokerName"]): int(entry["readQueueNums"])
+        for entry in json.loads(route.check().body)["queueDatas"]
+        if int(entry["perm"]) & readable
+    }
 
 
 class ReplicaReader:
     """Sends requests to one replica of a broker group, and to another one when that fails or refuses.
 
     At most one request is sent ahead: `submit` sends it, `result` waits for its answer and sends it again elsewhere if
-    need be. Raises `NoReplicaError` if nobody has served it for `timeout_s` seconds; a replica whose answer comes at
-    less than `min_bytes_per_second` is given up too. `preference` spreads tasks over replicas that are equally good,
-    and `throttle` says how fast they read.
+    need be. Raises `NoReplicaError` if no replica has served it for `timeout_s` seconds. A replica whose answer comes
+    at less than `min_bytes_per_second` counts as failed. `preference` spreads tasks over replicas that are equally
+    good, and `throttle` limits how fast they read.
     """
 
     def __init__(
@@ -156,7 +187,7 @@ class ReplicaReader:
         self._connection: Connection | None = None
         self._request: tuple[int, Mapping[str, str]] | None = None
         self._opaque: int | None = None
-        self._waiting: list[str] = []
+        self._untried: list[str] = []
         self._refusals: dict[str, str] = {}
         self._random = random.Random(preference)
 
@@ -167,8 +198,8 @@ class ReplicaReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, and forget what was submitted."""
-        self._drop()
+        """Close the connection, and forget the submitted request."""
+        self._disconnect()
         self._request = None
 
     def submit(self, code: int, ext: Mapping[str, str]) -> None:
@@ -178,12 +209,12 @@ class ReplicaReader:
             try:
                 self._opaque = self._connection.send(code, ext)
             except WireError as error:
-                self._fail(str(error))
+                self._note_failure(str(error))
 
     def result(self, refusal: Callable[[Response], str | None]) -> Response:
-        """The answer to what was submitted.
+        """Return the answer to the submitted request.
 
-        `refusal` says why an answer should be asked for elsewhere, None to take it.
+        `refusal` gets an answer. It returns None to accept it, or the reason why another replica must be asked.
         """
         assert self._request is not None, "nothing was submitted"
         deadline = time.monotonic() + self._timeout_s
@@ -192,7 +223,7 @@ class ReplicaReader:
             try:
                 response = self._attempt()
             except WireError as error:
-                self._fail(str(error))
+                self._note_failure(str(error))
             else:
                 reason = refusal(response)
                 if reason is None:
@@ -200,61 +231,93 @@ class ReplicaReader:
                     self._refusals.clear()
                     self._throttle.spend(len(response.body))
                     return response
-                self._fail(reason)
+                self._note_failure(reason)
+                if response.code == NO_PERMISSION and not self._untried:
+                    self._raise_if_denied()
             if time.monotonic() >= deadline:
                 raise NoReplicaError(self._group, self._read_from, self._timeout_s, self._refusals.values())
-            if not self._waiting:
+            if not self._untried:
                 time.sleep(pause_s * (0.5 + self._random.random()))
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def tell(self, code: int, ext: Mapping[str, str]) -> None:
+        """Send a request to the replica that answered last, and ignore its answer."""
+        if self._connection is not None:
+            with suppress(WireError):  # it has failed anyway
+                self._connection.send(code, ext)
 
     def request(
         self, code: int, ext: Mapping[str, str], refusal: Callable[[Response], str | None] | None = None
     ) -> Response:
-        """Submit and wait; without `refusal` every answer but success is asked for elsewhere."""
+        """Submit a request and return its answer. Without `refusal`, only a success is accepted."""
         self.submit(code, ext)
-        return self.result(refusal or _unless_success)
+        return self.result(refusal or _refusal_unless_success)
+
+    def _raise_if_denied(self) -> None:
+        """Raise `DeniedError` if the leader, too, refuses the request because a right is missing.
+
+        A replica may decide by rights that are old, or lack the keys to decide at all.
+        """
+        assert self._request is not None
+        try:
+            leader = self._name_servers.groups().get(self._group, {}).get(LEADER_ID)
+        except NoNameServerError:
+            leader = None  # the next attempt asks again, until the read's time limit
+        if leader is None:
+            return
+        code, ext = self._request
+        try:
+            with Connection(leader, min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3)) as connection:
+                # The leader refuses reads that are meant for another role. Only the code shows if a right is missing.
+                answer = connection.request(code, ext)
+        except WireError as error:
+            self._refusals[leader] = str(error)
+            return
+        if answer.code == NO_PERMISSION:
+            raise DeniedError(answer.remark)
+        _logger.warning("event=replica_without_rights group=%s refusals=%r", self._group, list(self._refusals.values()))
 
     def _attempt(self) -> Response:
         assert self._request is not None
         if self._connection is None:
-            if not self._waiting:
+            if not self._untried:
                 try:
-                    self._waiting = self._candidates()
-                except NoNameServerError as error:  # they may be away for as long as replicas
+                    self._untried = self._list_candidates()
+                except NoNameServerError as error:  # the same wait as for replicas
                     raise WireError(str(error)) from error
-            if not self._waiting:
+            if not self._untried:
                 raise WireError(f"the name server knows no {self._read_from} of {self._group}")
             timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s / 3)
-            self._connection = Connection(self._waiting.pop(0), timeout_s, self._min_bytes_per_second)
+            self._connection = Connection(self._untried.pop(0), timeout_s, self._min_bytes_per_second)
             self._opaque = None
         if self._opaque is None:
             self._opaque = self._connection.send(*self._request)
         opaque, self._opaque = self._opaque, None
         return self._connection.receive(opaque)
 
-    def _candidates(self) -> list[str]:
-        """The nodes that may have the wanted role, those of other ids than the leader's first."""
+    def _list_candidates(self) -> list[str]:
+        """Return the nodes that may have the wanted role, the leader last."""
         nodes = self._name_servers.groups().get(self._group, {})
         followers = [address for number, address in sorted(nodes.items()) if number != LEADER_ID]
         leader = [nodes[LEADER_ID]] if LEADER_ID in nodes else []
         if followers:
-            turn = self._preference % len(followers)
-            followers = followers[turn:] + followers[:turn]
+            rotation = self._preference % len(followers)
+            followers = followers[rotation:] + followers[:rotation]
         if self._read_from == "leader":
             return leader
         return followers + leader if self._read_from == "any" else followers
 
-    def _fail(self, reason: str) -> None:
-        place = self._connection.address if self._connection is not None else ""
-        self._refusals[place] = reason if not place or reason.startswith(place) else f"{place}: {reason}"
-        self._drop()
+    def _note_failure(self, reason: str) -> None:
+        address = self._connection.address if self._connection is not None else ""
+        self._refusals[address] = reason if not address or reason.startswith(address) else f"{address}: {reason}"
+        self._disconnect()
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._opaque = None
 
 
-def _unless_success(response: Response) -> str | None:
+def _refusal_unless_success(response: Response) -> str | None:
     return None if response.code == 0 else str(RefusedError(response.code, response.remark))

@@ -1,7 +1,13 @@
 """Offsets of queues, and their JSON.
 
-A stream's offsets are `{"v":1,"topics":{"T":{"broker-a":{"0":23}}}}`; keys are sorted, so equal offsets are equal
-texts. Options accept this form, the same without `v` and `topics`, and the flat form of Spark's Kafka source,
+A stream's offsets are `{"v":1,"topics":{"T":{"broker-a":{"0":23}}}}`. Keys are sorted, so equal offsets are equal
+texts. A checkpoint also has `groups`, the recorded identities of broker groups, and `planned`, the time in ms at which
+a micro-batch was planned. `created`, `{"T":{"broker-a":4711}}`, says to which creation of each topic the offsets
+belong: a topic that is deleted and made again is another topic. With `mode=auto` there is `mode`, the choice. The first
+checkpoint of a query has `begins`, the offsets at which it begins. Earlier versions wrote none of these fields, and
+ignore them.
+
+Options accept this form, the same without `v` and `topics`, and the flat form of Spark's Kafka source,
 `{"T":{"0":23}}`, where there is one broker group.
 """
 
@@ -9,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from .errors import OptionError, SourceError
 
@@ -36,18 +42,76 @@ class Queue(NamedTuple):
 
 
 Offsets: TypeAlias = dict[Queue, int]
+StreamMode: TypeAlias = Literal["segments", "queues"]
+Creations: TypeAlias = dict[tuple[str, str], int]
+"""The creation of each topic, by topic and broker group."""
 
 
-def to_json(offsets: Mapping[Queue, int]) -> OffsetJson:
-    """Offsets as Spark writes them to a checkpoint."""
+def to_json(
+    offsets: Mapping[Queue, int],
+    identities: Mapping[str, str] | None = None,
+    planned_ms: int | None = None,
+    creations: Mapping[tuple[str, str], int] | None = None,
+    mode: StreamMode | None = None,
+) -> OffsetJson:
+    """Return offsets for a checkpoint of Spark, with the identities of broker groups and the time of planning.
+
+    `creations` may name more topics than the offsets do. `mode` is the chosen mode.
+    """
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         topics.setdefault(queue.topic, {}).setdefault(queue.group, {})[str(queue.queue_id)] = offsets[queue]
-    return {"v": VERSION, "topics": topics}
+    document: OffsetJson = {"v": VERSION, "topics": topics}
+    known_identities = {group: identity for group, identity in sorted((identities or {}).items()) if identity}
+    if known_identities:
+        document["groups"] = known_identities
+    created: dict[str, dict[str, int]] = {}
+    for (topic, group), number in sorted((creations or {}).items()):
+        if group in topics.get(topic, {}):
+            created.setdefault(topic, {})[group] = number
+    if created:
+        document["created"] = created
+    if mode is not None:
+        document["mode"] = mode
+    if planned_ms is not None:
+        document["planned"] = planned_ms
+    return document
+
+
+def creations_in(document: Mapping[str, Any]) -> Creations:
+    """Return the creations of topics in a checkpoint's offsets; none from an earlier version."""
+    try:
+        return {
+            (topic, group): int(number)
+            for topic, groups in document.get("created", {}).items()
+            for group, number in groups.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SourceError(f"the creations of topics cannot be read: {error!r} in {document}") from error
+
+
+def identities_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the identities of broker groups in a checkpoint's offsets; none from an earlier version."""
+    groups = document.get("groups", {})
+    if not isinstance(groups, dict) or not all(isinstance(identity, str) for identity in groups.values()):
+        raise SourceError(f"the identities of broker groups cannot be read: {document}")
+    return dict(groups)
+
+
+def mode_in(document: Mapping[str, Any]) -> StreamMode | None:
+    """Return how a stream with `mode=auto` reads by its checkpoint; None if that is not chosen."""
+    mode = document.get("mode")
+    return mode if mode in ("segments", "queues") else None
+
+
+def planned_ms_in(document: Mapping[str, Any]) -> int | None:
+    """Return when a micro-batch was planned that ends at these offsets; None if the offsets do not have the time."""
+    planned = document.get("planned")
+    return planned if isinstance(planned, int) else None
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
-    """Offsets as a checkpoint has them. Raises `SourceError` if they are of another version or cannot be read."""
+    """Return the offsets of a checkpoint. Raises `SourceError` for another version or unreadable offsets."""
     if document.get("v") != VERSION:
         raise SourceError(f"offsets of version {document.get('v')!r} cannot be read, only {VERSION}: {document}")
     try:
@@ -89,7 +153,7 @@ class QueueNumbers:
         return cls(option, text, topics)
 
     def resolve(self, queues: Collection[Queue]) -> Offsets:
-        """The number of each of `queues`. Raises `OptionError` if one has none, or if another is named."""
+        """Return the number of each of `queues`. Raises `OptionError` if a queue has none, or another queue has one."""
         groups = sorted({queue.group for queue in queues})
         numbers: Offsets = {}
         for topic, value in self._topics.items():
@@ -100,25 +164,25 @@ class QueueNumbers:
                     numbers[Queue(topic, groups[0], int(name))] = int(inner)
                 else:
                     raise self._error(f"there are {len(groups)} broker groups, so name them: {', '.join(groups)}")
-        _same(self, queues, numbers)
+        _check_same_queues(self, queues, numbers)
         return numbers
 
     def _error(self, allowed: str) -> OptionError:
         return OptionError(self.option, self.text, allowed)
 
     def missing(self, queues: Iterable[Queue]) -> OptionError:
-        """The error for queues without a number."""
+        """Return the error for queues without a number."""
         return self._error(f"every queue that is read must be named, missing: {', '.join(map(str, sorted(queues)))}")
 
     def unknown(self, queues: Iterable[Queue]) -> OptionError:
-        """The error for queues that are not read."""
+        """Return the error for queues that are not read."""
         return self._error(f"these queues are not read: {', '.join(map(str, sorted(queues)))}")
 
 
-def _same(numbers: QueueNumbers, queues: Collection[Queue], found: Offsets) -> None:
-    if missing := set(queues) - set(found):
+def _check_same_queues(numbers: QueueNumbers, queues: Collection[Queue], offsets: Offsets) -> None:
+    if missing := set(queues) - set(offsets):
         raise numbers.missing(missing)
-    if unknown := set(found) - set(queues):
+    if unknown := set(offsets) - set(queues):
         raise numbers.unknown(unknown)
 
 

@@ -1,6 +1,6 @@
-"""Options of a read or write, read from what a user gave; case does not matter, as everywhere in Spark.
+"""Parser of the options of a read or write. Case does not matter in names and words, as everywhere in Spark.
 
-What is not in `dledger_spark.declared_options.OPTIONS` is refused.
+Options that are not in `dledger_spark.declared_options.OPTIONS` are refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, Final, Literal, TypeAlias
 from dledger_remoting.errors import SubscriptionParseFailed
 from dledger_remoting.filters.sql92 import SqlFilter
 from dledger_remoting.hosts import split_host_port
+from dledger_remoting.name_limits import MAX_PIN_NAME_BYTES
 
 from .declared_options import OPTIONS
-from .errors import OptionError
+from .errors import OptionError, UnknownOptionError
 from .offsets import EARLIEST, LATEST, MAX_NUMBER, QueueNumbers
 from .schema import selected_columns
 from .throttle import MIN_REQUEST_BYTES
@@ -24,8 +25,9 @@ from .topics import is_broker_written
 from .wanted import RowFilter
 
 Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
+BadRecords: TypeAlias = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 Position: TypeAlias = int | QueueNumbers
-"""Where to start or end: `EARLIEST`, `LATEST`, or a number for every queue."""
+"""Start or end of a read: `EARLIEST`, `LATEST`, or a number for every queue."""
 
 _ROLES: Final = {
     "follower": "follower",
@@ -33,19 +35,26 @@ _ROLES: Final = {
     "any": "follower,learner,leader",
     "leader": "leader",
 }
+BAD_RECORDS: Final[dict[str, BadRecords]] = {
+    "failfast": "FAILFAST",
+    "permissive": "PERMISSIVE",
+    "dropmalformed": "DROPMALFORMED",
+}
 JAVA_BLANKS: Final = "".join(map(chr, range(33)))
-"""What brokers take away around a tag: less than `str.strip` does."""
+"""Characters that brokers strip from a tag, fewer than `str.strip` does."""
 MAX_TIMEOUT_S: Final = 86_400.0
 DEFAULT_MIN_BYTES_PER_SECOND: Final = 100_000
-"""Far below what any usable link gives, and enough to tell a replica that only dribbles."""
+"""Default minimum rate of a replica's answers. Any usable link is much faster, a stalled replica is slower."""
 _BY_LOWER_CASE: Final = {option.name.lower(): option for option in OPTIONS}
+_SPARK_OPTIONS: Final = ("path", "checkpointlocation")
+"""Options of Spark itself, which it passes to sinks as well."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _UNIT_SECONDS: Final = {None: 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics, and of them which queues: exactly one of the three."""
+    """The topics to read, or queues of them: exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -58,7 +67,7 @@ class ReadOptions:
 
     namesrv: tuple[str, ...]
     subscription: Subscription
-    mode: Literal["segments", "queues"]
+    mode: Literal["segments", "queues", "auto"]
     read_from: str
     read_timeout_s: float
     min_bytes_per_second: int
@@ -76,6 +85,7 @@ class ReadOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
     fail_on_data_loss: bool
+    bad_records: BadRecords
     columns: tuple[str, ...]
     push_down_filters: bool
     tags: frozenset[str] | None
@@ -88,8 +98,10 @@ class ReadOptions:
         return _ROLES[self.read_from]
 
     def with_columns(self, names: Sequence[str]) -> ReadOptions:
-        """The same for the columns of a schema that the user gave, or of the one that `columns` made."""
-        return replace(self, columns=selected_columns(",".join(names), include_headers=False))
+        """Return the same options for columns with these names, of the user's schema or by the option `columns`."""
+        has_corrupt_record = self.bad_records == "PERMISSIVE"
+        chosen = selected_columns(",".join(names), include_headers=False, has_corrupt_record=has_corrupt_record)
+        return replace(self, columns=chosen)
 
     @property
     def row_filter(self) -> RowFilter:
@@ -105,12 +117,23 @@ class WriteOptions:
     topic: str | None
     producer_group: str
     job_id: str | None
-    delivery_timeout_s: float
+    delivery_timeout_s: float | None
+    """None: `windows.within_window` sets a quarter of the brokers' window."""
     max_rows_per_second: int | None = None
 
 
-class _Given:
-    """The options as they were given; every one is taken at most once, by its name."""
+def require_known(options: Iterable[str]) -> None:
+    """Raise `UnknownOptionError` for a name that is no option of reads or writes."""
+    for name in options:
+        if name.lower() not in {*_BY_LOWER_CASE, *_SPARK_OPTIONS}:
+            raise UnknownOptionError(name, f"no option; there are {', '.join(option.name for option in OPTIONS)}")
+
+
+class _RawOptions:
+    """The options as the user gave them, by their declared names.
+
+    Raises `OptionError` for an option of another kind, `UnknownOptionError` for any other name.
+    """
 
     def __init__(self, options: Mapping[str, str], kind: Kind) -> None:
         self._values: dict[str, str] = {}
@@ -119,7 +142,8 @@ class _Given:
             option = _BY_LOWER_CASE.get(key.lower())
             if option is None or kind not in option.kinds:
                 names = ", ".join(option.name for option in OPTIONS if kind in option.kinds)
-                raise OptionError(key, value, f"not an option of a {kind}; there are {names}")
+                allowed = f"not an option of a {kind}; there are {names}"
+                raise UnknownOptionError(key, allowed) if option is None else OptionError(key, value, allowed)
             self._values[option.name] = value
 
     def __contains__(self, name: str) -> bool:
@@ -177,119 +201,136 @@ class _Given:
         return addresses
 
     def exclusive(self, *names: str) -> None:
-        given = [name for name in names if name in self]
-        if len(given) > 1:
-            raise self.error(given[0], f"contradicts {given[1]!r}: give one of them")
+        present = [name for name in names if name in self]
+        if len(present) > 1:
+            raise self.error(present[0], f"contradicts {present[1]!r}: give one of them")
+
+
+_MODES: Final[Mapping[str, Literal["segments", "queues", "auto"]]] = {
+    "segments": "segments",
+    "queues": "queues",
+    "auto": "auto",
+}
 
 
 def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -> ReadOptions:
-    """The checked options of a read. Raises `OptionError`, which names the option, its value and what is allowed."""
-    given = _Given(options, kind)
+    """Return the checked options of a read. Raises `OptionError` with the option, its value and the allowed values."""
+    raw = _RawOptions(options, kind)
     is_batch = kind == "batch"
-    name_servers = given.name_servers()
-    mode = given.one_of("mode", "segments" if is_batch else "queues", ("segments", "queues"))
+    name_servers = raw.name_servers()
+    mode = raw.one_of("mode", "segments" if is_batch else "queues", ("segments", "queues", "auto"))
     if mode == "segments" and not is_batch:
-        raise given.error("mode", "streams read queue by queue: allowed is queues")
-    if mode == "segments" and "maxRecordsPerPartition" in given:
-        raise given.error("maxRecordsPerPartition", "slices of the log are cut by bytes: allowed with mode=queues only")
+        raise raw.error(
+            "mode", "streams read queue by queue unless mode=auto chooses slices: allowed are queues and auto"
+        )
+    if mode == "auto" and is_batch:
+        raise raw.error("mode", "only streams choose: allowed are segments and queues")
+    if mode != "queues" and "maxRecordsPerPartition" in raw:
+        raise raw.error("maxRecordsPerPartition", "slices of the log are cut by bytes: allowed with mode=queues only")
     for pinning in ("pin", "pinLease"):
-        if mode == "queues" and pinning in given:
-            raise given.error(pinning, "a read queue by queue pins nothing: allowed with mode=segments only")
-    given.exclusive("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-    given.exclusive("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-    given.exclusive("groupId", "groupIdPrefix")
-    read_timeout_s = given.seconds("readTimeout", 60.0)
+        if mode != "segments" and pinning in raw:
+            raise raw.error(pinning, "a read queue by queue pins nothing: allowed with mode=segments only")
+    raw.exclusive("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    raw.exclusive("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    raw.exclusive("groupId", "groupIdPrefix")
+    read_timeout_s = raw.seconds("readTimeout", 60.0)
     if read_timeout_s == 0:
-        raise given.error("readTimeout", "allowed are durations above 0")
-    slowest = given.integer("minBytesPerSecond", 0)
-    minimum, maximum = given.integer("minOffsetsPerTrigger", 1), given.integer("maxOffsetsPerTrigger", 1)
+        raise raw.error("readTimeout", "allowed are durations above 0")
+    min_rate = raw.integer("minBytesPerSecond", 0)
+    minimum, maximum = raw.integer("minOffsetsPerTrigger", 1), raw.integer("maxOffsetsPerTrigger", 1)
     if minimum is not None and maximum is not None and minimum > maximum:
-        raise given.error("minOffsetsPerTrigger", f"more than maxOffsetsPerTrigger, which is {maximum}")
-    if "maxTriggerDelay" in given and minimum is None:
-        raise given.error("maxTriggerDelay", "without effect unless minOffsetsPerTrigger is given")
-    starts, ends = given.integer("startingTimestamp", 0), given.integer("endingTimestamp", 0)
+        raise raw.error("minOffsetsPerTrigger", f"more than maxOffsetsPerTrigger, which is {maximum}")
+    if "maxTriggerDelay" in raw and minimum is None:
+        raise raw.error("maxTriggerDelay", "without effect unless minOffsetsPerTrigger is given")
+    starts, ends = raw.integer("startingTimestamp", 0), raw.integer("endingTimestamp", 0)
     if starts is not None and ends is not None and starts > ends:
-        raise given.error("startingTimestamp", f"after endingTimestamp, which is {ends}")
-    if given.text("pin") == "":
-        raise given.error("pin", "must not be empty")
-    subscription = _subscription(given)
+        raise raw.error("startingTimestamp", f"after endingTimestamp, which is {ends}")
+    pin = raw.text("pin")
+    if pin is not None and not 0 < len(pin.encode()) <= MAX_PIN_NAME_BYTES:
+        raise raw.error("pin", f"must not be empty, and have at most {MAX_PIN_NAME_BYTES} bytes")
+    subscription = _parse_subscription(raw)
+    bad_records = BAD_RECORDS[raw.one_of("badRecords", "failfast", tuple(BAD_RECORDS))]
     return ReadOptions(
         namesrv=name_servers,
         subscription=subscription,
-        mode="segments" if mode == "segments" else "queues",
-        read_from=given.one_of("readFrom", "follower", tuple(_ROLES)),
+        mode=_MODES[mode],
+        read_from=raw.one_of("readFrom", "follower", tuple(_ROLES)),
         read_timeout_s=read_timeout_s,
-        min_bytes_per_second=DEFAULT_MIN_BYTES_PER_SECOND if slowest is None else slowest,
-        max_bytes_per_second=given.integer("maxBytesPerSecond", MIN_REQUEST_BYTES),
-        pin_lease_ms=round(given.seconds("pinLease", 600.0, 3600.0) * 1000),
-        pin=given.text("pin"),
-        starting=_position(given, "startingOffsets", EARLIEST if is_batch else LATEST),
-        ending=_position(given, "endingOffsets", LATEST),
-        starting_times=_times(given, "startingTimestamp", "startingOffsetsByTimestamp"),
-        ending_times=_times(given, "endingTimestamp", "endingOffsetsByTimestamp"),
-        latest_without_time=given.one_of("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
-        == "latest",
-        min_partitions=given.integer("minPartitions", 1),
-        max_records_per_partition=given.integer("maxRecordsPerPartition", 1),
+        min_bytes_per_second=DEFAULT_MIN_BYTES_PER_SECOND if min_rate is None else min_rate,
+        max_bytes_per_second=raw.integer("maxBytesPerSecond", MIN_REQUEST_BYTES),
+        pin_lease_ms=round(raw.seconds("pinLease", 600.0, 3600.0) * 1000),
+        pin=pin,
+        starting=_parse_position(raw, "startingOffsets", EARLIEST if is_batch else LATEST),
+        ending=_parse_position(raw, "endingOffsets", LATEST),
+        starting_times=_parse_times(raw, "startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_times=_parse_times(raw, "endingTimestamp", "endingOffsetsByTimestamp"),
+        latest_without_time=raw.one_of("startingOffsetsByTimestampStrategy", "error", ("error", "latest")) == "latest",
+        min_partitions=raw.integer("minPartitions", 1),
+        max_records_per_partition=raw.integer("maxRecordsPerPartition", 1),
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
-        max_trigger_delay_s=given.seconds("maxTriggerDelay", 900.0),
-        fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
-        columns=selected_columns(given.text("columns"), given.boolean("includeHeaders", default=False)),
-        push_down_filters=given.boolean("pushDownFilters", default=False),
-        tags=_tags(given),
-        sql=_sql(given),
-        group_id=_group_id(given, subscription),
+        max_trigger_delay_s=raw.seconds("maxTriggerDelay", 900.0),
+        fail_on_data_loss=raw.boolean("failOnDataLoss", default=True),
+        bad_records=bad_records,
+        columns=selected_columns(
+            raw.text("columns"),
+            include_headers=raw.boolean("includeHeaders", default=False),
+            has_corrupt_record=bad_records == "PERMISSIVE",
+        ),
+        push_down_filters=raw.boolean("pushDownFilters", default=False),
+        tags=_parse_tags(raw),
+        sql=_parse_sql(raw),
+        group_id=_parse_group_id(raw, subscription),
     )
 
 
 def means_a_stream(options: Mapping[str, str]) -> bool:
-    """Whether one of the options is there for streaming reads only."""
+    """Return True if one of the options is for streaming reads only."""
     found = (_BY_LOWER_CASE.get(name.lower()) for name in options)
     return any(option is not None and option.kinds == ("stream",) for option in found)
 
 
 def write_options(options: Mapping[str, str], kind: Literal["batch sink", "stream sink"]) -> WriteOptions:
-    """The checked options of a write; `path` and `checkpointLocation` are Spark's own. Raises `OptionError`."""
-    own = {key: value for key, value in options.items() if key.lower() not in ("path", "checkpointlocation")}
-    given = _Given(own, kind)
-    timeout_s = given.seconds("deliveryTimeout", 120.0)
+    """Return the checked options of a write. Raises `OptionError`."""
+    without_sparks = {key: value for key, value in options.items() if key.lower() not in _SPARK_OPTIONS}
+    raw = _RawOptions(without_sparks, kind)
+    timeout_s = raw.seconds("deliveryTimeout", 0.0) if "deliveryTimeout" in raw else None
     if timeout_s == 0:
-        raise given.error("deliveryTimeout", "allowed are durations above 0")
+        raise raw.error("deliveryTimeout", "allowed are durations above 0")
     for name in ("topic", "jobId", "producerGroup"):
-        if given.text(name) == "":
-            raise given.error(name, "must not be empty")
-    group = given.text("producerGroup") or "spark-sink"
+        if raw.text(name) == "":
+            raise raw.error(name, "must not be empty")
+    group = raw.text("producerGroup") or "spark-sink"
     return WriteOptions(
-        given.name_servers(),
-        given.text("topic"),
+        raw.name_servers(),
+        raw.text("topic"),
         group,
-        given.text("jobId"),
+        raw.text("jobId"),
         timeout_s,
-        given.integer("maxRowsPerSecond", 1),
+        raw.integer("maxRowsPerSecond", 1),
     )
 
 
-def _subscription(given: _Given) -> Subscription:
+def _parse_subscription(raw: _RawOptions) -> Subscription:
     names = ("subscribe", "subscribePattern", "assign")
-    given.exclusive(*names)
-    topics = given.text("subscribe")
-    pattern = given.text("subscribePattern")
-    assign = given.text("assign")
+    raw.exclusive(*names)
+    topics = raw.text("subscribe")
+    pattern = raw.text("subscribePattern")
+    assign = raw.text("assign")
     if topics is not None:
         parts = tuple(dict.fromkeys(part.strip() for part in topics.split(",") if part.strip()))
         if not parts:
-            raise given.error("subscribe", "names no topic")
-        _require_readable(given, "subscribe", parts)
+            raise raw.error("subscribe", "names no topic")
+        _require_readable(raw, "subscribe", parts)
         return Subscription(topics=parts)
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise given.error("subscribePattern", f"not a regular expression: {error}") from None
+            raise raw.error("subscribePattern", f"not a regular expression: {error}") from None
         return Subscription(pattern=pattern)
     if assign is None:
-        raise given.error("subscribe", f"required: one of {', '.join(names)}")
+        raise raw.error("subscribe", f"required: one of {', '.join(names)}")
     try:
         document = json.loads(assign)
         for queues in document.values():
@@ -301,71 +342,69 @@ def _subscription(given: _Given) -> Subscription:
         if not document or not all(document.values()):
             raise ValueError("no topic is named, or one without queues")
     except (ValueError, AttributeError, TypeError) as error:
-        raise given.error("assign", f'not JSON such as {{"topic":{{"broker-a":[0,1]}}}}: {error}') from None
-    _require_readable(given, "assign", document)
+        raise raw.error("assign", f'not JSON such as {{"topic":{{"broker-a":[0,1]}}}}: {error}') from None
+    _require_readable(raw, "assign", document)
     return Subscription(assigned=document)
 
 
-def _require_readable(given: _Given, name: str, topics: Iterable[str]) -> None:
+def _require_readable(raw: _RawOptions, name: str, topics: Iterable[str]) -> None:
     for topic in topics:
         if is_broker_written(topic):
-            raise given.error(
+            raise raw.error(
                 name,
                 f"{topic!r} is the brokers' own, which nobody else reads: name the topics that the messages are for, "
                 "which have them once they are due or committed",
             )
 
 
-def _position(given: _Given, name: str, default: int) -> Position:
-    text = given.text(name)
+def _parse_position(raw: _RawOptions, name: str, default: int) -> Position:
+    text = raw.text(name)
     if text is None:
         return default
     word = text.strip().lower()
     is_start = name == "startingOffsets"
     if word == "earliest" and is_start:
         return EARLIEST
-    if word == "latest" and (not is_start or given.kind == "stream"):
+    if word == "latest" and (not is_start or raw.kind == "stream"):
         return LATEST
     if not text.lstrip().startswith("{"):
-        words = "earliest" if given.kind == "batch" else "earliest, latest"
-        raise given.error(
-            name, f"allowed are {words if is_start else 'latest'}, or JSON with an offset for every queue"
-        )
+        words = "earliest" if raw.kind == "batch" else "earliest, latest"
+        raise raw.error(name, f"allowed are {words if is_start else 'latest'}, or JSON with an offset for every queue")
     return QueueNumbers.parse(name, text, EARLIEST if is_start else LATEST)
 
 
-def _times(given: _Given, for_all: str, by_queue: str) -> int | QueueNumbers | None:
-    text = given.text(by_queue)
-    return given.integer(for_all, 0) if text is None else QueueNumbers.parse(by_queue, text, 0)
+def _parse_times(raw: _RawOptions, for_all: str, by_queue: str) -> int | QueueNumbers | None:
+    text = raw.text(by_queue)
+    return raw.integer(for_all, 0) if text is None else QueueNumbers.parse(by_queue, text, 0)
 
 
-def _tags(given: _Given) -> frozenset[str] | None:
-    text = given.text("tags")
+def _parse_tags(raw: _RawOptions) -> frozenset[str] | None:
+    text = raw.text("tags")
     if text is None or text.strip() in ("", "*"):
         return None
     tags = frozenset(tag for part in text.split("||") if (tag := part.strip(JAVA_BLANKS)))
     if not tags:
-        raise given.error("tags", "names no tag, expected 'a || b' or '*'")
+        raise raw.error("tags", "names no tag, expected 'a || b' or '*'")
     return tags
 
 
-def _sql(given: _Given) -> str | None:
-    text = given.text("sql")
+def _parse_sql(raw: _RawOptions) -> str | None:
+    text = raw.text("sql")
     if text is not None:
         try:
             SqlFilter.parse(text)
         except SubscriptionParseFailed as error:
-            raise given.error("sql", error.remark) from None
+            raise raw.error("sql", error.remark) from None
     return text
 
 
-def _group_id(given: _Given, subscription: Subscription) -> str | None:
-    name, prefix = given.text("groupId"), given.text("groupIdPrefix")
+def _parse_group_id(raw: _RawOptions, subscription: Subscription) -> str | None:
+    name, prefix = raw.text("groupId"), raw.text("groupIdPrefix")
     if prefix is not None:
         from zlib import crc32
 
         name = f"{prefix}-{crc32(repr(subscription).encode()):08x}"
     if name is not None and re.fullmatch(r"[%|a-zA-Z0-9_-]{1,120}", name) is None:
         option = "groupId" if prefix is None else "groupIdPrefix"
-        raise given.error(option, "group names have at most 120 of the characters a-z A-Z 0-9 _ - % |")
+        raise raw.error(option, "group names have at most 120 of the characters a-z A-Z 0-9 _ - % |")
     return name

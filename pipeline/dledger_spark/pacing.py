@@ -1,4 +1,4 @@
-"""No more rows a second than told."""
+"""Limit of the rows that a task writes in a second."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECES_PER_SECOND: Final = 10
-"""Rows are let through in pieces of a tenth of a second's, so that they do not come in bursts."""
+"""Number of slices in which the rows of a second are sent, so that they are not sent in bursts."""
 BURST_S: Final = 0.5
-"""So much time in which no rows came is made up for."""
+"""Maximum idle time in seconds that later rows may make up for."""
 
 
 class Pace:
-    """Holds rows back so that at most `rows_per_second` go through; None lets all through."""
+    """Holds rows back so that at most `rows_per_second` are sent; None is no limit."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class Pace:
         self._rows_per_second = rows_per_second
         self._clock = clock
         self._sleep = sleep
-        self._due: float | None = None
+        self._due_at: float | None = None
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """A batch in pieces, before each of which `wait` is to be called."""
+        """Yield a batch in slices, before each of which the caller must call `wait`."""
         if self._rows_per_second is None:
             yield batch
             return
@@ -40,11 +40,11 @@ class Pace:
             yield batch.slice(start, size)
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next `rows` rows may go."""
+        """Wait until the next `rows` rows may be sent."""
         if self._rows_per_second is None:
             return
         now = self._clock()
-        due = now if self._due is None else max(self._due, now - BURST_S)
-        self._due = due + rows / self._rows_per_second
-        if due > now:
-            await self._sleep(due - now)
+        due_at = now if self._due_at is None else max(self._due_at, now - BURST_S)
+        self._due_at = due_at + rows / self._rows_per_second
+        if due_at > now:
+            await self._sleep(due_at - now)

@@ -20,7 +20,7 @@ def write_package(target: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the zip that the only argument names; the exit status."""
+    """Write the zip that the only argument names, and return the exit status."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m dledger_spark.package FILE.zip\n")
         return 2

@@ -1,17 +1,20 @@
-"""From options and plans to what each task reads: offsets per queue, ranges of queues, slices of the log."""
+"""Planner of reads: from options and plans to offsets of queues, and to the slices or ranges that tasks read."""
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Final
 
-from .errors import DataLossError, OptionError, RefusedError
+from .errors import DataLossError, DeniedError, OptionError, RefusedError
 from .filters import PushedFilters
 from .offsets import EARLIEST, LATEST, Offsets, Queue, QueueNumbers
 from .options import Position, ReadOptions
 from .partitions import LogSlice, QueueRange, Source
+from .pins import pin as pinned
+from .pins import present_application
 from .plans import TRIMMED, Cluster, GroupPlan, QueueBounds
 from .queues import locate
 from .wanted import RowFilter, TopicRange
@@ -19,13 +22,15 @@ from .wanted import RowFilter, TopicRange
 MIN_SLICE_BYTES: Final = 1 << 20
 MAX_SLICE_BYTES: Final = 64 << 20
 NO_END: Final = 1 << 62
-"""Behind every position."""
+"""A position behind every log's end, for a span without a known end."""
 MAX_LOCATED: Final = 256
-"""Queues of which it is asked where the messages at their first and last wanted offsets lie, one pull for each."""
+"""Maximum number of queues whose first and last wanted messages are located, with one pull each."""
+MAX_LEASE_MS: Final = 3_600_000
+"""Maximum lease of a pin, in ms, by the brokers' limit."""
 PAUSE_S: Final = 0.1
-"""After a node planned what the leader keeps no longer, until it is planned again."""
+"""Pause in seconds before a new plan, after a node planned data that the leader no longer keeps."""
 DEFAULT_SLICES: Final = 8
-"""A log that is small is still cut into so many slices, unless they would be smaller than the minimum."""
+"""Number of slices into which a small log is cut, unless they would be smaller than the minimum."""
 
 
 class BatchPlanner:
@@ -36,24 +41,25 @@ class BatchPlanner:
         self._pushed = pushed
 
     def partitions(self) -> list[LogSlice] | list[QueueRange]:
-        """What the tasks read. Raises `SourceError` and its subclasses."""
+        """Return the parts that the tasks read. Raises `SourceError` and its subclasses."""
         cluster = Cluster(self._options)
         try:
             queues = cluster.queues()
-            plans = {group: cluster.plan(group, {queue.topic for queue in queues}) for group in _groups(queues)}
-            ranges = self._ranges(cluster, plans, queues)
+            plans = {group: cluster.plan(group, {queue.topic for queue in queues}) for group in _group_names(queues)}
+            queues = sorted(set(queues).union(*map(cluster.left, plans.values())))
+            ranges = self._plan_ranges(cluster, plans, queues)
             if self._options.mode == "queues":
                 return queue_ranges(self._options, plans, ranges, self._row_filter())
-            return self._slices(cluster, plans, ranges)
+            return self._plan_slices(cluster, plans, ranges)
         finally:
             cluster.close()
 
     # ---------------------------------------------------------------- offsets
 
-    def _ranges(
+    def _plan_ranges(
         self, cluster: Cluster, plans: Mapping[str, GroupPlan], queues: list[Queue]
     ) -> dict[Queue, tuple[int, int]]:
-        """The offsets to read of every queue, those without any left out."""
+        """Return the offsets to read of every queue, without queues that have none."""
         bounds = {queue: plans[queue.group].bounds.get(queue, QueueBounds(0, 0)) for queue in queues}
         starts = starting_offsets(self._options, cluster, bounds)
         ends = ending_offsets(self._options, cluster, bounds)
@@ -76,48 +82,54 @@ class BatchPlanner:
 
     def _row_filter(self) -> RowFilter:
         tags, pushed = self._options.tags, self._pushed.tags
-        both = tags if pushed is None else pushed if tags is None else tags & pushed
+        wanted_tags = tags if pushed is None else pushed if tags is None else tags & pushed
         times, texts = self._pushed.timestamp, tuple(self._pushed.texts)
-        return RowFilter(times.low, times.high, both, texts, self._options.sql)
+        return RowFilter(times.low, times.high, wanted_tags, texts, self._options.sql)
 
     # ---------------------------------------------------------------- tasks
 
-    def _slices(
+    def _plan_slices(
         self, cluster: Cluster, plans: Mapping[str, GroupPlan], ranges: Mapping[Queue, tuple[int, int]]
     ) -> list[LogSlice]:
         slices: list[LogSlice] = []
         row_filter = self._row_filter()
-        pin = (self._options.pin or f"spark-{uuid.uuid4()}") if self._options.pin_lease_ms else None
-        for group in _groups(ranges):
-            mine = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
-            low, high = self._span(cluster, plans[group], mine)
+        pin = self._pin_name()
+        for group in _group_names(ranges):
+            group_ranges = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
+            low, high = self._locate_span(cluster, plans[group], group_ranges)
             deadline = time.monotonic() + self._options.read_timeout_s
             while True:
-                plan = self._cut_plan(cluster, group, sorted({queue.topic for queue in mine}), low, high)
-                topics = self._topic_ranges(plans[group], plan, mine)
-                wanted = _wanted_slices(
+                plan = self._request_cut_plan(
+                    cluster, group, sorted({queue.topic for queue in group_ranges}), low, high
+                )
+                topics = self._topic_ranges(plans[group], plan, group_ranges)
+                group_slices = _select_slices(
                     plan, topics, high, row_filter, len(slices), _source(self._options, plan, row_filter), pin
                 )
-                if not wanted or pin is None or self._is_pinned(cluster, group, pin, wanted[0].start, deadline):
+                if not group_slices or pin is None:
                     break
+                try:
+                    if not pinned(
+                        cluster, self._options.namesrv, group, pin, group_slices[0].start, self._options.pin_lease_ms
+                    ):
+                        group_slices = [replace(part, pin=None) for part in group_slices]
+                    break
+                except RefusedError as error:  # a trim came first: there may be time to plan again
+                    if error.code != TRIMMED or time.monotonic() >= deadline:
+                        raise
                 time.sleep(PAUSE_S)
-            slices += wanted
+            slices += group_slices
         return slices
 
-    def _is_pinned(self, cluster: Cluster, group: str, pin: str, position: int, deadline: float) -> bool:
-        """Pin a group's log; False if a trim came first, and there is time to plan again."""
-        try:
-            cluster.pin(group, pin, position, self._options.pin_lease_ms)
-        except RefusedError as error:
-            if error.code != TRIMMED or time.monotonic() >= deadline:
-                raise
-            return False
-        return True
+    def _pin_name(self) -> str | None:
+        if not self._options.pin_lease_ms:
+            return None
+        return self._options.pin or present_application().pin_name(self._options.pin_lease_ms, time.time())
 
     def _topic_ranges(
-        self, before: GroupPlan, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]
+        self, earlier_plan: GroupPlan, plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]
     ) -> list[TopicRange]:
-        """What is wanted of each topic of a group: the offsets that were planned `before`, as far as `plan` has them.
+        """Return the wanted part of each topic of a group: the offsets of `ranges`, as far as `plan` has them.
 
         A trim, or a topic of the same name that begins its offsets anew, may have come between. Raises `DataLossError`
         if that must fail.
@@ -125,7 +137,7 @@ class BatchPlanner:
         fail_on_data_loss = self._options.fail_on_data_loss
         topics: dict[str, TopicRange] = {}
         for queue, (start, end) in ranges.items():
-            if plan.created.get(queue.topic) == before.created[queue.topic]:
+            if plan.created.get(queue.topic) == earlier_plan.created[queue.topic]:
                 start = check_start(queue, start, *plan.bounds[queue], fail_on_data_loss)
                 topic = topics.setdefault(queue.topic, TopicRange(queue.topic, {}, plan.created[queue.topic]))
                 topic.queues[queue.queue_id] = start, end
@@ -133,44 +145,92 @@ class BatchPlanner:
                 raise DataLossError(f"topic {queue.topic} was deleted from {plan.group} while the read was planned")
         return list(topics.values())
 
-    def _span(self, cluster: Cluster, plan: GroupPlan, queues: Mapping[Queue, tuple[int, int]]) -> tuple[int, int]:
-        """The bytes of a group's log between which all wanted messages lie, as far as that is cheap to know.
+    def _locate_span(
+        self, cluster: Cluster, plan: GroupPlan, queues: Mapping[Queue, tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Return the positions in a group's log between which all wanted messages lie, if these are cheap to find.
 
-        None lies before its topic was created. Where every queue is read from a later offset than its first, or to an
-        earlier one than its last, the messages there say where they lie. An end that is not known is `NO_END`.
+        No message lies before its topic was created. If no queue is read from its first offset, or none up to
+        its last, the messages at these offsets give the positions. An unknown end is `NO_END`.
         """
         low, high = min((plan.created[queue.topic] for queue in queues), default=0), NO_END
         if len(queues) > MAX_LOCATED:
             return low, high
         starts = {queue: start for queue, (start, _) in queues.items() if start > plan.bounds[queue].first}
         if len(starts) == len(queues):
-            positions = self._positions(cluster, plan, starts)
+            positions = self._locate_all(cluster, plan, starts)
             low = min(positions, default=low)
         ends = {queue: end - 1 for queue, (_, end) in queues.items() if end < plan.bounds[queue].end}
         if len(ends) == len(queues):
-            positions = self._positions(cluster, plan, ends)
+            positions = self._locate_all(cluster, plan, ends)
             high = max(positions, default=high - 1) + 1
         return low, high
 
-    def _positions(self, cluster: Cluster, plan: GroupPlan, offsets: Offsets) -> list[int]:
-        """Where the messages at these offsets lie; nothing if that is not known of all of them."""
+    def lowest_positions(self, cluster: Cluster, plans: Mapping[str, GroupPlan], queues: list[Queue]) -> dict[str, int]:
+        """Return the position of the first wanted message in each group's log, as far as that is cheap to find."""
+        ranges = self._plan_ranges(cluster, plans, queues)
+        positions: dict[str, int] = {}
+        for group in _group_names(ranges):
+            group_ranges = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
+            positions[group] = max(
+                self._locate_span(cluster, plans[group], group_ranges)[0], plans[group].first_position
+            )
+        return positions
+
+    def slices_between(
+        self, cluster: Cluster, earlier_plan: GroupPlan, ranges: Mapping[Queue, tuple[int, int]]
+    ) -> list[LogSlice] | None:
+        """Return the slices that hold these messages of one group, and little else; None if one cannot be located.
+
+        They are not pinned, and their rows tell no entries.
+        """
+        if len(ranges) > MAX_LOCATED:
+            return None
+        lows = self._locate_all(cluster, earlier_plan, {queue: start for queue, (start, _) in ranges.items()})
+        highs = self._locate_all(cluster, earlier_plan, {queue: end - 1 for queue, (_, end) in ranges.items()})
+        if not (lows and highs):
+            return None
+        low, high = min(lows), max(highs) + 1
+        plan = self._request_cut_plan(cluster, earlier_plan.group, sorted({queue.topic for queue in ranges}), low, high)
+        topics, row_filter = self._topic_ranges(earlier_plan, plan, ranges), self._row_filter()
+        slices = _select_slices(plan, topics, high, row_filter, 0, _source(self._options, plan, row_filter), None)
+        return [replace(part, has_entries=False) for part in slices]
+
+    def _locate_all(self, cluster: Cluster, plan: GroupPlan, offsets: Offsets) -> list[int]:
+        """Return the positions of the messages at these offsets, no positions if one is unknown."""
         replicas = cluster.reader(plan.group)
         positions: list[int] = []
         for queue, offset in offsets.items():
-            position = locate(replicas, queue, offset, self._options.roles, plan.commit)
+            try:
+                position = locate(replicas, queue, offset, self._options.roles, plan.commit)
+            except DeniedError:
+                return []  # the right to read the log is enough: the read just takes in more of it
             if position is None or not plan.created[queue.topic] <= position < plan.commit:
                 return []
             positions.append(position)
         return positions
 
-    def _cut_plan(self, cluster: Cluster, group: str, topics: list[str], low: int, high: int) -> GroupPlan:
-        """A plan with cuts from byte `low` on, as far apart as the bytes up to `high` and the options say."""
-        size = cluster.plan(group, topics)
-        wanted = max(self._options.min_partitions or 0, DEFAULT_SLICES)
-        slice_bytes = (min(size.commit, high) - max(size.first_position, low)) // wanted
+    def _request_cut_plan(self, cluster: Cluster, group: str, topics: list[str], low: int, high: int) -> GroupPlan:
+        """Return a plan with cuts from byte `low` on, at distances by the bytes up to `high` and the options."""
+        uncut_plan = cluster.plan(group, topics)
+        slice_count = max(self._options.min_partitions or 0, DEFAULT_SLICES)
+        slice_bytes = (min(uncut_plan.commit, high) - max(uncut_plan.first_position, low)) // slice_count
         slice_bytes = min(max(slice_bytes, MIN_SLICE_BYTES), MAX_SLICE_BYTES)
         times = self._pushed.timestamp.low is not None or self._pushed.timestamp.high is not None
         return cluster.plan(group, topics, slice_bytes=slice_bytes, start=low, times=times)
+
+
+def micro_batch_slices(
+    options: ReadOptions, cluster: Cluster, plans: Mapping[str, GroupPlan], ranges: Mapping[Queue, tuple[int, int]]
+) -> list[LogSlice | QueueRange]:
+    """Return tasks that read these offsets from slices of the log, or by queues if they cannot be located there."""
+    planner = BatchPlanner(options, PushedFilters())
+    parts: list[LogSlice | QueueRange] = []
+    for group in _group_names(ranges):
+        group_ranges = {queue: offsets for queue, offsets in ranges.items() if queue.group == group}
+        slices = planner.slices_between(cluster, plans[group], group_ranges)
+        parts += queue_ranges(options, plans, group_ranges, options.row_filter) if slices is None else slices
+    return parts
 
 
 def queue_ranges(
@@ -179,7 +239,7 @@ def queue_ranges(
     ranges: Mapping[Queue, tuple[int, int]],
     row_filter: RowFilter,
 ) -> list[QueueRange]:
-    """The tasks that read these offsets queue by queue."""
+    """Return the tasks that read these offsets queue by queue."""
     parts = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
     return [
         QueueRange(
@@ -196,7 +256,7 @@ def queue_ranges(
 
 
 def _source(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> Source:
-    """What all tasks on one broker group need to know."""
+    """Return the facts for all tasks on one broker group."""
     return Source(
         namesrv=options.namesrv,
         group=plan.group,
@@ -209,27 +269,31 @@ def _source(options: ReadOptions, plan: GroupPlan, row_filter: RowFilter) -> Sou
         row_filter=row_filter,
         min_bytes_per_second=options.min_bytes_per_second,
         max_bytes_per_second=options.max_bytes_per_second,
+        bad_records=options.bad_records,
+        group_identity=plan.group_identity,
     )
 
 
-def _wanted_slices(
+def _select_slices(
     plan: GroupPlan,
     topics: list[TopicRange],
     high: int,
     row_filter: RowFilter,
-    number: int,
+    first_preference: int,
     source: Source,
     pin: str | None,
 ) -> list[LogSlice]:
-    """The slices that can hold wanted records: neither wholly before the topics, nor at or behind byte `high`, nor
-    outside the wanted times.
-    """
+    """Return the slices that can hold wanted records, by the topics' begins, byte `high` and the wanted times."""
     slices: list[LogSlice] = []
     lowest = min((topic.first_position for topic in topics), default=plan.commit)
-    for place, cut in enumerate(plan.cuts):
-        following = plan.cuts[place + 1] if place + 1 < len(plan.cuts) else None
-        end = plan.commit if following is None else following.position
-        if end <= lowest or cut.position >= min(end, high) or not _may_hold(row_filter, cut.min_time, cut.max_time):
+    for cut_number, cut in enumerate(plan.cuts):
+        next_cut = plan.cuts[cut_number + 1] if cut_number + 1 < len(plan.cuts) else None
+        end = plan.commit if next_cut is None else next_cut.position
+        if (
+            end <= lowest
+            or cut.position >= min(end, high)
+            or not _may_hold_rows(row_filter, cut.min_time, cut.max_time)
+        ):
             continue
         slices.append(
             LogSlice(
@@ -238,30 +302,30 @@ def _wanted_slices(
                 end=end,
                 index=cut.log_index,
                 previous_chain=cut.previous_chain,
-                end_chain=None if following is None else following.previous_chain,
+                end_chain=None if next_cut is None else next_cut.previous_chain,
                 topics=topics,
                 pin=pin,
-                preference=number + len(slices),
+                preference=first_preference + len(slices),
             )
         )
     return slices
 
 
-def _may_hold(row_filter: RowFilter, min_time: int | None, max_time: int | None) -> bool:
+def _may_hold_rows(row_filter: RowFilter, min_time: int | None, max_time: int | None) -> bool:
     if row_filter.from_ms is None and row_filter.to_ms is None:
         return True
     if min_time is None or max_time is None:
-        return False  # times were asked for, and there is no record
+        return False  # the plan has times, and there is no record
     return (row_filter.from_ms is None or max_time >= row_filter.from_ms) and (
         row_filter.to_ms is None or min_time < row_filter.to_ms
     )
 
 
 def starting_offsets(options: ReadOptions, cluster: Cluster, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
-    """Where the options say that reading starts. Raises `OptionError`."""
+    """Return the offsets at which reading starts, by the options. Raises `OptionError`."""
     if options.starting_times is None:
-        return _resolved(options.starting, bounds)
-    times = _times(options.starting_times, bounds)
+        return _resolve_position(options.starting, bounds)
+    times = _resolve_times(options.starting_times, bounds)
     starts = cluster.offsets_at(times)
     for queue, offset in starts.items():
         if offset >= bounds[queue].end:
@@ -276,11 +340,11 @@ def starting_offsets(options: ReadOptions, cluster: Cluster, bounds: Mapping[Que
 
 
 def ending_offsets(options: ReadOptions, cluster: Cluster, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
-    """Where the options say that reading ends, exclusive. Raises `OptionError`."""
+    """Return the exclusive end of reading, by the options. Raises `OptionError`."""
     if options.ending_times is None:
-        return _resolved(options.ending, bounds)
-    found = cluster.offsets_at(_times(options.ending_times, bounds))
-    return {queue: min(offset, bounds[queue].end) for queue, offset in found.items()}
+        return _resolve_position(options.ending, bounds)
+    offsets = cluster.offsets_at(_resolve_times(options.ending_times, bounds))
+    return {queue: min(offset, bounds[queue].end) for queue, offset in offsets.items()}
 
 
 def _check_order(options: ReadOptions, queues: Collection[Queue]) -> None:
@@ -297,38 +361,38 @@ def _check_order(options: ReadOptions, queues: Collection[Queue]) -> None:
 
 
 def check_start(queue: Queue, start: int, first: int, end: int, fail_on_data_loss: bool) -> int:
-    """A start within the kept offsets. Raises `DataLossError` if it is not and that must fail."""
+    """Return the start within the kept offsets. Raises `DataLossError` if another start must fail."""
     if first <= start <= end:
         return start
     if fail_on_data_loss:
-        gone = f"below the first kept offset {first}" if start < first else f"beyond the end {end}"
-        raise DataLossError(f"offset {start} of {queue} is {gone}")
+        problem = f"below the first kept offset {first}" if start < first else f"beyond the end {end}"
+        raise DataLossError(f"offset {start} of {queue} is {problem}")
     return min(max(start, first), end)
 
 
 def split_ranges(
     ranges: Mapping[Queue, tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[Queue, int, int]]:
-    """Ranges of queues for tasks: one per queue, or more where a queue has more than its share.
+    """Return ranges of queues for tasks: one per queue, or several for a queue with more than its share.
 
-    As Spark's Kafka source does: first no part is larger than `max_records`, then the parts are divided in proportion
-    to their size until there are about `min_partitions`.
+    As in Spark's Kafka source, no part is larger than `max_records`. The parts are then divided in proportion to their
+    size until there are about `min_partitions`.
     """
     parts: list[tuple[Queue, int, int]] = []
     for queue, (start, end) in sorted(ranges.items()):
         pieces = 1 if max_records is None else -(-(end - start) // max_records)
-        parts += _pieces(queue, start, end, pieces)
+        parts += _split_evenly(queue, start, end, pieces)
     if min_partitions is None or len(parts) >= min_partitions:
         return parts
     total = sum(end - start for _, start, end in parts)
     divided: list[tuple[Queue, int, int]] = []
     for queue, start, end in parts:
         share = -(-(end - start) * min_partitions // total)
-        divided += _pieces(queue, start, end, min(share, end - start))
+        divided += _split_evenly(queue, start, end, min(share, end - start))
     return divided
 
 
-def _pieces(queue: Queue, start: int, end: int, count: int) -> Iterable[tuple[Queue, int, int]]:
+def _split_evenly(queue: Queue, start: int, end: int, count: int) -> Iterable[tuple[Queue, int, int]]:
     size = end - start
     for piece in range(count):
         low, high = start + size * piece // count, start + size * (piece + 1) // count
@@ -336,15 +400,32 @@ def _pieces(queue: Queue, start: int, end: int, count: int) -> Iterable[tuple[Qu
             yield queue, low, high
 
 
-def _resolved(position: Position, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
+def _resolve_position(position: Position, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
     numbers = dict.fromkeys(bounds, position) if isinstance(position, int) else position.resolve(bounds)
-    words = {EARLIEST: 0, LATEST: 1}
-    return {queue: bounds[queue][words[number]] if number in words else number for queue, number in numbers.items()}
+    bound_indexes = {EARLIEST: 0, LATEST: 1}
+    return {
+        queue: bounds[queue][bound_indexes[number]] if number in bound_indexes else number
+        for queue, number in numbers.items()
+    }
 
 
-def _times(times: int | QueueNumbers, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
+def _resolve_times(times: int | QueueNumbers, bounds: Mapping[Queue, QueueBounds]) -> Offsets:
     return dict.fromkeys(bounds, times) if isinstance(times, int) else times.resolve(bounds)
 
 
-def _groups(queues: Iterable[Queue]) -> list[str]:
+def _group_names(queues: Iterable[Queue]) -> list[str]:
     return sorted({queue.group for queue in queues})
+
+
+def pin_queues(options: ReadOptions, name: str) -> None:
+    """Pin the messages for a read queue by queue, for the longest lease without renewal."""
+    with closing(Cluster(options)) as cluster:
+        queues = cluster.queues()
+        plans = {group: cluster.plan(group, {queue.topic for queue in queues}) for group in _group_names(queues)}
+        lowest = BatchPlanner(options, PushedFilters()).lowest_positions(cluster, plans, queues)
+        for group, position in lowest.items():
+            try:
+                pinned(cluster, options.namesrv, group, name, position, MAX_LEASE_MS)
+            except RefusedError as error:
+                if error.code != TRIMMED:  # the read itself notices trimmed messages
+                    raise

@@ -1,6 +1,6 @@
-"""Reading ranges of queues: one pull after the other, as consumers do it, from a replica of the wanted role.
+"""Reading ranges of queues: one pull after another, as consumers do it, from a replica of the wanted role.
 
-The next pull is on its way while the rows of the last one are made.
+The next pull is in flight while the rows of the last one are made.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .offsets import Queue
 from .partitions import QueueRange
+from .plans import identity_ext
+from .sound_records import check_records
 from .throttle import Throttle
 from .wanted import TopicRange
 from .wire import Response
@@ -35,17 +37,17 @@ _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 _TOPIC_NOT_EXIST: Final = 17
 _GONE: Final = frozenset({_NOT_FOUND, _OFFSET_MOVED, _TOPIC_NOT_EXIST})
-"""The node has applied what the plan knew of: what is not there is not there any more."""
+"""Codes of answers for removed messages: the node has applied the plan's commit, so the messages were there before."""
 _SUBSCRIPTION: Final = 4
 _MAX_MESSAGES: Final = 1024
 _MAX_BYTES: Final = 256 << 10
 _GATHERED_BYTES: Final = 1 << 20
-_PLACE: Final = Struct(">20xqq")
+_OFFSETS: Final = Struct(">20xqq")
 """A record's queue offset and its physical offset."""
 
 
 def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of a range, in the order of the queue. Raises `SourceError` and its subclasses."""
+    """Yield the wanted rows of a range, in the order of the queue. Raises `SourceError` and its subclasses."""
     source = part.source
     wanted = TopicRange(part.queue.topic, {part.queue.queue_id: (part.start, part.end)}, part.first_position)
     collector = BatchCollector(source, [wanted], has_entries=False)
@@ -53,14 +55,14 @@ def read_range(part: QueueRange) -> Iterator[pa.RecordBatch]:
         NameServers(source.namesrv, known=True) as name_servers,
         replica_reader(name_servers, source, part.preference) as replicas,
     ):
-        for bodies in _gathered(_RangeReader(part, replicas)):
+        for bodies in _gather(_RangeReader(part, replicas)):
             ends = list(accumulate(map(len, bodies), initial=0))
             yield from collector.add(b"".join(bodies), [Span(start, end) for start, end in pairwise(ends)])
     yield from collector.rest()
 
 
-def _gathered(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Several bodies at once, because rows are the cheaper the more of them are made together."""
+def _gather(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield several bodies at once: building many rows together is cheaper per row."""
     gathered: list[bytes] = []
     for body in bodies:
         gathered.append(body)
@@ -72,17 +74,17 @@ def _gathered(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def locate(replicas: ReplicaReader, queue: Queue, offset: int, roles: str, commit: int) -> int | None:
-    """The position of a message that a queue had when the log was committed to `commit`; None if it is gone."""
-    replicas.submit(LITE_PULL_MESSAGE, _pull(queue, offset, 1, "*", roles, commit) | {"maxMsgBytes": "1"})
+    """Return the position of a message, as a replica has it that has applied `commit`; None if it is gone."""
+    replicas.submit(LITE_PULL_MESSAGE, _pull_fields(queue, offset, 1, "*", roles, commit) | {"maxMsgBytes": "1"})
     response = replicas.result(lambda answer: None if answer.code in _GONE | {_FOUND} else f"code {answer.code}")
-    if response.code != _FOUND or len(response.body) < _PLACE.size:
+    if response.code != _FOUND or len(response.body) < _OFFSETS.size:
         return None
-    _, position = _PLACE.unpack_from(response.body)
+    _, position = _OFFSETS.unpack_from(response.body)
     return int(position)
 
 
-def _pull(queue: Queue, offset: int, messages: int, expression: str, roles: str, commit: int) -> dict[str, str]:
-    """The fields of a pull that a replica answers from what it has applied."""
+def _pull_fields(queue: Queue, offset: int, messages: int, expression: str, roles: str, commit: int) -> dict[str, str]:
+    """Return the fields of a pull that a replica answers from its applied state."""
     return {
         "consumerGroup": PULL_GROUP,
         "topic": queue.topic,
@@ -100,16 +102,16 @@ def _pull(queue: Queue, offset: int, messages: int, expression: str, roles: str,
     }
 
 
-def _expression(tags: frozenset[str] | None) -> str:
-    """What a broker is asked for: these tags if it takes them for what they are, else everything."""
-    if tags is None or not all(map(_can_be_asked_for, tags)):
+def _tag_expression(tags: frozenset[str] | None) -> str:
+    """Return the expression for a broker: these tags if it reads them unchanged, else everything."""
+    if tags is None or not all(map(_is_expressible, tags)):
         return "*"
     expression = " || ".join(sorted(tags))
     return expression if len(expression) <= MAX_EXPRESSION_CHARS else "*"
 
 
-def _can_be_asked_for(tag: str) -> bool:
-    """Whether a broker takes this text between two bars for this tag; it trims as Java does."""
+def _is_expressible(tag: str) -> bool:
+    """Return True if a broker reads this text between two bars as this tag. Brokers trim as Java does."""
     return bool(tag) and tag != "*" and "||" not in tag and tag[0] > " " and tag[-1] > " "
 
 
@@ -121,7 +123,7 @@ class _RangeReader:
         self._replicas = replicas
         self._offset = part.start
         self._read_bytes = Throttle(part.source.max_bytes_per_second).request_bytes(_MAX_BYTES)
-        self._expression = _expression(part.source.row_filter.tags)
+        self._tag_expression = _tag_expression(part.source.row_filter.tags)
 
     def __iter__(self) -> Iterator[bytes]:
         if self._part.source.row_filter.tags == frozenset():
@@ -130,57 +132,69 @@ class _RangeReader:
         while self._offset < self._part.end:
             response = self._replicas.result(self._refusal)
             if response.code in _GONE:
-                self._skip_to_kept(response)
+                self._skip_removed(response)
             else:
                 self._offset = int(response.ext["nextBeginOffset"])
             if self._offset < self._part.end:
                 self._submit()
             if response.code != _FOUND:
                 continue
-            if len(response.body) < _PLACE.size:
-                raise CorruptDataError(f"an answer of {len(response.body)} bytes holds no record")
-            offset, position = _PLACE.unpack_from(response.body)
+            offset, position = _OFFSETS.unpack_from(response.body)
             if offset >= self._part.end:  # no message of the range is left that passes the filter
                 break
             if not self._is_planned(position):
                 return
             yield response.body
-        if self._expression != "*":
+        if self._tag_expression != "*":
             self._check_last()
 
     def _submit(self) -> None:
+        self._replicas.submit(LITE_PULL_MESSAGE, self._request())
+
+    def _request(self) -> dict[str, str]:
         part, messages = self._part, min(self._part.end - self._offset, _MAX_MESSAGES)
-        ext = _pull(part.queue, self._offset, messages, self._expression, part.source.roles, part.commit)
-        self._replicas.submit(LITE_PULL_MESSAGE, ext | {"maxMsgBytes": str(self._read_bytes)})
+        ext = _pull_fields(part.queue, self._offset, messages, self._tag_expression, part.source.roles, part.commit)
+        ext |= identity_ext(part.source.group_identity)
+        return ext | {"maxMsgBytes": str(self._read_bytes)}
 
     def _refusal(self, response: Response) -> str | None:
-        """Why an answer is of no use; None if the reading can go on with it."""
+        """Return the reason why an answer is unusable; None if reading can continue with it."""
         if response.code in _GONE:
             return None
         if response.code not in (_FOUND, _RETRY_IMMEDIATELY):
             return f"code {response.code}: {response.remark}"
-        following = int(response.ext.get("nextBeginOffset", -1))
-        if following <= self._offset:
+        next_offset = int(response.ext.get("nextBeginOffset", -1))
+        if next_offset <= self._offset:
             return f"code {response.code} does not lead beyond offset {self._offset} of {self._part.queue}"
+        if response.code != _FOUND:
+            return None
+        queue_id, is_filtered = self._part.queue.queue_id, self._tag_expression != "*"
+        try:
+            check_records(response.body, queue_id, self._offset, next_offset, is_filtered=is_filtered)
+        except CorruptDataError as error:
+            self._replicas.tell(LITE_PULL_MESSAGE, self._request() | {"verify": "true"})
+            return f"records that do not verify: {error}"
         return None
 
-    def _skip_to_kept(self, response: Response) -> None:
-        """Go on at the first kept message, if losing the ones before is allowed."""
+    def _skip_removed(self, response: Response) -> None:
+        """Continue at the first kept message, if losing the earlier messages is allowed."""
         if self._part.source.fail_on_data_loss:
             raise DataLossError(f"offset {self._offset} of {self._part.queue} is gone ({response.remark})")
-        following = int(response.ext.get("nextBeginOffset", self._part.end))
-        self._offset = following if self._offset < following else self._part.end
+        next_offset = int(response.ext.get("nextBeginOffset", self._part.end))
+        self._offset = next_offset if self._offset < next_offset else self._part.end
 
     def _check_last(self) -> None:
-        """A filter does not show what it skips: where the range's last message lies tells whether it was planned."""
+        """Check by its position that the last message was planned: a filter hides the messages that it skips."""
         part = self._part
         position = locate(self._replicas, part.queue, part.end - 1, part.source.roles, part.commit)
         if position is not None:  # gone since its offset was passed, else
             self._is_planned(position)
 
     def _is_planned(self, position: int) -> bool:
-        """Whether the record there was there when the read was planned, and is not one of a later topic of this name,
-        which begins its offsets anew. Then nothing is left to read, if losing it is allowed.
+        """Return True if the record at a position existed when the read was planned.
+
+        Otherwise it belongs to a later topic of this name, whose offsets begin anew. Nothing is left to read then, if
+        loss is allowed.
         """
         planned = self._part.first_position <= position < self._part.commit
         if not planned and self._part.source.fail_on_data_loss:

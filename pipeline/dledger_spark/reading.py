@@ -1,4 +1,4 @@
-"""Tasks of both modes: they begin with a partition and give Arrow batches."""
+"""Entry point of tasks in both modes: reads a partition, and yields Arrow batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_partition(partition: object) -> Iterator[pa.RecordBatch]:
-    """The batches of one partition; nothing for the placeholder that Spark makes of an empty plan."""
+    """Yield the batches of one partition. The placeholder that Spark makes of an empty plan has none."""
     if isinstance(partition, LogSlice):
         return read_slice(partition)
     if isinstance(partition, QueueRange):

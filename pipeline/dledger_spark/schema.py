@@ -23,6 +23,9 @@ class Column(NamedTuple):
 
 
 HEADERS: Final = "headers"
+CORRUPT_RECORD: Final = "_corrupt_record"
+SOURCE_TOPIC: Final = "source_topic"
+"""Column of a frame to write with the topic that a row comes from. `topic` is the topic to which the row is written."""
 
 COLUMNS: Final = (
     Column("key", "BINARY", "the message's keys as bytes, null without"),
@@ -37,7 +40,9 @@ COLUMNS: Final = (
     Column("queue_id", "INT", "the queue within its broker group"),
     Column("tags", "STRING", "the tag, null without"),
     Column("keys", "STRING", "the keys, separated by spaces, null without"),
-    Column("born_timestamp", "TIMESTAMP", "when the producer made the message"),
+    Column(
+        "born_timestamp", "TIMESTAMP", "when the producer made the message; null if that is outside the years 1 to 9999"
+    ),
     Column("born_host", "STRING", "the producer's address and port"),
     Column("store_host", "STRING", "address and port of the node that stored the message"),
     Column("message_id", "STRING", "the unique key; the offset message id if the producer made none"),
@@ -46,6 +51,11 @@ COLUMNS: Final = (
     Column("physical_offset", "BIGINT", "the byte of the group's log at which the record starts"),
     Column("term", "BIGINT", "the term of the record's entry; null in mode=queues"),
     Column("log_index", "BIGINT", "the index of the record's entry; null in mode=queues"),
+    Column(
+        CORRUPT_RECORD,
+        "BINARY",
+        "the stored body where it cannot be decoded, else null; with `badRecords=PERMISSIVE`",
+    ),
 )
 """All columns, in their order."""
 
@@ -53,19 +63,22 @@ NAMES: Final = tuple(column.name for column in COLUMNS)
 _DDL: Final = {column.name: column.ddl for column in COLUMNS}
 
 
-def selected_columns(columns: str | None, include_headers: bool) -> tuple[str, ...]:
-    """The columns of a read: those that `columns` names, else all, `headers` only if they were asked for.
+def selected_columns(columns: str | None, *, include_headers: bool, has_corrupt_record: bool) -> tuple[str, ...]:
+    """Return the columns of a read: the named `columns`, else all, with `headers` only on request.
 
-    Raises `OptionError` for an unknown or repeated name.
+    Raises `OptionError` for an unknown or repeated name, and for `_corrupt_record` where the read does not have it.
     """
+    optional = {HEADERS: include_headers, CORRUPT_RECORD: has_corrupt_record}
     if columns is None:
-        return tuple(name for name in NAMES if include_headers or name != HEADERS)
+        return tuple(name for name in NAMES if optional.get(name, True))
     by_lower_case = {name.lower(): name for name in NAMES}
     chosen: list[str] = []
     for part in columns.split(","):
         name = by_lower_case.get(part.strip().lower())
         if name is None:
             raise OptionError("columns", columns, f"{part.strip()!r} is no column; there are {', '.join(NAMES)}")
+        if name == CORRUPT_RECORD and not has_corrupt_record:
+            raise OptionError("columns", columns, f"{name!r} is a column of badRecords=PERMISSIVE only")
         if name in chosen:
             raise OptionError("columns", columns, f"{name!r} is named twice")
         chosen.append(name)
@@ -75,12 +88,12 @@ def selected_columns(columns: str | None, include_headers: bool) -> tuple[str, .
 
 
 def ddl(names: tuple[str, ...]) -> str:
-    """The schema of these columns in Spark's DDL."""
+    """Return the schema of these columns in Spark's DDL."""
     return ", ".join(f"`{name}` {_DDL[name]}" for name in names)
 
 
 def columns_table() -> str:
-    """The table of all columns, in Markdown."""
+    """Return the table of all columns, in Markdown."""
     lines = ["| column | type | |", "|---|---|---|"]
     lines += [f"| `{column.name}` | `{column.ddl}` | {column.meaning} |" for column in COLUMNS]
     return "\n".join(lines) + "\n"
@@ -88,7 +101,7 @@ def columns_table() -> str:
 
 @lru_cache(maxsize=64)
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
-    """The Arrow schema of these columns: what Spark expects of a batch, exactly."""
+    """Return the Arrow schema of these columns: exactly the schema that Spark expects of a batch."""
     import pyarrow as pa
 
     types = {

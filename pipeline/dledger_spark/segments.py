@@ -1,8 +1,8 @@
 """Reading slices of the log from a replica: few large reads of raw entries, each verified before a row is made of it.
 
-Formats: `docs/wire.md`, "Reading the log". The next read is on its way while the rows of the last one are made. Where
-one replica fails, refuses or sends bytes that do not verify, the next one goes on at the same byte: the chain of
-checksums binds the two parts together.
+Formats: `docs/wire.md`, "Reading the log". The next read is in flight while the rows of the last one are made. If one
+replica fails, refuses or sends bytes that do not verify, the next replica continues at the same byte. The chain of
+checksums proves that the two parts belong together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .entries import Span, verify_entries
 from .errors import CorruptDataError, DataLossError
 from .nodes import NameServers, ReplicaReader
 from .partitions import LogSlice
-from .plans import READ_PLAN, TRIMMED, parse_plan
+from .plans import READ_PLAN, TRIMMED, identity_ext, parse_plan
 from .throttle import Throttle
 from .wire import Response
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 READ_RANGE: Final = 20011
 READ_BYTES: Final = 4 << 20
+_PIN_END_REASONS: Final = "its lease ended, or a disk was above its watermark, where pins yield"
 
 
 def read_slice(part: LogSlice) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of a slice, in the order of the log. Raises `SourceError` and its subclasses."""
+    """Yield the wanted rows of a slice, in the order of the log. Raises `SourceError` and its subclasses."""
     source = part.source
-    collector = BatchCollector(source, part.topics, has_entries=True)
+    collector = BatchCollector(source, part.topics, has_entries=part.has_entries)
     with (
         NameServers(source.namesrv, known=True) as name_servers,
         replica_reader(name_servers, source, part.preference) as replicas,
@@ -56,7 +57,7 @@ class _SliceReader:
         while self._position < self._part.end:
             response = self._replicas.result(self._refusal)
             if response.code == TRIMMED:
-                self._skip_to_kept()
+                self._skip_removed()
                 continue
             entries, self._chain = self._verified
             self._index += len(entries)
@@ -66,19 +67,23 @@ class _SliceReader:
             yield response.body, entries
 
     def _submit(self) -> None:
+        self._replicas.submit(READ_RANGE, self._request())
+
+    def _request(self) -> dict[str, str]:
         ext = {
             "start": str(self._position),
             "end": str(self._part.end),
             "roles": self._part.source.roles,
             "maxBytes": str(self._read_bytes),
             "minCommit": str(self._part.end),
+            **identity_ext(self._part.source.group_identity),
         }
         if self._part.pin is not None:
             ext["pin"] = self._part.pin
-        self._replicas.submit(READ_RANGE, ext)
+        return ext
 
     def _refusal(self, response: Response) -> str | None:
-        """Why an answer is of no use; None if it verifies, or says that the range is gone."""
+        """Return the reason why an answer is unusable; None if it verifies, or says that the range is gone."""
         if response.code == TRIMMED:
             return None
         if response.code != 0:
@@ -87,18 +92,22 @@ class _SliceReader:
             if int(response.ext["start"]) != self._position or int(response.ext["end"]) <= self._position:
                 return f"an answer for {response.ext['start']} to {response.ext['end']}, not from {self._position} on"
             self._verified = verify_entries(response.body, self._position, self._index, self._chain)
-        except (CorruptDataError, KeyError, ValueError) as error:
+        except CorruptDataError as error:
+            self._replicas.tell(READ_RANGE, self._request() | {"verify": "true"})
+            return f"bytes that do not verify: {error}"
+        except (KeyError, ValueError) as error:
             return f"bytes that do not verify: {error}"
         at_end = int(response.ext["end"]) >= self._part.end
         if at_end and self._part.end_chain is not None and self._verified[1] != self._part.end_chain:
             return f"a chain that ends in {self._verified[1]:08x}, not in {self._part.end_chain:08x}"
         return None
 
-    def _skip_to_kept(self) -> None:
-        """Go on with the first entry that is still kept, if losing the ones before is allowed."""
+    def _skip_removed(self) -> None:
+        """Continue with the first entry that is still kept, if losing the earlier entries is allowed."""
         part = self._part
         if part.source.fail_on_data_loss:
-            raise DataLossError(f"positions {self._position} to {part.end} of {part.source.group}'s log are gone")
+            pin = "" if part.pin is None else f", though pin {part.pin} was to keep them: {_PIN_END_REASONS}"
+            raise DataLossError(f"positions {self._position} to {part.end} of {part.source.group}'s log are gone{pin}")
         ext = {"roles": part.source.roles, "topics": part.topics[0].name, "minCommit": str(part.end)}
         plan = parse_plan(self._replicas.request(READ_PLAN, ext).body)
         cut = next((cut for cut in plan.cuts if cut.position >= self._position), None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import register
 from .java import java_home
+from .pins import Application, new_application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def spark_session(
     master: str | None = "local[*]", *, name: str = "dledger", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or a new one, with `dledger` registered.
+    """Return the running or a new session, with `dledger` registered; the end of a new one gives its pins up.
 
     A local master stays on the loopback interface and has no web interface; `master` None leaves it to `spark-submit`.
     `config` is laid over everything. Python workers run this interpreter. Raises `SourceError` if there is no Java.
@@ -26,6 +27,7 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    application = new_application() if SparkSession.getActiveSession() is None else None
     settings: dict[str, str] = {
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.python.filterPushdown.enabled": "true",
@@ -44,4 +46,17 @@ def spark_session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
+    if application is not None:
+        _release_at_the_end(spark, application)
     return spark
+
+
+def _release_at_the_end(spark: SparkSession, application: Application) -> None:
+    """Release the pins of a session's reads at its end."""
+    stop = spark.stop
+
+    def stop_and_release() -> None:
+        stop()
+        application.release()
+
+    spark.stop = stop_and_release  # type: ignore[method-assign]

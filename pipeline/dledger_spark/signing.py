@@ -1,10 +1,12 @@
-"""Account that requests to brokers are signed for, and TLS, where they have access control or ask for TLS.
+"""Account for the signatures of requests to brokers with access control, and TLS of connections.
 
-The variable `DLEDGER_CREDENTIALS` names a file on every machine that runs a part of a job, the driver's too: its first
-line is the account, its second the account's secret. Neither is an option of the source, so neither stands in a plan,
-in a log or on the pages of Spark. `DLEDGER_TLS_CA` names the authorities of certificates in PEM and has connections be
-TLS; `DLEDGER_TLS_CERT` and `DLEDGER_TLS_KEY` are what is shown to servers that ask for a certificate. The standard
-library only, as executors have no more.
+The variable `DLEDGER_CREDENTIALS` names a file on every machine that runs a part of a job, the driver's too. Its first
+line is the account, its second the account's secret. Both are no options of the source, so they do not appear in plans,
+logs or Spark's pages.
+
+`DLEDGER_TLS_CA` names a file with the authorities of certificates in PEM, and turns TLS on. Servers that ask for a
+certificate get the one in the file `DLEDGER_TLS_CERT`; `DLEDGER_TLS_KEY` names its key. Executors may have nothing but
+the standard library, so only the functions for our client import more.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ class Account(NamedTuple):
 
 
 def account() -> Account | None:
-    """Who signs here, if anybody does. Raises `SourceError`, which shows nothing of the file."""
+    """Return this machine's account, None without one. Raises `SourceError`, which shows nothing from the file."""
     path = os.environ.get(CREDENTIALS_VARIABLE, "")
     if not path:
         return None
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise SourceError(f"{CREDENTIALS_VARIABLE} = {path}: {error.strerror}") from error
     except UnicodeDecodeError:
@@ -59,15 +61,15 @@ def account() -> Account | None:
 
 
 def client_credentials() -> Credentials | None:
-    """Who a client of ours signs for here. Raises as `account` does."""
+    """Return this machine's credentials for our client, None without any. Raises as `account` does."""
     from dledger_client import Credentials
 
-    who = account()
-    return None if who is None else Credentials(*who)
+    signer = account()
+    return None if signer is None else Credentials(*signer)
 
 
 def tls_context() -> ssl.SSLContext | None:
-    """What connections are secured with, None if they are plain. Raises `SourceError`."""
+    """Return the TLS context of connections, None if they are plain. Raises `SourceError`."""
     authority = os.environ.get(TLS_CA_VARIABLE, "")
     if not authority:
         return None
@@ -83,18 +85,18 @@ def tls_context() -> ssl.SSLContext | None:
 
 
 def client_tls() -> Tls | None:
-    """TLS of a client of ours here."""
+    """Return this machine's TLS settings for our client, None if connections are plain."""
     from dledger_client import Tls
 
     authority, certificate, key = (os.environ.get(name) or None for name in _TLS_VARIABLES)
     return None if authority is None else Tls(authority, certificate, key)
 
 
-def signed(ext: Mapping[str, str], body: bytes, who: Account) -> dict[str, str]:
-    """The ext fields of a request with account and signature, as `dledger_remoting.signatures` has them."""
-    named = {**ext, "AccessKey": who.name}
-    named.pop("Signature", None)
-    names = sorted(named, key=lambda name: name.encode("utf-16-be"))
-    text = "".join([named[name] for name in names]).encode(errors="replace") + body
-    named["Signature"] = b64encode(hmac.digest(who.secret.encode(errors="replace"), text, "sha1")).decode()
-    return named
+def signed(ext: Mapping[str, str], body: bytes, signer: Account) -> dict[str, str]:
+    """Return the ext fields of a request with account and signature, as in `dledger_remoting.signatures`."""
+    fields = {**ext, "AccessKey": signer.name}
+    fields.pop("Signature", None)
+    names = sorted(fields, key=lambda name: name.encode("utf-16-be"))
+    text = "".join([fields[name] for name in names]).encode(errors="replace") + body
+    fields["Signature"] = b64encode(hmac.digest(signer.secret.encode(errors="replace"), text, "sha1")).decode()
+    return fields

@@ -1,4 +1,4 @@
-"""The data source `dledger`: what Spark asks for, handed to the modules that do it."""
+"""The data source `dledger`: passes Spark's requests to the modules that handle them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from .errors import OptionError
-from .options import ReadOptions, means_a_stream, read_options, write_options
+from .options import ReadOptions, means_a_stream, read_options, require_known, write_options
 from .schema import ddl
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import CaseInsensitiveDict
     from pyspark.sql.types import StructType
 
     from .batch import BatchReader
@@ -20,34 +21,39 @@ if TYPE_CHECKING:
 
 
 class DledgerDataSource(DataSource):
-    """Topics as a table: batch and streaming reads from followers, batch and streaming writes.
+    """Topics as a table: batch and streaming reads, by default from followers, and batch and streaming writes.
 
         spark.read.format("dledger").option("namesrv", "127.0.0.1:9876").option("subscribe", "orders").load()
 
     The options are listed in `dledger_spark.declared_options.OPTIONS`, the columns in `dledger_spark.schema.COLUMNS`.
-    Constructing one is cheap and touches nothing: Spark pickles it and asks again in every process.
+    The constructor is cheap and does not use the network: Spark pickles the source, and makes it anew in every process.
     """
+
+    def __init__(self, options: CaseInsensitiveDict) -> None:
+        """Take Spark's options. Raises `UnknownOptionError`, before one of Spark's plans has the options."""
+        super().__init__(options)
+        require_known(options)
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "dledger"
 
     def __reduce__(self) -> tuple[Callable[[dict[str, str]], object], tuple[dict[str, str]]]:
-        return _restored, (dict(self.options),)
+        return _restore_source, (dict(self.options),)
 
     def schema(self) -> str:
-        """The columns that the options choose. Raises `OptionError`."""
-        return ddl(self._columns_options().columns)
+        """Return the columns that the options choose. Raises `OptionError`."""
+        return ddl(self._options_of_any_read().columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch read. Raises `OptionError`."""
+        """Return a batch read. Raises `OptionError`."""
         from .batch import batch_reader
 
         return batch_reader(read_options(self.options, "batch").with_columns(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:  # noqa: N802 (Spark's name)
-        """A streaming read; one that raises the `OptionError` when it is used if the options are wrong."""
+        """Return a streaming read. With wrong options, its use raises the `OptionError`."""
         from .streaming import RefusedStream, StreamReader
 
         try:
@@ -56,30 +62,30 @@ class DledgerDataSource(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """A batch write. Raises `OptionError` and `SourceError`."""
+        """Return a batch write. Raises `OptionError` and `SourceError`."""
         from .writer import BatchWriter
 
         return BatchWriter(write_options(self.options, "batch sink"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 (Spark's name)
-        """A streaming write. Raises `OptionError` and `SourceError`."""
+        """Return a streaming write. Raises `OptionError` and `SourceError`."""
         from .writer import StreamWriter
 
         return StreamWriter(write_options(self.options, "stream sink"), schema, overwrite)
 
-    def _columns_options(self) -> ReadOptions:
-        """The options of whichever read they are for: Spark asks for the schema before it says which."""
+    def _options_of_any_read(self) -> ReadOptions:
+        """Return the options of a batch or streaming read: Spark needs the schema before it names the kind."""
         try:
             return read_options(self.options, "batch")
         except OptionError as error:
             try:
                 return read_options(self.options, "stream")
-            except OptionError as of_stream:
-                raise (of_stream if means_a_stream(self.options) else error) from None
+            except OptionError as stream_error:
+                raise (stream_error if means_a_stream(self.options) else error) from None
 
 
-def _restored(options: dict[str, str]) -> object:
-    """The source in another process; says what to do where the package is missing."""
+def _restore_source(options: dict[str, str]) -> object:
+    """Return the source in another process. Raises `ImportError` with advice where the package is missing."""
     try:
         from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -93,4 +99,4 @@ def _restored(options: dict[str, str]) -> object:
 
 
 # Spark's pickler sends functions of `__main__` by value, so that this one runs where its module cannot be imported.
-_restored.__module__ = "__main__"
+_restore_source.__module__ = "__main__"

@@ -1,4 +1,4 @@
-"""No more bytes a second than told."""
+"""Limit of the bytes that a task reads in a second."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 0.5
-"""So much of the time in which nothing was read may be made up for."""
+"""Maximum idle time in seconds that a reader may make up for."""
 REQUESTS_PER_SECOND: Final = 4
-"""Reads are made so small that about so many make a second's bytes."""
+"""Number of requests over which the bytes of a second are spread."""
 MIN_REQUEST_BYTES: Final = 64 << 10
 
 
 class Throttle:
-    """Holds a reader back so that it reads at most `bytes_per_second`; None holds nothing back."""
+    """Makes a reader wait so that it reads at most `bytes_per_second`; None is no limit."""
 
     def __init__(
         self,
@@ -25,19 +25,19 @@ class Throttle:
         self._bytes_per_second = bytes_per_second
         self._clock = clock
         self._sleep = sleep
-        self._due = 0.0
+        self._due_at = 0.0
 
     def request_bytes(self, maximum: int) -> int:
-        """How much to ask for at a time."""
+        """Return the number of bytes to ask for in one request, at most `maximum`."""
         if self._bytes_per_second is None:
             return maximum
         return min(maximum, max(MIN_REQUEST_BYTES, self._bytes_per_second // REQUESTS_PER_SECOND))
 
     def spend(self, size: int) -> None:
-        """Wait until `size` bytes that were read are no more than may have been read."""
+        """Count `size` bytes that were read, and wait until the limit allows for them."""
         if self._bytes_per_second is None:
             return
         now = self._clock()
-        self._due = max(self._due, now - BURST_S) + size / self._bytes_per_second
-        if self._due > now:
-            self._sleep(self._due - now)
+        self._due_at = max(self._due_at, now - BURST_S) + size / self._bytes_per_second
+        if self._due_at > now:
+            self._sleep(self._due_at - now)

@@ -1,8 +1,8 @@
-"""Records that are not like most, put into the layout that most have.
+"""Conversion of uncommon records into the layout that most records have.
 
-A record with an IPv6 host, a topic longer than 127 bytes or a compressed body becomes one with zero hosts, a topic
-behind one byte of length (no topic is longer than 255), and the body as its producer gave it. The format is that of
-`dledger_remoting.record`; the standard library only, and the codecs of compressed bodies when one comes.
+An uncommon record has an IPv6 host, a topic longer than 127 bytes or a compressed body. After the conversion, IPv6
+hosts are zero, one byte has the topic's length, and the body is as its producer gave it. No topic is longer than 255
+bytes. The format is that of `dledger_remoting.record`. The module imports the codecs of compressed bodies on demand.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
 
+from dledger_remoting.checksum import crc32
+
 from .entries import Span
 from .errors import CorruptDataError
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 HEAD_BYTES: Final = 88
-"""The fields before the body of a record with IPv4 hosts."""
+"""Size in bytes of the fields before the body, in a record with IPv4 hosts."""
 MIN_RECORD_BYTES: Final = HEAD_BYTES + 3
 BUFFER_BYTES: Final = 8 << 20
-"""About so many bytes are rewritten into one buffer: compressed bodies may grow a thousandfold."""
+"""Size in bytes at which a rewritten buffer is yielded: compressed bodies may grow a thousandfold."""
 
 _COMPRESSED: Final = 0x1
 _COMPRESSION: Final = 0x701
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
-UNCOMMON_FLAGS: Final = _COMPRESSED | _BORN_HOST_V6 | _STORE_HOST_V6
+_BODY_CRC_MASK: Final = 0x7FFFFFFF
+HOST_FLAGS: Final = _BORN_HOST_V6 | _STORE_HOST_V6
 
 _SIZE_AND_MAGIC: Final = Struct(">iI")
 _SYS_FLAG: Final = Struct(">i")
@@ -41,31 +44,54 @@ _INT64: Final = Struct(">q")
 Hosts = dict[int, tuple[str, str]]
 
 
+def uncommon_flags(*, reads_bodies: bool) -> int:
+    """Return the sys flags of records that have to be rewritten. A compressed body need not be if it is not read."""
+    return HOST_FLAGS | (_COMPRESSED if reads_bodies else 0)
+
+
+class Undecoded(NamedTuple):
+    """A body that cannot be decoded: its message, the stored bytes, and the reason.
+
+    `is_bad` is true if the producer sent it like that: its CRC holds, and no codec is missing here.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    raw: bytes
+    why: str
+    is_bad: bool
+
+
 @dataclass(slots=True)
 class Notes:
-    """What the common layout has no place for, by physical offset: born and store host of records where one is IPv6,
-    and why a body cannot be read, which matters only if its row is wanted.
+    """Facts without a place in the common layout, by physical offset.
+
+    They are the born and store hosts of records with an IPv6 host, and bodies that cannot be decoded. The latter matter
+    only if their rows are wanted.
     """
 
     hosts: Hosts = field(default_factory=dict)
-    unreadable: dict[int, CorruptDataError] = field(default_factory=dict)
+    undecoded: dict[int, Undecoded] = field(default_factory=dict)
 
 
 def common_layout(
-    data: bytes, spans: Sequence[Span], topics: Container[bytes]
+    data: bytes, spans: Sequence[Span], topics: Container[bytes], *, reads_bodies: bool
 ) -> Iterator[tuple[bytes, list[Span], Notes]]:
-    """Buffers with the records of `topics`, all in the common layout, their spans, and what has no place in it.
+    """Yield buffers with the records in the common layout, their spans, and the facts that have no place in it.
 
-    Raises `CorruptDataError` at the first record that cannot be read.
+    Uncommon records are left out unless their topic is in `topics`. Bodies are decompressed if `reads_bodies`. Raises
+    `CorruptDataError` at the first record that cannot be read.
     """
     pieces: list[bytes] = []
     parts: list[Span] = []
     notes = Notes()
     size = 0
+    uncommon = uncommon_flags(reads_bodies=reads_bodies)
     for start, stop, term, log_index in spans:
         begin, position = size, start
         while position < stop:
-            piece, position = _record(data, position, stop, topics, notes)
+            piece, position = _convert_record(data, position, stop, topics, notes, uncommon)
             pieces.append(piece)
             size += len(piece)
             if size >= BUFFER_BYTES:
@@ -77,13 +103,18 @@ def common_layout(
 
 
 def host_text(data: bytes) -> str:
-    """Address and port of 8 or 20 bytes, an IPv6 address in brackets."""
+    """Return address and port as text, from 8 or 20 bytes. An IPv6 address is in brackets."""
     address, port = ip_address(data[:-4]), int.from_bytes(data[-4:], "big")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def _record(data: bytes, position: int, stop: int, topics: Container[bytes], notes: Notes) -> tuple[bytes, int]:
-    """The record at `position` in the common layout (empty if its topic is not wanted), and where the next one is."""
+def _convert_record(
+    data: bytes, position: int, stop: int, topics: Container[bytes], notes: Notes, uncommon: int
+) -> tuple[bytes, int]:
+    """Return the record at `position` in the common layout, and the position of the next record.
+
+    An uncommon record is empty if its topic is not in `topics`.
+    """
     if stop - position < MIN_RECORD_BYTES:
         raise _damaged(position, f"only {stop - position} bytes are left")
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
@@ -91,13 +122,13 @@ def _record(data: bytes, position: int, stop: int, topics: Container[bytes], not
     if size < MIN_RECORD_BYTES or end > stop:
         raise _damaged(position, f"size {size}, {stop - position} bytes are left")
     (sys_flag,) = _SYS_FLAG.unpack_from(data, position + _SYS_FLAG_PLACE)
-    if magic == MAGIC_V1 and not sys_flag & UNCOMMON_FLAGS:
+    if magic == MAGIC_V1 and not sys_flag & uncommon:
         return data[position:end], end
     try:
-        record = _read(data, position, stop)
+        record = _parse_record(data, position, stop)
         if record.topic not in topics:
             return b"", end
-        return _rewritten(record, notes), end
+        return _rewrite(record, notes, uncommon), end
     except (struct.error, ValueError) as error:
         raise _damaged(position, str(error)) from error
 
@@ -113,8 +144,8 @@ class _Fields(NamedTuple):
     properties: bytes
 
 
-def _read(data: bytes, position: int, stop: int) -> _Fields:
-    """One record by its general layout. Raises ValueError and `struct.error`."""
+def _parse_record(data: bytes, position: int, stop: int) -> _Fields:
+    """Return the fields of a record in any layout. Raises ValueError or `struct.error` for a damaged record."""
     lead = _LEAD.unpack_from(data, position)
     size, magic, sys_flag = lead[0], lead[1], lead[7]
     end = position + size
@@ -146,15 +177,12 @@ def _read(data: bytes, position: int, stop: int) -> _Fields:
     )
 
 
-def _rewritten(record: _Fields, notes: Notes) -> bytes:
+def _rewrite(record: _Fields, notes: Notes, uncommon: int) -> bytes:
     _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_time = record.lead
     reconsume_times, prepared_offset, _ = record.tail
-    message = f"{record.topic.decode(errors='replace')}, queue {queue_id}, offset {queue_offset}"
-    try:
-        body = decompressed(record.body, sys_flag, message)
-    except CorruptDataError as error:
-        body = b""
-        notes.unreadable[physical_offset] = error
+    body = record.body
+    if sys_flag & uncommon & _COMPRESSED:
+        body = _decode_body(record, notes)
     born, store = record.born_host, record.store_host
     if len(born) + len(store) > 16:
         notes.hosts[physical_offset] = (host_text(born), host_text(store))
@@ -177,17 +205,31 @@ def _rewritten(record: _Fields, notes: Notes) -> bytes:
     )
 
 
-def decompressed(body: bytes, sys_flag: int, message: str) -> bytes:
-    """The body as its producer gave it. Raises `CorruptDataError` that names the `message` if that cannot be read."""
-    if not sys_flag & _COMPRESSED:
-        return body
+def _decode_body(record: _Fields, notes: Notes) -> bytes:
+    """Return the body as its producer gave it. If it cannot be decoded, return an empty body and add a note."""
     from dledger_remoting.compression import decompress
-    from dledger_remoting.errors import BodyError
+    from dledger_remoting.errors import BodyError, MissingCodecError
 
+    _, _, body_crc, queue_id, _, queue_offset, physical_offset, sys_flag, _ = record.lead
     try:
-        return decompress(body, sys_flag)
+        return decompress(record.body, sys_flag)
     except BodyError as error:
-        raise CorruptDataError(f"the body of a message ({message}) cannot be read: {error.remark}") from error
+        # Corrupt bytes must not count as a bad message: a reader may drop bad messages, or take null for them.
+        is_sound = has_crc(record.body, body_crc)
+        notes.undecoded[physical_offset] = Undecoded(
+            record.topic.decode(errors="replace"),
+            queue_id,
+            queue_offset,
+            record.body,
+            error.remark if is_sound else "it does not have its crc",
+            is_bad=is_sound and not isinstance(error, MissingCodecError),
+        )
+        return b""
+
+
+def has_crc(body: bytes | memoryview, body_crc: int) -> bool:
+    """Return True if a stored body has the CRC of its record. An empty body has 0."""
+    return crc32(body) & _BODY_CRC_MASK == body_crc
 
 
 def _damaged(position: int, why: str) -> CorruptDataError:

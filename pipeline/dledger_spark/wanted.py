@@ -10,10 +10,10 @@ TextKind: TypeAlias = Literal["in", "is null", "starts with", "ends with", "cont
 
 @dataclass(slots=True)
 class TopicRange:
-    """Which records of a topic are wanted.
+    """The wanted records of a topic.
 
-    Those at or behind byte `first_position` of the log, where the topic's present incarnation starts, whose queue
-    offset lies in `[first, end)` of their queue; queues that are not named are not wanted.
+    They lie at or behind byte `first_position` of the log, where the topic's present incarnation starts. Their queue
+    offset lies in `[first, end)` of their queue. Queues that are not named are not wanted.
     """
 
     name: str
@@ -23,9 +23,9 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class TextCondition:
-    """A condition on one property of a record, as SQL means it: of a record without it only `is null` holds.
+    """A condition on one property of a record, as in SQL: a record without the property satisfies only `is null`.
 
-    `in` and `is null` have any number of `texts`, the others one.
+    `in` has any number of `texts`, `is null` none, other conditions one.
     """
 
     name: str
@@ -36,7 +36,7 @@ class TextCondition:
 
 @dataclass(slots=True)
 class RowFilter:
-    """What else a record must satisfy; None is no limit.
+    """Further conditions of a record; None is no limit.
 
     Its store time in ms lies in `[from_ms, to_ms)`, its tag is one of `tags`, each of `texts` and the expression `sql`
     hold for its properties.

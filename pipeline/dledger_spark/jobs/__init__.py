@@ -2,7 +2,7 @@
 
 `archive` (topics to Parquet, exactly once) with `compact` and `read_archive`, `verify` (every follower's log), `stats`,
 `lag` and `replay`. One module per job; `archives`, `manifest` and `storage` are what an archive is on disk. A job gets
-a session and plain values, tells `on_phase` what it is doing, and returns a dataclass; nothing here prints.
+a session and plain values, reports its phases to `on_phase`, and returns a dataclass; nothing here prints.
 """
 
 from __future__ import annotations

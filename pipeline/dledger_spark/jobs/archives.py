@@ -1,4 +1,4 @@
-"""An archive: Parquet files of messages by topic and day, of which only those count that the latest manifest lists.
+"""An archive: Parquet files of messages by topic and day, of which only the files in the latest manifest count.
 
     data/run=<run>/topic=<topic>/day=<YYYY-MM-DD>/part-….parquet     what runs wrote
     manifests/<version>.json                                         which of it is the archive
@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from ..schema import ddl
+from ..schema import CORRUPT_RECORD, ddl
 from .errors import JobError
 from .manifest import ArchivedFile, ArchivedQueue, Kind, Manifest, Manifests
 from .storage import open_storage
@@ -43,12 +43,16 @@ COLUMNS: Final = (
     "reconsume_times",
     "properties",
     "physical_offset",
+    CORRUPT_RECORD,
 )
-"""The columns of an archive: all that identify a message and all that a producer said; `headers` is in `properties`."""
+"""The columns of an archive: all that identify a message and all that a producer said; `headers` is in `properties`.
+
+Files of earlier versions lack the last one: it is null there.
+"""
 
 DAY: Final = "day"
 KEEP_SECONDS: Final = 86_400.0
-"""How long files stay that an older manifest lists, or that a dead run left."""
+"""Time in seconds for which files of older manifests, and of dead runs, are kept."""
 
 _DATA: Final = "data"
 _RUN: Final = "run="
@@ -56,7 +60,7 @@ _RUN_TIME: Final = "%Y%m%dT%H%M%S"
 
 
 def read_archive(spark: SparkSession, path: str, *, version: int | None = None) -> DataFrame:
-    """The messages of an archive, with the columns `COLUMNS` and `day`; filters on `topic` and `day` prune files.
+    """Return an archive's messages, with the columns `COLUMNS` and `day`; filters on `topic` and `day` prune files.
 
     Reads the latest version, or another one that is still kept. Raises `JobError`, also where no archive is.
     """
@@ -74,26 +78,26 @@ class Archive:
 
     @property
     def url(self) -> str:
-        """Where it lies."""
+        """Return the URL of the archive."""
         return self._storage.url
 
     def existing(self, version: int | None = None) -> Manifest:
-        """A version of an archive that is there: a path that was mistyped has none. Raises `JobError`."""
+        """Return a version's manifest. Raises `JobError` if the archive has none, for instance at a mistyped path."""
         manifest = self.manifests.read(version)
         if not manifest.version:
             raise JobError(f"there is no archive at {self.url}: it has no manifest")
         return manifest
 
     def frame(self, manifest: Manifest, files: Iterable[ArchivedFile] | None = None) -> DataFrame:
-        """The rows of a version, or of some of its files."""
-        chosen = manifest.files if files is None else list(files)
-        if not chosen:
+        """Return the rows of a version, or of some of its files."""
+        frame_files = manifest.files if files is None else list(files)
+        if not frame_files:
             columns = f"{ddl(COLUMNS)}, {DAY} DATE"
             return self._spark.createDataFrame([], columns)
-        return self._parquet([f"{self.url}/{file.path}" for file in chosen]).select(*COLUMNS, DAY)
+        return self._parquet([f"{self.url}/{file.path}" for file in frame_files]).select(*COLUMNS, DAY)
 
     def write(self, rows: DataFrame) -> tuple[str, list[ArchivedFile]]:
-        """Write rows (`COLUMNS` and `day`) as a new run; its name, and its files. Nothing of them counts yet."""
+        """Write rows (`COLUMNS` and `day`) as a new run, and return its name and files. Only `publish` adds them."""
         run = f"{datetime.now(UTC):{_RUN_TIME}}-{uuid.uuid4().hex[:12]}"
         folder = f"{_DATA}/{_RUN}{run}"
         rows.write.mode("errorifexists").partitionBy("topic", DAY).parquet(f"{self.url}/{folder}")
@@ -113,7 +117,7 @@ class Archive:
     ) -> Manifest:
         """Make these files the archive's next version.
 
-        Raises `JobError` if `before` is not the latest any more, or if the run's files were swept up meanwhile.
+        Raises `JobError` if `before` is not the latest version any more, or if a sweep has removed the run's files.
         """
         files = list(files)
         folder = f"{_DATA}/{_RUN}{run}"
@@ -135,20 +139,27 @@ class Archive:
         return manifest
 
     def sweep(self, keep_seconds: float = KEEP_SECONDS) -> int:
-        """Remove manifests that were replaced, and files of runs that ended, longer ago than this; how many files.
+        """Remove manifests replaced longer ago than this, and unlisted files of runs begun longer ago.
 
-        A reader that began with such a manifest fails afterwards, and so does a run that has been writing for longer.
+        Return the number of removed files.
+
+        A reader that uses a removed manifest then fails, and so does a run that takes longer than `keep_seconds`.
         """
-        kept = [self.manifests.read(version) for version in self.manifests.versions()]
-        if not kept:
+        manifests = [self.manifests.read(version) for version in self.manifests.versions()]
+        if not manifests:
             return 0
         before = time.time() - keep_seconds
-        old = [manifest.version for manifest, following in pairwise(kept) if following.committed_ms < before * 1000]
-        self.manifests.remove(old)
-        listed = {file.path for manifest in kept if manifest.version not in old for file in manifest.files}
+        self.manifests.sweep(before)
+        old_versions = [
+            manifest.version for manifest, following in pairwise(manifests) if following.committed_ms < before * 1000
+        ]
+        self.manifests.remove(old_versions)
+        listed = {
+            file.path for manifest in manifests if manifest.version not in old_versions for file in manifest.files
+        }
         removed = 0
         for folder in self._storage.names(_DATA):
-            if not folder.startswith(_RUN) or _started(folder.removeprefix(_RUN)) >= before:
+            if not folder.startswith(_RUN) or _start_time(folder.removeprefix(_RUN)) >= before:
                 continue
             files = self._storage.files(f"{_DATA}/{folder}")
             unlisted = [path for path in files if path not in listed]
@@ -161,9 +172,9 @@ class Archive:
         return removed
 
     def _row_counts(self, folder: str) -> dict[tuple[str, str, str], int]:
-        """The rows of a run's files by topic, day and file name."""
-        counted = self._parquet([f"{self.url}/{folder}"]).groupBy("topic", DAY, "_metadata.file_name").count().collect()
-        return {(row["topic"], row[DAY].isoformat(), row["file_name"]): row["count"] for row in counted}
+        """Return the number of rows in a run's files by topic, day and file name."""
+        counts = self._parquet([f"{self.url}/{folder}"]).groupBy("topic", DAY, "_metadata.file_name").count().collect()
+        return {(row["topic"], row[DAY].isoformat(), row["file_name"]): row["count"] for row in counts}
 
     def _parquet(self, paths: list[str]) -> DataFrame:
         schema = f"{ddl(COLUMNS)}, {DAY} DATE, run STRING"
@@ -176,8 +187,8 @@ def check_rows(what: str, expected: int, found: int) -> None:
         raise JobError(f"{what}: {found} rows were written, {expected} were to be; nothing of it was published")
 
 
-def _started(run: str) -> float:
-    """When a run began, in seconds since 1970; what has no such name is nobody's, and is kept."""
+def _start_time(run: str) -> float:
+    """Return a run's begin in seconds since 1970, infinity for other folders, so that their files are kept."""
     try:
         return datetime.strptime(run.partition("-")[0], _RUN_TIME).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -9,15 +9,28 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ..errors import DataLossError
 from ..offsets import Queue
+from ..options import BadRecords
 from ..plans import Cluster
+from ..schema import CORRUPT_RECORD
 from ..streaming import proportional_shares
 from .archives import COLUMNS, DAY, Archive, check_rows
 from .errors import JobError
-from .inputs import OnPhase, checked_options, load, pinned, range_options, silent, topic_list
+from .inputs import (
+    OnPhase,
+    bad_records_option,
+    checked_options,
+    columns_option,
+    load,
+    pinned,
+    range_options,
+    silent,
+    topic_list,
+    with_corrupt_record,
+)
 from .manifest import ArchivedQueue, Manifest
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 ROWS_PER_COMMIT: Final = 5_000_000
 Mode: TypeAlias = Literal["auto", "segments", "queues"]
@@ -42,10 +55,11 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What a run of `archive` added, and what the archive has now.
+    """Result of a run of `archive`: the added rows, and the present content.
 
     `commits` versions were published, the last one is `version`; `lost_rows` were removed by retention before they were
-    archived.
+    archived. The bodies of `bad_bodies` messages could not be decoded, and `unknown_births` rows have no
+    `born_timestamp`.
     """
 
     path: str
@@ -57,6 +71,8 @@ class ArchiveResult:
     lost_rows: int
     total_rows: int
     total_files: int
+    bad_bodies: int = 0
+    unknown_births: int = 0
 
 
 def archive(
@@ -69,80 +85,106 @@ def archive(
     read_from: str = "follower",
     rows_per_commit: int = ROWS_PER_COMMIT,
     fail_on_data_loss: bool = True,
+    bad_records: BadRecords = "PERMISSIVE",
     on_phase: OnPhase = silent,
 ) -> ArchiveResult:
-    """Add to the archive at `path` what the topics hold now and it does not have yet.
+    """Add to the archive at `path` the messages of the topics that it does not have yet.
 
-    What is there when the job starts is archived, in pieces of at most `rows_per_commit` rows; each is published by a
-    manifest of its own, so a job that is killed loses at most the piece under way, and the next run goes on exactly
-    behind the last one. Rows are in the archive exactly once, whatever happens. `mode="auto"` reads the log itself if
-    everything it has is wanted, else queue by queue. Use one job at a time for one archive: of two, one fails.
+    The job archives the messages that exist when it starts, in parts of at most `rows_per_commit` rows. Each part is
+    published by a manifest of its own. So a killed job loses at most the part under way, and the next run continues
+    exactly behind the last published part. Each row is in the archive exactly once. `mode="auto"` reads the log itself
+    if all of it is wanted, else queue by queue. Use one job at a time for one archive: of two, one fails.
 
-    Raises `DataLossError` if messages are gone that were not archived yet, unless `fail_on_data_loss` is false;
-    `OptionError`, `NoReplicaError` and other `SourceError`s; `JobError` if a topic is deleted meanwhile.
+    Messages whose bodies cannot be decoded are archived with the raw body in `_corrupt_record` (`bad_records` =
+    `PERMISSIVE`), are left out (`DROPMALFORMED`) or fail the job (`FAILFAST`).
+
+    Raises `DataLossError` if messages are gone that were not archived yet, unless `fail_on_data_loss` is false. Raises
+    `OptionError`, `NoReplicaError` and other `SourceError`s, and `JobError` if a topic is deleted during the job.
     """
+    from pyspark.sql import Observation
+
     options = {
         "namesrv": namesrv,
         "readFrom": read_from,
-        "columns": ",".join(COLUMNS),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
+        **bad_records_option(bad_records),
+        **columns_option(COLUMNS, bad_records),
     }
-    archived = Archive(spark, path)
-    lost = 0
-    asking = checked_options({**options, "subscribe": ",".join(topic_list(topics))})
-    with closing(Cluster(asking)) as cluster, ExitStack() as pins:
+    target_archive = Archive(spark, path)
+    lost_rows = bad_bodies = unknown_births = 0
+    subscription = checked_options({**options, "subscribe": ",".join(topic_list(topics))})
+    with closing(Cluster(subscription)) as cluster, ExitStack() as pins:
         on_phase("looking at what there is")
-        target = kept_queues(cluster)
-        before = latest = archived.manifests.read()
-        while wanted := wanted_ranges(latest, target, fail_on_data_loss):
-            piece = at_most(wanted, rows_per_commit)
-            on_phase(f"archiving {count(piece):,} of {count(wanted):,} messages")
-            reading = {
+        kept = kept_queues(cluster)
+        before = latest = target_archive.manifests.read()
+        while wanted := wanted_ranges(latest, kept, fail_on_data_loss):
+            part = at_most(wanted, rows_per_commit)
+            on_phase(f"archiving {count(part):,} of {count(wanted):,} messages")
+            part_options = {
                 **options,
                 **range_options(
-                    {queue: one.start for queue, one in piece.items()}, {queue: one.end for queue, one in piece.items()}
+                    {queue: offsets.start for queue, offsets in part.items()},
+                    {queue: offsets.end for queue, offsets in part.items()},
                 ),
-                "mode": mode_for(piece, target) if mode == "auto" else mode,
+                "mode": mode_for(part, kept) if mode == "auto" else mode,
             }
-            with pins.pop_all():  # until this piece is read: the pin of the one before keeps this one's messages, too
-                pinned_reading = pins.enter_context(pinned(reading))
-                run, files = archived.write(load(spark, pinned_reading).withColumn(DAY, day_of_store_time()))
-            check_same_topics(piece, kept_queues(cluster))
-            missing = count(piece) - sum(file.rows for file in files)
+            with pins.pop_all():  # until this part is read: the previous part's pin keeps this part's messages, too
+                pinned_options = pins.enter_context(pinned(part_options))
+                observed = Observation()
+                run, files = target_archive.write(_observe_rows(load(spark, pinned_options), bad_records, observed))
+            check_same_topics(part, kept_queues(cluster))
+            dropped = observed.get["bad"] if bad_records == "DROPMALFORMED" else 0
+            missing = count(part) - dropped - sum(file.rows for file in files)
             if missing < 0 or fail_on_data_loss:
-                check_rows("archive", count(piece), count(piece) - missing)
-            latest = archived.publish(latest, "archive", run, _progress(latest, piece), [*latest.files, *files])
-            lost += missing + sum(one.gap for one in piece.values())
-    archived.sweep()
+                check_rows("archive", count(part) - dropped, count(part) - dropped - missing)
+            bad_bodies += observed.get["bad"]
+            unknown_births += observed.get["births"]
+            latest = target_archive.publish(
+                latest, "archive", run, _merge_progress(latest, part), [*latest.files, *files]
+            )
+            lost_rows += missing + sum(offsets.gap for offsets in part.values())
+    target_archive.sweep()
     return ArchiveResult(
-        path=archived.url,
+        path=target_archive.url,
         version=latest.version,
         commits=latest.version - before.version,
         rows=latest.rows - before.rows,
         files=len(latest.files) - len(before.files),
         size_bytes=latest.size_bytes - before.size_bytes,
-        lost_rows=lost,
+        lost_rows=lost_rows,
         total_rows=latest.rows,
         total_files=len(latest.files),
+        bad_bodies=bad_bodies,
+        unknown_births=unknown_births,
     )
 
 
+def _observe_rows(messages: DataFrame, bad_records: BadRecords, observed: Observation) -> DataFrame:
+    """Return the rows to write; `observed` counts bad bodies, and rows without a time of birth."""
+    from pyspark.sql import functions as f
+
+    is_bad = f.col(CORRUPT_RECORD).isNotNull()
+    rows = with_corrupt_record(messages).withColumn(DAY, day_of_store_time())
+    is_written = ~is_bad if bad_records == "DROPMALFORMED" else f.lit(col=True)
+    births = f.count_if(is_written & f.col("born_timestamp").isNull())
+    return rows.observe(observed, f.count_if(is_bad).alias("bad"), births.alias("births")).where(is_written)
+
+
 def kept_queues(cluster: Cluster) -> dict[Queue, KeptQueue]:
-    """What the cluster keeps of the subscribed queues that ever had a message."""
+    """Return the kept parts of the subscribed queues that ever had a message."""
     queues = cluster.queues()
     kept: dict[Queue, KeptQueue] = {}
     for group in sorted({queue.group for queue in queues}):
         plan = cluster.plan(group, {queue.topic for queue in queues})
-        kept |= {
-            queue: KeptQueue(plan.created[queue.topic], *plan.bounds[queue]) for queue in queues if queue in plan.bounds
-        }
+        wanted = {queue for queue in queues if queue in plan.bounds} | cluster.left(plan)
+        kept |= {queue: KeptQueue(plan.created[queue.topic], *plan.bounds[queue]) for queue in sorted(wanted)}
     return kept
 
 
 def wanted_ranges(
     manifest: Manifest, kept: Mapping[Queue, KeptQueue], fail_on_data_loss: bool = True
 ) -> dict[Queue, Range]:
-    """What is kept and not archived yet.
+    """Return the ranges that are kept and not archived yet.
 
     A queue that is new, or whose topic was deleted and created again, is wanted from its first kept offset on. Raises
     `DataLossError` if retention was faster than the archive, unless that is allowed.
@@ -163,41 +205,43 @@ def wanted_ranges(
 
 
 def at_most(wanted: Mapping[Queue, Range], rows: int) -> dict[Queue, Range]:
-    """The next piece: about equally far through every queue."""
-    shares = proportional_shares({queue: one.end - one.start for queue, one in wanted.items()}, rows)
-    return {queue: one._replace(end=one.start + shares[queue]) for queue, one in wanted.items() if shares[queue]}
+    """Return the next part of `rows` rows: about equally far through every queue."""
+    shares = proportional_shares({queue: offsets.end - offsets.start for queue, offsets in wanted.items()}, rows)
+    return {
+        queue: offsets._replace(end=offsets.start + shares[queue]) for queue, offsets in wanted.items() if shares[queue]
+    }
 
 
 def count(ranges: Mapping[Queue, Range]) -> int:
-    """How many messages ranges have."""
-    return sum(one.end - one.start for one in ranges.values())
+    """Return the number of messages in ranges."""
+    return sum(offsets.end - offsets.start for offsets in ranges.values())
 
 
-def mode_for(piece: Mapping[Queue, Range], kept: Mapping[Queue, KeptQueue]) -> str:
-    """How to read a piece: the log itself if that is everything, else queue by queue, which skips the rest."""
+def mode_for(part: Mapping[Queue, Range], kept: Mapping[Queue, KeptQueue]) -> str:
+    """Return the mode to read a part: the log itself if the part has all kept messages, else queue by queue."""
     everything = all(
-        queue in piece and (piece[queue].start, piece[queue].end) == (one.first, one.end)
-        for queue, one in kept.items()
-        if one.first < one.end
+        queue in part and (part[queue].start, part[queue].end) == (kept_queue.first, kept_queue.end)
+        for queue, kept_queue in kept.items()
+        if kept_queue.first < kept_queue.end
     )
     return "segments" if everything else "queues"
 
 
 def day_of_store_time() -> Column:
-    """The UTC day of a message's store time, whatever time zone the session has."""
+    """Return the UTC day of a message's store time, in every time zone of the session."""
     from pyspark.sql import functions
 
     return functions.expr("date_from_unix_date(cast(unix_micros(timestamp) div 86400000000 as int))")
 
 
-def check_same_topics(piece: Mapping[Queue, Range], kept: Mapping[Queue, KeptQueue]) -> None:
-    """Raise `JobError` if a topic was deleted since `piece` was planned: another one's messages may be among them."""
-    for queue, one in piece.items():
-        if queue not in kept or kept[queue].created != one.created:
+def check_same_topics(part: Mapping[Queue, Range], kept: Mapping[Queue, KeptQueue]) -> None:
+    """Raise `JobError` if a topic was deleted since `part` was planned: it may have messages of a later topic."""
+    for queue, offsets in part.items():
+        if queue not in kept or kept[queue].created != offsets.created:
             raise JobError(f"topic {queue.topic} was deleted while it was archived; nothing of it was published")
 
 
-def _progress(manifest: Manifest, piece: Mapping[Queue, Range]) -> list[ArchivedQueue]:
-    """How far every queue is archived with this piece."""
-    added = {queue: ArchivedQueue(*queue, created=one.created, next=one.end) for queue, one in piece.items()}
+def _merge_progress(manifest: Manifest, part: Mapping[Queue, Range]) -> list[ArchivedQueue]:
+    """Return the progress of every queue after this part."""
+    added = {queue: ArchivedQueue(*queue, created=offsets.created, next=offsets.end) for queue, offsets in part.items()}
     return list((manifest.archived() | added).values())

@@ -6,4 +6,4 @@ from ..errors import SourceError
 
 
 class JobError(SourceError):
-    """A job cannot do what was asked, or found that what it did does not add up; nothing of it was published."""
+    """A job cannot do its work, or found its result inconsistent. Nothing was published."""

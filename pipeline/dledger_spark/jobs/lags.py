@@ -29,8 +29,8 @@ SCHEMA = (
 class LagSample:
     """One group in one queue at one moment (ms since 1970).
 
-    The queue keeps the offsets from `first` to below `end`; `committed` is where the group goes on, None before its
-    first commit; `lag` counts the messages that it still has to process.
+    The queue keeps the offsets from `first` to below `end`. `committed` is the offset at which the group continues,
+    None before its first commit. `lag` counts the messages that it still has to process.
     """
 
     time_ms: int
@@ -46,40 +46,40 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class LagResult:
-    """The samples, in the order of time; and when (ms since 1970) none could be taken, with the reason."""
+    """The samples, in the order of time, and the times (ms since 1970) of missed samples with the reasons."""
 
     samples: list[LagSample]
     missed: list[tuple[int, str]] = field(default_factory=list)
 
     def totals(self) -> list[tuple[int, str, str, int]]:
-        """Time, group, topic and lag over all queues, for every sample."""
+        """Return time, group, topic and lag over all queues, for every sample."""
         sums: dict[tuple[int, str, str], int] = {}
-        for one in self.samples:
-            place = (one.time_ms, one.group, one.topic)
-            sums[place] = sums.get(place, 0) + one.lag
-        return [(*place, lag) for place, lag in sums.items()]
+        for lag_sample in self.samples:
+            group_topic = (lag_sample.time_ms, lag_sample.group, lag_sample.topic)
+            sums[group_topic] = sums.get(group_topic, 0) + lag_sample.lag
+        return [(*group_topic, lag) for group_topic, lag in sums.items()]
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The samples as a table, to plot, to join, or to append to Parquet."""
+        """Return the samples as a table, to plot, to join, or to append to Parquet."""
         from pyspark.sql import functions as f
 
-        rows = [tuple(asdict(one).values()) for one in self.samples]
+        rows = [tuple(asdict(lag_sample).values()) for lag_sample in self.samples]
         schema = SCHEMA.replace("time TIMESTAMP", "time_ms BIGINT")
         table = spark.createDataFrame(rows, schema)
         return table.select(f.timestamp_millis("time_ms").alias("time"), *table.columns[1:])
 
 
 class Offsets(Protocol):
-    """Where offsets come from: `dledger_client.SyncAdmin`."""
+    """Source of offsets: `dledger_client.SyncAdmin`."""
 
     def topics(self) -> list[str]:
-        """All topics but the service's own."""
+        """Return all topics except the topics of the service."""
 
     def groups(self) -> Mapping[str, object]:
-        """All consumer groups by name."""
+        """Return all consumer groups by name."""
 
     def offsets(self, group: str, topic: str) -> list[QueueStatus]:
-        """How far a group is in each queue of a topic."""
+        """Return the progress of a group in each queue of a topic."""
 
 
 def lag(
@@ -93,7 +93,7 @@ def lag(
 ) -> LagResult:
     """Sample the committed offsets of groups beside the ends of their queues, `samples` times, `interval_s` apart.
 
-    Without `groups` or `topics` all of them are looked at; pairs without any commit are left out. One sample asks twice
+    Without `groups` or `topics` all of them are sampled; pairs without any commit are left out. One sample asks twice
     for every group, topic and queue: name them where there are many. Raises `JobError` if the first sample fails, also
     for a named group that does not exist; a later one that fails is `missed`.
     """
@@ -115,11 +115,11 @@ def sample(
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
 ) -> LagResult:
-    """`lag`, with the offsets' source, the clock and the waiting given."""
-    found: list[LagSample] = []
+    """Sample as `lag` does, with a given source of offsets, clock and wait."""
+    lag_samples: list[LagSample] = []
     missed: list[tuple[int, str]] = []
     known = admin.groups() if groups else {}
-    for group in groups:  # one that was mistyped would seem to be behind by all that there is
+    for group in groups:  # a mistyped group would seem to lag behind by all messages
         if group not in known and not is_system_group(group):
             raise JobError(f"there is no consumer group {group!r}: `dledger group list` shows those that there are")
     due = clock()
@@ -130,34 +130,34 @@ def sample(
         on_phase(f"sample {number + 1} of {samples}")
         now_ms = int(clock() * 1000)
         try:
-            found += _now(admin, groups, topics, now_ms)
+            lag_samples += _take_sample(admin, groups, topics, now_ms)
         except ClientError as error:
-            if not number:  # what is wrong from the start stays so
+            if not number:  # an error of the first sample would come again
                 raise
             missed.append((now_ms, str(error)))
-    return LagResult(found, missed)
+    return LagResult(lag_samples, missed)
 
 
-def _now(admin: Offsets, groups: Sequence[str], topics: Sequence[str], now_ms: int) -> list[LagSample]:
-    """One sample of every group and topic."""
-    found: list[LagSample] = []
+def _take_sample(admin: Offsets, groups: Sequence[str], topics: Sequence[str], now_ms: int) -> list[LagSample]:
+    """Take one sample of every group and topic."""
+    lag_samples: list[LagSample] = []
     for group in groups or sorted(admin.groups()):
         for topic in topics or admin.topics():
             queues = admin.offsets(group, topic)
-            if not (groups and topics) and all(one.committed is None for one in queues):
+            if not (groups and topics) and all(status.committed is None for status in queues):
                 continue
-            found += [
+            lag_samples += [
                 LagSample(
                     now_ms,
                     group,
                     topic,
-                    one.queue.broker_group,
-                    one.queue.queue_id,
-                    one.first,
-                    one.end,
-                    one.committed,
-                    one.lag,
+                    status.queue.broker_group,
+                    status.queue.queue_id,
+                    status.first,
+                    status.end,
+                    status.committed,
+                    status.lag,
                 )
-                for one in queues
+                for status in queues
             ]
-    return found
+    return lag_samples

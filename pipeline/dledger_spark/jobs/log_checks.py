@@ -1,6 +1,7 @@
 """Checking a range of one node's log: every entry, every record, every queue offset.
 
-This runs in tasks: the standard library only. Formats: `docs/file-format.md`, "Entry", and `dledger_remoting.record`.
+This runs in tasks, so it imports the standard library only. Formats: `docs/reference/file-format.md`, "Entry", and
+`dledger_remoting.record`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TopicBounds:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """What one task checks: the entries from byte `start` to `end` of the log of the node at `address`.
+    """Part of a log that one task checks: entries from byte `start` to `end`, at the node with this `address`.
 
     `previous_chain` is the chain crc before entry `index`, the first; `end_chain`, if known, the one of the last.
     """
@@ -72,10 +73,10 @@ class QueueRun:
 
 @dataclass(slots=True)
 class RangeCheck:
-    """What was found in a range.
+    """Result of the check of a range.
 
-    `invalid` says what does not hold, and `position` where; `unreadable` why the node did not give its bytes. `other`
-    records belong to topics that were deleted, or were trimmed but for the rest of a segment.
+    `invalid` names the violation, `position` its place. `unreadable` is the reason why the node did not give its bytes.
+    `other` records belong to deleted topics, or were trimmed, but lie in a segment that is still kept.
     """
 
     node: str
@@ -93,7 +94,7 @@ class RangeCheck:
 
 
 def check_range(part: LogRange) -> RangeCheck:
-    """Read a range and check it; what is found wrong is in the result, nothing is raised for it."""
+    """Read a range and check it. Violations are in the result, and raise nothing."""
     check = RangeCheck(part.node, part.start, part.end, position=part.start)
     digest = hashlib.sha256()
     records = RecordCheck(part.topics, check)
@@ -122,7 +123,7 @@ def check_range(part: LogRange) -> RangeCheck:
 
 
 def read_log(part: LogRange) -> Iterator[tuple[int, bytes]]:
-    """The raw entries of a range, from this one node, each part with its position.
+    """Yield the raw entries of a range from this one node, each part with its position.
 
     Raises `SourceError` if the node does not give them within `timeout_s`.
     """
@@ -144,10 +145,10 @@ def read_log(part: LogRange) -> Iterator[tuple[int, bytes]]:
                     if time.monotonic() >= deadline:
                         raise
                 time.sleep(PAUSE_SECONDS)
-            following = _following(response, position)
+            next_position = _next_position(response, position)
             if response.body:
                 yield position, response.body
-            position = following
+            position = next_position
     finally:
         if connection is not None:
             connection.close()
@@ -164,12 +165,12 @@ def _request(part: LogRange, position: int) -> dict[str, str]:
     }
 
 
-def _following(response: Response, position: int) -> int:
-    """Where the next read begins. Raises `RefusedError`, `CorruptDataError`."""
-    following = int(response.check().ext["end"])
-    if following <= position:
-        raise CorruptDataError(f"a read at position {position} does not lead on, but to {following}")
-    return following
+def _next_position(response: Response, position: int) -> int:
+    """Return the position of the next read. Raises `RefusedError`, `CorruptDataError`."""
+    next_position = int(response.check().ext["end"])
+    if next_position <= position:
+        raise CorruptDataError(f"a read at position {position} does not lead on, but to {next_position}")
+    return next_position
 
 
 class RecordCheck:
@@ -204,10 +205,10 @@ class RecordCheck:
             if body_bytes and crc32(data[body : body + body_bytes]) & _BODY_CRC_MASK != body_crc:
                 raise CorruptDataError(f"record at position {position + place}: the body does not have its crc")
             name = data[name_start : name_start + int.from_bytes(data[name_start - name_bytes : name_start], "big")]
-            self._count(name, queue_id, offset, physical)
+            self._count_record(name, queue_id, offset, physical)
             place = end
 
-    def _count(self, name: bytes, queue_id: int, offset: int, physical: int) -> None:
+    def _count_record(self, name: bytes, queue_id: int, offset: int, physical: int) -> None:
         check = self._check
         check.records += 1
         topic = self._topics.get(name)

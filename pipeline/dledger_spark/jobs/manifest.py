@@ -39,7 +39,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
 
 class ArchivedQueue(msgspec.Struct, frozen=True):
-    """How far a queue is archived."""
+    """Progress of the archive in a queue."""
 
     topic: str
     group: str
@@ -49,7 +49,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> Queue:
-        """Which queue."""
+        """The queue."""
         return Queue(self.topic, self.group, self.queue_id)
 
 
@@ -67,16 +67,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """How many rows the archive has."""
+        """Number of rows in the archive."""
         return sum(file.rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """How much its files take."""
+        """Size of its files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def archived(self) -> dict[Queue, ArchivedQueue]:
-        """How far each queue is archived."""
+        """Return the progress by queue."""
         return {queue.queue: queue for queue in self.queues}
 
 
@@ -91,7 +91,7 @@ class Manifests:
         self._storage = storage
 
     def versions(self) -> list[int]:
-        """The versions that are kept, ascending."""
+        """Return the versions that are kept, ascending."""
         return sorted(
             int(name.removesuffix(".json"))
             for name in self._storage.names(FOLDER)
@@ -99,7 +99,7 @@ class Manifests:
         )
 
     def read(self, version: int | None = None) -> Manifest:
-        """One version, the latest by default: `EMPTY` if there is none yet. Raises `JobError`."""
+        """Return one version, the latest by default: `EMPTY` without any version yet. Raises `JobError`."""
         versions = self.versions()
         if version is None:
             if not versions:
@@ -128,6 +128,10 @@ class Manifests:
                 f"another run has committed version {manifest.version} of the archive {self._storage.url} meanwhile; "
                 "nothing of this one is in it: run it again"
             ) from None
+
+    def sweep(self, before: float) -> None:
+        """Remove files that killed drivers left before this time, seconds since 1970."""
+        self._storage.remove_hidden(FOLDER, before)
 
     def remove(self, versions: Iterable[int]) -> None:
         """Forget old versions."""

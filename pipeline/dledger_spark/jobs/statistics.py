@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .inputs import OnPhase, load, pinned, silent, source_options, stored_between, topic_list
+from ..options import BadRecords
+from ..schema import CORRUPT_RECORD
+from .inputs import (
+    OnPhase,
+    bad_records_option,
+    columns_option,
+    load,
+    pinned,
+    silent,
+    source_options,
+    stored_between,
+    topic_list,
+    with_corrupt_record,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -23,8 +36,9 @@ _QUANTILE_ACCURACY: Final = 1_000
 class MinuteStats:
     """One topic in the minute of store times that begins at `minute_ms` (since 1970).
 
-    Sizes are those of bodies in bytes; the delay is from a message's birth at the producer to its storage, by the
-    clocks of both, in ms. Quantiles are approximate: their rank is off by at most 0.1 %.
+    Sizes are those of bodies in bytes; a body that cannot be decoded counts as it is stored. The delay in ms is the
+    time from a message's birth at the producer to its storage, by the clocks of both. It is None if no birth is known.
+    Quantiles are approximate: their rank is off by at most 0.1 %.
     """
 
     topic: str
@@ -35,9 +49,9 @@ class MinuteStats:
     size_p90: int
     size_p99: int
     size_max: int
-    delay_p50_ms: int
-    delay_p99_ms: int
-    delay_max_ms: int
+    delay_p50_ms: int | None
+    delay_p99_ms: int | None
+    delay_max_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +76,18 @@ class ProducerStats:
 
 @dataclass(frozen=True, slots=True)
 class StatsResult:
-    """What `stats` found; minutes ascending, keys and producers by falling number of messages."""
+    """Result of `stats`: minutes ascending, keys and producers by falling number of messages.
+
+    The bodies of `bad_bodies` messages could not be decoded, `unknown_births` have no `born_timestamp`.
+    """
 
     messages: int
     size_bytes: int
     minutes: list[MinuteStats]
     keys: list[KeyStats]
     producers: list[ProducerStats]
+    bad_bodies: int = 0
+    unknown_births: int = 0
 
 
 def stats(
@@ -80,55 +99,68 @@ def stats(
     to_ms: int | None = None,
     read_from: str = "follower",
     top: int = TOP,
+    bad_records: BadRecords = "PERMISSIVE",
     on_phase: OnPhase = silent,
 ) -> StatsResult:
-    """Statistics of what topics hold, or of what was stored in `[from_ms, to_ms)`. Raises `SourceError`."""
-    options = source_options(namesrv, topic_list(topics), read_from) | {"columns": ",".join(COLUMNS)}
-    with pinned(options) as reading:
-        return message_stats(stored_between(load(spark, reading), from_ms, to_ms), top=top, on_phase=on_phase)
+    """Return statistics of all messages of topics, or of the messages stored in `[from_ms, to_ms)`. Raises
+    `SourceError`.
+
+    Messages whose bodies cannot be decoded count with the raw bodies' sizes (`bad_records` = `PERMISSIVE`), are left
+    out (`DROPMALFORMED`) or fail the job (`FAILFAST`).
+    """
+    options = source_options(namesrv, topic_list(topics), read_from) | bad_records_option(bad_records)
+    with pinned(options | columns_option((*COLUMNS, CORRUPT_RECORD), bad_records)) as pinned_options:
+        messages = stored_between(load(spark, pinned_options), from_ms, to_ms)
+        return message_stats(messages, top=top, bad_records=bad_records, on_phase=on_phase)
 
 
-def message_stats(messages: DataFrame, *, top: int = TOP, on_phase: OnPhase = silent) -> StatsResult:
-    """The same for any frame that has `COLUMNS`, for instance `read_archive(spark, path)`.
+def message_stats(
+    messages: DataFrame, *, top: int = TOP, bad_records: BadRecords = "PERMISSIVE", on_phase: OnPhase = silent
+) -> StatsResult:
+    """Return the statistics of any frame that has `COLUMNS`, for instance `read_archive(spark, path)`.
 
-    The messages are read once; what is kept of them meanwhile (about 100 bytes each) spills to disk. At most
-    `MAX_MINUTES` rows of `minutes` are given, the first ones, and `top` keys and producers.
+    The messages are read once; the job's data on them (about 100 bytes each) spills to disk. The result has the first
+    `MAX_MINUTES` rows of `minutes`, and `top` keys and producers.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    facts = messages.select(
+    measured = with_corrupt_record(messages).select(
         "topic",
         (f.unix_millis("timestamp") - f.unix_millis("timestamp") % 60_000).alias("minute_ms"),
-        f.length("value").alias("size"),
+        f.coalesce(f.length("value"), f.length(CORRUPT_RECORD)).alias("size"),
         (f.unix_millis("timestamp") - f.unix_millis("born_timestamp")).alias("delay"),
         "keys",
         f.regexp_replace("born_host", r":\d+$", "").alias("born_host"),
-    ).persist(StorageLevel.MEMORY_AND_DISK)
+        f.col(CORRUPT_RECORD).isNotNull().alias("is_bad"),
+    )
+    measured.persist(StorageLevel.MEMORY_AND_DISK)
+    facts = measured.where(~f.col("is_bad")) if bad_records == "DROPMALFORMED" else measured
     try:
         on_phase("reading messages")
-        totals = facts.agg(f.count("*").alias("messages"), f.sum("size").alias("size_bytes")).head()
+        bad_bodies = measured.where("is_bad").count()
+        sums = (f.count("*"), f.coalesce(f.sum("size"), f.lit(0)), f.count_if(f.col("delay").isNull()))
+        messages_total, size_total, unknown_births = facts.agg(*sums).collect()[0]
         on_phase("counting by minute")
-        minutes = [MinuteStats(*row) for row in _minutes(facts).limit(MAX_MINUTES).collect()]
+        minutes = [MinuteStats(*row) for row in _count_by_minute(facts).limit(MAX_MINUTES).collect()]
         on_phase("counting by key")
         words = f.array_distinct(f.array_remove(f.split("keys", " "), ""))
         by_key = facts.where("keys is not null").withColumn("key", f.explode(words))
-        keys = [KeyStats(*row) for row in _heaviest(by_key, "key", top)]
+        keys = [KeyStats(*row) for row in _find_heaviest(by_key, "key", top)]
         on_phase("counting by producer")
-        producers = [ProducerStats(*row) for row in _heaviest(facts, "born_host", top)]
+        producers = [ProducerStats(*row) for row in _find_heaviest(facts, "born_host", top)]
     finally:
-        facts.unpersist()
-    messages_total, size_total = (0, 0) if totals is None else (totals["messages"], totals["size_bytes"] or 0)
-    return StatsResult(messages_total, size_total, minutes, keys, producers)
+        measured.unpersist()
+    return StatsResult(messages_total, size_total, minutes, keys, producers, bad_bodies, unknown_births)
 
 
-def _minutes(facts: DataFrame) -> DataFrame:
+def _count_by_minute(facts: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     def quantile(column: str, share: float) -> Column:
         return f.percentile_approx(column, share, _QUANTILE_ACCURACY)
 
-    counted = facts.groupBy("topic", "minute_ms").agg(
+    statistics = facts.groupBy("topic", "minute_ms").agg(
         f.count("*"),
         f.sum("size"),
         quantile("size", 0.5),
@@ -139,11 +171,11 @@ def _minutes(facts: DataFrame) -> DataFrame:
         quantile("delay", 0.99),
         f.max("delay"),
     )
-    return counted.orderBy("topic", "minute_ms")
+    return statistics.orderBy("topic", "minute_ms")
 
 
-def _heaviest(facts: DataFrame, column: str, top: int) -> Sequence[Row]:
+def _find_heaviest(facts: DataFrame, column: str, top: int) -> Sequence[Row]:
     from pyspark.sql import functions as f
 
-    counted = facts.groupBy("topic", column).agg(f.count("*").alias("messages"), f.sum("size").alias("size_bytes"))
-    return counted.orderBy(f.desc("messages"), f.desc("size_bytes"), "topic", column).limit(top).collect()
+    counts = facts.groupBy("topic", column).agg(f.count("*").alias("messages"), f.sum("size").alias("size_bytes"))
+    return counts.orderBy(f.desc("messages"), f.desc("size_bytes"), "topic", column).limit(top).collect()

@@ -1,7 +1,7 @@
 """Storage of an archive: files by relative names below one folder, on a local disk or any Hadoop file system.
 
-What an archive needs beyond reading and writing is `create`: a file appears whole, under a name that nothing had, or
-not at all. That is what makes a manifest the commit of a run.
+Beyond reading and writing, an archive needs `create`: a file appears whole, under a name that nothing had, or not at
+all. So a manifest is the commit of a run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Storage(Protocol):
         """The folder as Spark names it."""
 
     def names(self, folder: str) -> list[str]:
-        """What lies directly in a folder, sorted; nothing if there is no such folder. Hidden names are left out."""
+        """Return the sorted names in a folder, no names if the folder does not exist. Hidden names are left out."""
 
     def files(self, folder: str) -> dict[str, int]:
-        """The sizes in bytes of all files below a folder, by name; hidden ones are left out."""
+        """Return the sizes in bytes of all files below a folder, by name; hidden files are left out."""
 
     def read(self, name: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
 
     def create(self, name: str, data: bytes) -> None:
         """Make a file appear, whole and durable. Raises `FileExistsError` if the name is taken."""
@@ -45,7 +45,13 @@ class Storage(Protocol):
         """Make files that others wrote durable, where the file system does not do so by itself."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with everything in it; no error if there is none."""
+        """Remove a file, or a folder with everything in it; no error if it does not exist."""
+
+    def remove_hidden(self, folder: str, before: float) -> None:
+        """Remove hidden files directly in a folder that were written before this time, seconds since 1970.
+
+        A driver that was killed in `create` has left them.
+        """
 
 
 class LocalStorage:
@@ -63,14 +69,14 @@ class LocalStorage:
         return sorted(name for name in os.listdir(path) if not name.startswith(_HIDDEN)) if path.is_dir() else []
 
     def files(self, folder: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for at, folders, names in os.walk(self._folder / folder):
+        sizes: dict[str, int] = {}
+        for parent, folders, names in os.walk(self._folder / folder):
             folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
             for name in names:
                 if not name.startswith(_HIDDEN):
-                    path = Path(at, name)
-                    found[path.relative_to(self._folder).as_posix()] = path.stat().st_size
-        return found
+                    path = Path(parent, name)
+                    sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()
@@ -87,7 +93,7 @@ class LocalStorage:
             path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)
-        for folder in path.parents:  # that of the first manifest has no name on the disk yet
+        for folder in path.parents:  # the first manifest's folder is new, so its own name must become durable, too
             if folder.is_relative_to(self._folder):
                 _sync(folder)
 
@@ -107,15 +113,20 @@ class LocalStorage:
         else:
             path.unlink(missing_ok=True)
 
+    def remove_hidden(self, folder: str, before: float) -> None:
+        for path in (self._folder / folder).glob(".*"):
+            if path.is_file() and path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
+
 
 class HadoopStorage:
-    """A folder of a file system that Spark's Hadoop client knows, such as `hdfs:`; reached through the driver's JVM.
+    """A folder of a file system that Spark's Hadoop client supports, such as `hdfs:`; reached through the driver's JVM.
 
     `create` is as atomic as the file system's rename without overwriting: it is on HDFS, it is not on object stores.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        # Spark's Python API has no file systems of its own: these are its doors to the JVM.
+        # Spark's Python API has no file systems of its own: these attributes lead to the JVM.
         jvm: Any = spark._jvm  # noqa: SLF001
         java: Any = spark._jsc  # noqa: SLF001
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
@@ -123,9 +134,9 @@ class HadoopStorage:
         self._hadoop: Any = jvm.org.apache.hadoop
         self._no_options = gateway.new_array(getattr(self._hadoop.fs, "Options$Rename"), 0)
         self._io = jvm.org.apache.commons.io.IOUtils
-        given = self._hadoop.fs.Path(path)
-        self._files = given.getFileSystem(configuration)
-        self._root = self._files.makeQualified(given)
+        given_path = self._hadoop.fs.Path(path)
+        self._files = given_path.getFileSystem(configuration)
+        self._root = self._files.makeQualified(given_path)
         self._context = self._hadoop.fs.FileContext.getFileContext(self._root.toUri(), configuration)
 
     @property
@@ -142,12 +153,12 @@ class HadoopStorage:
         path = self._path(folder)
         if not self._files.exists(path):
             return []
-        found = [status.getPath().getName() for status in self._files.listStatus(path)]
-        return sorted(name for name in found if not name.startswith(_HIDDEN))
+        all_names = [status.getPath().getName() for status in self._files.listStatus(path)]
+        return sorted(name for name in all_names if not name.startswith(_HIDDEN))
 
     def files(self, folder: str) -> dict[str, int]:
         path = self._path(folder)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         if self._files.exists(path):
             listing = self._files.listFiles(path, _RECURSIVE)
             start = len(self._root.toUri().getPath()) + 1
@@ -155,8 +166,8 @@ class HadoopStorage:
                 status = listing.next()
                 name = status.getPath().toUri().getPath()[start:]
                 if not any(part.startswith(_HIDDEN) for part in name.split("/")):
-                    found[name] = int(status.getLen())
-        return found
+                    sizes[name] = int(status.getLen())
+        return sizes
 
     def read(self, name: str) -> bytes:
         stream = self._files.open(self._path(name))
@@ -182,17 +193,24 @@ class HadoopStorage:
             raise
 
     def sync(self, names: list[str]) -> None:
-        """Nothing: these file systems keep what was closed."""
+        """Do nothing: these file systems keep closed files."""
 
     def remove(self, name: str) -> None:
         self._files.delete(self._path(name), _RECURSIVE)
+
+    def remove_hidden(self, folder: str, before: float) -> None:
+        path = self._path(folder)
+        for status in self._files.listStatus(path) if self._files.exists(path) else ():
+            is_old = status.isFile() and status.getModificationTime() < before * 1000
+            if is_old and status.getPath().getName().startswith("."):
+                self._files.delete(status.getPath(), _RECURSIVE)
 
     def _path(self, name: str) -> Any:  # noqa: ANN401 (a Java object)
         return self._hadoop.fs.Path(self._root, name)
 
 
 def open_storage(spark: SparkSession, path: str) -> Storage:
-    """The storage of a path, which Spark resolves as it does everywhere."""
+    """Return the storage of a path, which Spark resolves as it does everywhere."""
     storage = HadoopStorage(spark, path)
     return storage if storage.local_folder is None else LocalStorage(storage.local_folder)
 

@@ -1,4 +1,4 @@
-"""`verify`: the whole log of every follower, read and compared."""
+"""`verify`: reads the whole log of every follower and learner, and compares the logs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from ..errors import RefusedError, SourceError
 from ..nodes import NameServers
 from ..options import ReadOptions
+from ..pins import pin as pinned
+from ..pins import release_pin
 from ..plans import READ_PLAN, Cluster, Cut, GroupPlan, parse_plan
 from ..wire import Connection
 from .errors import JobError
-from .inputs import OnPhase, checked_options, release_pin, silent
+from .inputs import OnPhase, checked_options, silent
 from .log_checks import (
     BEHIND,
     BUSY,
@@ -42,7 +44,7 @@ Verdict: TypeAlias = Literal["valid", "invalid", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What makes a verdict: something that does not hold, or could not be read, at a byte position of a node's log."""
+    """Reason of a verdict: a violation, or an unreadable part, at a byte position of a node's log."""
 
     group: str
     node: str
@@ -53,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """What one node's log holds; `deleted_records` belong to topics that were deleted, or to trimmed offsets."""
+    """Size and content of one node's log. `deleted_records` belong to deleted topics, or to trimmed offsets."""
 
     group: str
     node: str
@@ -67,7 +69,7 @@ class ReplicaSummary:
 
 @dataclass(frozen=True, slots=True)
 class TopicCount:
-    """How many messages of a topic a group keeps."""
+    """Number of messages of a topic that a group keeps."""
 
     group: str
     topic: str
@@ -77,9 +79,10 @@ class TopicCount:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """`valid`: everything was read and holds. `invalid`: the first of `findings` is the first difference.
+    """Result of `verify`.
 
-    `unknown`: nothing wrong was seen, but not everything could be read.
+    `valid`: everything was read and holds. `invalid`: the first of `findings` is the first violation. `unknown`: no
+    violation was seen, but not everything could be read.
     """
 
     verdict: Verdict
@@ -90,7 +93,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A node that takes part, and what it planned."""
+    """A node that is read, and its plan."""
 
     node: str
     address: str
@@ -107,13 +110,18 @@ def verify(
     read_timeout: str = "60s",
     on_phase: OnPhase = silent,
 ) -> VerifyResult:
-    """Read the committed log of every follower of these broker groups (all by default), and check it.
+    """Read the committed log of every follower and learner of these broker groups (all by default), and check it.
 
-    Every entry's checksums and the chain through all of them, every record, that each queue's offsets have neither gap
-    nor repetition between the first kept and the last one, and that all followers have the same bytes. The leader is
-    read only if `include_leader` is true. Where fewer than `min_nodes` nodes of a group could be read the verdict is
-    `unknown`: a node that is down is not registered, and equality takes two. Raises `SourceError` if a group cannot be
-    asked, `JobError` if it has no follower.
+    It checks:
+
+    - every entry's checksums, the chain through all of them, and every record;
+    - that each queue's offsets have neither gap nor repetition between the first kept and the last offset;
+    - that all these nodes have the same bytes.
+
+    The leader is read only if `include_leader` is true. If fewer than `min_nodes` nodes of a group could be read, the
+    verdict is at best `unknown`. Name servers do not list a node that is down, and a comparison takes two nodes. The
+    result has at most `MAX_FINDINGS` findings. Raises `SourceError` if a group cannot be asked. Raises `JobError` if a
+    group does not exist, or none of its nodes can be read.
     """
     options = checked_options(
         {
@@ -131,17 +139,21 @@ def verify(
             if group not in addresses:
                 raise JobError(f"there is no broker group {group!r}, only {', '.join(sorted(addresses))}")
             on_phase(f"asking the nodes of {group}")
-            nodes, absent = _plans(addresses[group].values(), roles, cluster.commit(group), options.read_timeout_s)
+            nodes, unreadable = _request_plans(
+                addresses[group].values(), roles, cluster.commit(group), options.read_timeout_s
+            )
             if not nodes:
-                raise JobError(f"no follower of {group} can be read ({'; '.join(absent.values()) or 'it has none'})")
+                raise JobError(
+                    f"no follower of {group} can be read ({'; '.join(unreadable.values()) or 'it has none'})"
+                )
             checked.append(_verify_group(spark, cluster, nodes, roles, options, on_phase))
-            unread = [Finding(group, address, 0, why, "unknown") for address, why in absent.items()]
+            unread_findings = [Finding(group, address, 0, why, "unknown") for address, why in unreadable.items()]
             if len(nodes) < min_nodes:
                 what = f"only {len(nodes)} of at least {min_nodes} nodes could be read"
-                unread.append(Finding(group, nodes[0].node, 0, what, "unknown"))
-            checked[-1].findings.extend(unread)
+                unread_findings.append(Finding(group, nodes[0].node, 0, what, "unknown"))
+            checked[-1].findings.extend(unread_findings)
     findings = [finding for result in checked for finding in result.findings]
-    findings.sort(key=lambda one: (one.verdict != "invalid", one.group, one.position))
+    findings.sort(key=lambda finding: (finding.verdict != "invalid", finding.group, finding.position))
     return VerifyResult(
         _verdict(findings),
         [replica for result in checked for replica in result.replicas],
@@ -153,7 +165,7 @@ def verify(
 def _verify_group(
     spark: SparkSession, cluster: Cluster, nodes: list[Replica], roles: str, options: ReadOptions, on_phase: OnPhase
 ) -> VerifyResult:
-    """The part of a result that these nodes of one broker group make."""
+    """Return the result for these nodes of one broker group."""
     plan = common_plan(nodes)
     group, topics = plan.group, topic_bounds(plan)
     pin = f"verify-{uuid.uuid4()}"
@@ -161,7 +173,7 @@ def _verify_group(
     findings: list[Finding] = []
     checks: list[RangeCheck] = []
     if parts:
-        cluster.pin(group, pin, parts[0].start, PIN_MILLIS)
+        pinned(cluster, options.namesrv, group, pin, parts[0].start, PIN_MILLIS)
         try:
             size_bytes = sum(part.end - part.start for part in parts)
             on_phase(f"reading {size_bytes / 1e6:,.1f} MB of {group} from {len(nodes)} nodes")
@@ -173,7 +185,7 @@ def _verify_group(
         TopicCount(group, topic.name, len(topic.queues), sum(end - first for first, end in topic.queues.values()))
         for topic in topics
     ]
-    return VerifyResult(_verdict(findings), list(_summaries(group, checks)), counts, findings)
+    return VerifyResult(_verdict(findings), list(_summarize(group, checks)), counts, findings)
 
 
 def _verdict(findings: Sequence[Finding]) -> Verdict:
@@ -182,7 +194,7 @@ def _verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def topic_bounds(plan: GroupPlan) -> tuple[TopicBounds, ...]:
-    """The topics of a plan, with what each queue keeps; those that keep nothing are left out."""
+    """Return the topics of a plan, with the offsets that each queue keeps. Topics without messages are left out."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for queue, (first, end) in sorted(plan.bounds.items()):
         if first < end:
@@ -191,15 +203,15 @@ def topic_bounds(plan: GroupPlan) -> tuple[TopicBounds, ...]:
 
 
 def common_plan(nodes: Sequence[Replica]) -> GroupPlan:
-    """The plan that holds for all nodes: that of the one that keeps least of the log.
+    """Return the plan that holds for all nodes: that of the node that keeps the least of the log.
 
-    Nodes plan one after the other, and a trim may come between: what another one planned before it is gone here.
+    Nodes plan one after another. If the log is trimmed in between, earlier plans contain entries that are gone.
     """
     return max((node.plan for node in nodes), key=lambda plan: (plan.first_position, plan.commit))
 
 
 def log_ranges(nodes: Sequence[Replica], roles: str, pin: str, options: ReadOptions) -> list[LogRange]:
-    """What is read of each node: the same ranges, those of the plan that holds for all of them."""
+    """Return the ranges to read of each node. They are the same for all nodes, from a plan that holds for all."""
     plan = common_plan(nodes)
     cuts = plan.cuts
     ends: list[Cut | None] = [*cuts[1:], None]
@@ -212,20 +224,20 @@ def log_ranges(nodes: Sequence[Replica], roles: str, pin: str, options: ReadOpti
             roles=roles,
             pin=pin,
             start=cut.position,
-            end=plan.commit if following is None else following.position,
+            end=plan.commit if next_cut is None else next_cut.position,
             index=cut.log_index,
             previous_chain=cut.previous_chain,
-            end_chain=None if following is None else following.previous_chain,
+            end_chain=None if next_cut is None else next_cut.previous_chain,
             topics=topics,
             timeout_s=options.read_timeout_s,
         )
-        for cut, following in zip(cuts, ends, strict=True)
+        for cut, next_cut in zip(cuts, ends, strict=True)
         for node in nodes
     ]
 
 
 def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange]) -> list[Finding]:
-    """What is wrong or could not be read: in single ranges, between nodes, and along each queue."""
+    """Return violations and unreadable parts: in single ranges, between nodes, and along each queue."""
     findings: list[Finding] = []
     for check in checks:
         if check.invalid is not None:
@@ -241,18 +253,18 @@ def compare(group: str, checks: Sequence[RangeCheck], parts: Sequence[LogRange])
         (reference, reference_part), *others = same_range
         for check, part in others:
             if check.sha256 != reference.sha256:
-                position = _first_difference(reference_part, part)
+                position = _find_difference(reference_part, part)
                 what = f"its bytes differ from those of {reference.node}"
                 findings.append(Finding(group, check.node, position, what))
     for node in sorted({check.node for check in checks}):
-        mine = [check for check in checks if check.node == node]
-        if all(check.invalid is None and check.unreadable is None for check in mine):
-            findings += queue_gaps(group, node, mine, parts[0].topics)
+        node_checks = [check for check in checks if check.node == node]
+        if all(check.invalid is None and check.unreadable is None for check in node_checks):
+            findings += queue_gaps(group, node, node_checks, parts[0].topics)
     return findings
 
 
 def queue_gaps(group: str, node: str, checks: Iterable[RangeCheck], topics: Iterable[TopicBounds]) -> Iterable[Finding]:
-    """Where a queue's offsets do not go on from one range of a node's log to the next, or end too early."""
+    """Yield the places where a queue's offsets have a gap between two ranges of a node's log, or end too early."""
     expected = {(topic.name, queue_id): bounds[0] for topic in topics for queue_id, bounds in topic.queues.items()}
     place = 0
     for check in sorted(checks, key=lambda check: check.start):
@@ -269,26 +281,34 @@ def queue_gaps(group: str, node: str, checks: Iterable[RangeCheck], topics: Iter
                 yield Finding(group, node, place, what)
 
 
-def _plans(addresses: Iterable[str], roles: str, commit: int, timeout_s: float) -> tuple[list[Replica], dict[str, str]]:
-    """The nodes that have an accepted role, and by address why others cannot be read; the leader is neither."""
+def _request_plans(
+    addresses: Iterable[str], roles: str, commit: int, timeout_s: float
+) -> tuple[list[Replica], dict[str, str]]:
+    """Return the nodes with an accepted role, and for unreadable nodes the reason, by address.
+
+    A node that refuses because of its role is in neither.
+    """
     nodes: list[Replica] = []
-    absent: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
     for address in addresses:
         try:
-            body = _plan(address, roles, commit, timeout_s)
+            body = _request_plan(address, roles, commit, timeout_s)
         except RefusedError as error:
             if error.code != _ROLE_REFUSED:
-                absent[address] = str(error)
+                unreadable[address] = str(error)
         except SourceError as error:
-            absent[address] = str(error)
+            unreadable[address] = str(error)
         else:
             document: dict[str, Any] = json.loads(body)
             nodes.append(Replica(document["node"], address, parse_plan(body)))
-    return sorted(nodes, key=lambda node: node.node), absent
+    return sorted(nodes, key=lambda node: node.node), unreadable
 
 
-def _plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
-    """A node's plan, as soon as it has applied what is committed."""
+def _request_plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
+    """Return a node's encoded plan, as soon as the node has applied everything below `commit`.
+
+    Raises `SourceError` or `RefusedError`, also if that takes longer than `timeout_s`.
+    """
     ext = {"roles": roles, "minCommit": str(commit), "sliceBytes": str(SLICE_BYTES)}
     deadline = time.monotonic() + timeout_s
     with Connection(address, SILENCE_SECONDS) as connection:
@@ -299,28 +319,30 @@ def _plan(address: str, roles: str, commit: int, timeout_s: float) -> bytes:
             time.sleep(PAUSE_SECONDS)
 
 
-def _summaries(group: str, checks: Sequence[RangeCheck]) -> Iterable[ReplicaSummary]:
-    for node, found in groupby(sorted(checks, key=lambda check: (check.node, check.start)), key=lambda one: one.node):
-        mine = list(found)
+def _summarize(group: str, checks: Sequence[RangeCheck]) -> Iterable[ReplicaSummary]:
+    for node, grouped in groupby(
+        sorted(checks, key=lambda check: (check.node, check.start)), key=lambda check: check.node
+    ):
+        node_checks = list(grouped)
         yield ReplicaSummary(
             group,
             node,
-            mine[0].start,
-            mine[-1].end,
-            sum(check.entries for check in mine),
-            sum(check.records for check in mine),
-            sum(check.other for check in mine),
-            sum(check.size_bytes for check in mine),
+            node_checks[0].start,
+            node_checks[-1].end,
+            sum(check.entries for check in node_checks),
+            sum(check.records for check in node_checks),
+            sum(check.other for check in node_checks),
+            sum(check.size_bytes for check in node_checks),
         )
 
 
-def _first_difference(one: LogRange, other: LogRange) -> int:
-    """Where two nodes' bytes of a range begin to differ; its start if they cannot be read again."""
+def _find_difference(reference: LogRange, other: LogRange) -> int:
+    """Return the first position at which two nodes' bytes of a range differ, its start if a new read fails."""
     try:
-        for (position, left), (_, right) in zip(read_log(one), read_log(other), strict=False):
+        for (position, left), (_, right) in zip(read_log(reference), read_log(other), strict=False):
             if left != right:
-                same = next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
-                return position + (min(len(left), len(right)) if same is None else same)
+                difference = next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
+                return position + (min(len(left), len(right)) if difference is None else difference)
     except SourceError:
         pass
-    return one.start
+    return reference.start
