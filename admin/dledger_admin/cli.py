@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import entry_points
 from io import TextIOWrapper
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NoReturn
 
 import click
+import msgspec
 
-from dledger import native_part
+from dledger_base import native_part
 
 from .commands.completion import is_asked_for
 from .commands.options import is_utf8
 from .errors import AdminError
 from .help import HelpGroup
+from .output import let_go_of_output
 
 _VERSION: Final = f"%(prog)s, version %(version)s, native part: {native_part.version()}"
 _COMMANDS: Final = {
@@ -39,12 +43,16 @@ _COMMANDS: Final = {
     "produce": "produce:produce",
     "consume": "consume:consume",
     "demo": "demo:demo",
-    "chaos": "chaos:chaos",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
     "completion": "completion:completion",
 }
 """Command name to `module:attribute` below `dledger_admin.commands`."""
+
+_PLUGGED_IN: Final = "dledger.commands"
+"""Group of the entry points by which other distributions bring commands."""
+_BROUGHT_BY: Final = {"chaos": "dledger-mq-chaos"}
+"""Distributions of commands that are not part of this one."""
 
 _SECTIONS: Final = {
     "Manage and look at": (
@@ -77,14 +85,21 @@ class _LazyGroup(HelpGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(_COMMANDS)
+        return [*_COMMANDS, *sorted(entry_points(group=_PLUGGED_IN).names)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        where = _COMMANDS.get(cmd_name)
-        if where is None:
+        target = _COMMANDS.get(cmd_name)
+        if target is None:
+            for point in entry_points(group=_PLUGGED_IN, name=cmd_name):
+                plugged_in: click.Command = point.load()
+                return plugged_in
+            if cmd_name in _BROUGHT_BY and not ctx.resilient_parsing:
+                ctx.fail(
+                    f"{cmd_name!r} is a command of the distribution {_BROUGHT_BY[cmd_name]}, which is not installed: "
+                    "`make wheel` builds it"
+                )
             return None
-        module, _, attribute = where.partition(":")
+        module, _, attribute = target.partition(":")
         command: click.Command = getattr(importlib.import_module(f"dledger_admin.commands.{module}"), attribute)
         return command
 
@@ -98,36 +113,55 @@ class _LazyGroup(HelpGroup):
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as click has it
-        """As click's; what the system refuses is said in one line, and nothing to a shell that completes a line."""
+        """Run a command as click does, but print an `OSError` in one line, and no error for a shell that completes.
+
+        With `-o json` print errors as JSON, too.
+        """
         if is_asked_for():
             with suppress(Exception):
                 super().main(*args, **extra)
             sys.exit(1)
+        arguments = extra.get("args", args[0] if args else None)
+        if not _wants_json(sys.argv[1:] if arguments is None else arguments):
+            try:
+                return super().main(*args, **extra)
+            except OSError as error:  # click itself handles a closed pipe quietly
+                failure = _convert_os_error(error)
+                failure.show()
+                sys.exit(failure.exit_code)
         try:
-            return super().main(*args, **extra)
-        except OSError as error:  # but a closed pipe, which click ends quietly with
-            _let_go_of_output()
-            reason = error.strerror or str(error)
-            failure = AdminError(f"{error.filename} cannot be used: {reason}" if error.filename else reason)
-            failure.show()
-            sys.exit(failure.exit_code)
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except click.Abort:
+            _show_as_json(AdminError("interrupted"))
+        except click.ClickException as error:
+            _show_as_json(error)
+        except OSError as error:
+            _show_as_json(_convert_os_error(error))
+        sys.exit(code if isinstance(code, int) else 0)
 
 
-def _let_go_of_output() -> None:
-    """What could not be written is written nowhere: Python would try once more when it ends, and tell of it."""
-    if sys.stdout is None:  # it is closed
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether the arguments ask for JSON, without parsing them: parsing may fail, and its error is JSON, too."""
+    return bool({"-ojson", "--output=json"}.intersection(arguments)) or any(
+        name in ("-o", "--output") and value == "json" for name, value in pairwise(arguments)
+    )
+
+
+def _show_as_json(error: click.ClickException) -> NoReturn:
+    """Print an error as one JSON document on standard error, and end with its exit code."""
+    click.echo(msgspec.json.encode({"error": error.format_message()}), err=True)
+    sys.exit(error.exit_code)
+
+
+def _convert_os_error(error: OSError) -> AdminError:
+    let_go_of_output()
+    reason = error.strerror or str(error)
+    return AdminError(f"{error.filename} cannot be used: {reason}" if error.filename else reason)
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dledger-mq", prog_name="dledger", message=_VERSION)
 def main() -> None:
     """RocketMQ's clients on a Raft-replicated commit log: run clusters, use topics, inspect logs."""
-    if isinstance(sys.stdout, TextIOWrapper):  # letters that a terminal does not know end no command
+    if isinstance(sys.stdout, TextIOWrapper):  # do not fail on characters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -9,15 +9,21 @@ from typing import Final
 
 import click
 
+from .output import shown_lines
+
 UNHEALTHY: Final = 3
 """Exit code of a command that did what was asked, which was to look, and found that something is down or wrong."""
 
 
 class AdminError(click.ClickException):
-    """What was asked cannot be done; the text names the thing, what was found, what was expected and what to do.
+    """A command that cannot be carried out. The text names the thing, the found and the expected value, and a remedy.
 
-    The process ends with exit code 1; see `WrongUsageError` for 2.
+    The process ends with exit code 1; `WrongUsageError` has 2.
     """
+
+    def format_message(self) -> str:
+        """Return the text as it is shown: what a server said of a client's name may have anything in it."""
+        return shown_lines(super().format_message())
 
 
 class UnhealthyError(AdminError):
@@ -29,7 +35,7 @@ class UnhealthyError(AdminError):
 class WrongUsageError(AdminError):
     """An option or argument that nothing outside of the command line could make right; exit code 2.
 
-    What the argument parser refuses by itself is a `click.UsageError`, with the same exit code.
+    The argument parser itself raises `click.UsageError`, with the same exit code.
     """
 
     exit_code = click.UsageError.exit_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from dledger.extras import install_command
+from dledger_base.extras import install_command
 
 from .errors import AdminError
 
@@ -13,4 +13,4 @@ def require(extra: str, *modules: str) -> None:
     """Raise `AdminError` with the pip command for `extra` unless all `modules` can be imported."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise AdminError(f"this command needs {', '.join(missing)}: {install_command(extra)}")
+        raise AdminError(f"this command needs the extra {extra} ({', '.join(missing)}): {install_command(extra)}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a port has answered."""
+    """Answer of an HTTP port."""
 
     status: int
     body: bytes
@@ -23,17 +23,17 @@ class Answer(NamedTuple):
 def ask(host: str, port: int, method: str, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """Send one request. Raises `OSError` or `http.client.HTTPException`."""
     try:
-        return _answer(http.client.HTTPConnection(host, port, timeout=timeout_s), method, path, headers)
+        return _send_request(http.client.HTTPConnection(host, port, timeout=timeout_s), method, path, headers)
     except (http.client.BadStatusLine, ConnectionResetError):
-        secured = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=_unchecked())
+        https = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=_make_unverified_context())
         try:
-            return _answer(secured, method, path, headers)
+            return _send_request(https, method, path, headers)
         except ssl.SSLError:
             pass  # it is no TLS either: the first error says more
         raise
 
 
-def _answer(connection: http.client.HTTPConnection, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+def _send_request(connection: http.client.HTTPConnection, method: str, path: str, headers: Mapping[str, str]) -> Answer:
     try:
         connection.request(method, path, headers=dict(headers))
         answer = connection.getresponse()
@@ -42,7 +42,7 @@ def _answer(connection: http.client.HTTPConnection, method: str, path: str, head
         connection.close()
 
 
-def _unchecked() -> ssl.SSLContext:
+def _make_unverified_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -20,9 +20,9 @@ from .health.reports import Survey
 from .http_calls import ask
 
 ANSWER_SECONDS: Final = 30.0
-"""How long a leader may take: a handover takes up to two of its election times."""
+"""Time limit for a leader's answer. A handover takes up to two of its election times."""
 
-_CHALLENGE: Final = "WWW-Authenticate"
+_CHALLENGE_HEADER: Final = "WWW-Authenticate"
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -45,55 +45,57 @@ def leaders_on_this_machine(layout: ClusterLayout) -> list[Leader]:
 
 
 def leaders_among(survey: Survey) -> list[Leader]:
-    """The leaders among the nodes that were found through name servers."""
-    found = []
+    """Return the leaders among the nodes that were found through name servers."""
+    leaders = []
     for group in group_views(survey):
         if group.leader is not None:
             address = group.answers[group.leader.node_id].http
             members = [*group.voters, *group.learners]
             http_address = None if address is None else split_address(address)
-            found.append(Leader(group.name, group.leader.node_id, members, http_address))
-    return found
+            leaders.append(Leader(group.name, group.leader.node_id, members, http_address))
+    return leaders
 
 
 def leader_with(leaders: Sequence[Leader], node_id: str, broker_group: str | None) -> Leader:
-    """The leader of the group that has the member. Raises `AdminError` that says which members there are."""
-    wanted = [one for one in leaders if broker_group in (None, one.broker_group)]
-    found = [one for one in wanted if node_id in one.members]
-    if len(found) > 1:
-        groups = ", ".join(one.broker_group for one in found)
+    """Return the leader of the group that has the member. Raises `AdminError` that lists the members."""
+    candidates = [leader for leader in leaders if broker_group in (None, leader.broker_group)]
+    matching = [leader for leader in candidates if node_id in leader.members]
+    if len(matching) > 1:
+        groups = ", ".join(leader.broker_group for leader in matching)
         raise AdminError(f"{node_id} is a member of {groups}: say of which group with --broker-group")
-    if not found:
-        there = "; ".join(f"{one.broker_group} (led by {one.node}): {', '.join(one.members)}" for one in wanted)
+    if not matching:
+        listed_members = "; ".join(
+            f"{leader.broker_group} (led by {leader.node}): {', '.join(leader.members)}" for leader in candidates
+        )
         raise AdminError(
-            f"{node_id} is a member of no group that has a leader; members are {there}"
-            if there
+            f"{node_id} is a member of no group that has a leader; members are {listed_members}"
+            if listed_members
             else f"no leader of {broker_group or 'any group'} is found: nothing can be changed before there is one"
         )
-    return found[0]
+    return matching[0]
 
 
 def ask_to_lead(leader: Leader, node_id: str, secret: bytes) -> str:
     """Have a member lead instead; returns what the leader says once it does. Raises `AdminError`."""
-    return _ask(leader, "PUT", f"/leader/{quote(node_id, safe='')}", secret)
+    return _ask_leader(leader, "PUT", f"/leader/{quote(node_id, safe='')}", secret)
 
 
 def ask_to_remove(leader: Leader, node_id: str, secret: bytes) -> str:
     """Have a member removed; returns what the leader says once that is proposed. Raises `AdminError`."""
-    return _ask(leader, "DELETE", f"/members/{quote(node_id, safe='')}", secret)
+    return _ask_leader(leader, "DELETE", f"/members/{quote(node_id, safe='')}", secret)
 
 
-def _ask(leader: Leader, method: str, path: str, secret: bytes) -> str:
+def _ask_leader(leader: Leader, method: str, path: str, secret: bytes) -> str:
     if leader.http is None:
         raise AdminError(
             f"{leader.node} leads {leader.broker_group} and has no HTTP port: set http_port in its configuration"
         )
     host, port = leader.http
     try:
-        status, text, challenge = _request(host, port, method, path, {})
+        status, text, challenge = _send_request(host, port, method, path, {})
         if status == http.HTTPStatus.UNAUTHORIZED:
             headers = {"Authorization": prove(secret, method, path, challenge)}
-            status, text, _ = _request(host, port, method, path, headers)
+            status, text, _ = _send_request(host, port, method, path, headers)
     except (OSError, http.client.HTTPException, ProofError) as error:
         raise AdminError(f"{leader.node}, which leads, cannot be asked at {host}:{port}: {error}") from error
     if status != http.HTTPStatus.OK:
@@ -101,7 +103,7 @@ def _ask(leader: Leader, method: str, path: str, secret: bytes) -> str:
     return text
 
 
-def _request(host: str, port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, str, str]:
+def _send_request(host: str, port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, str, str]:
     """Return status, text and challenge of the answer."""
     answer = ask(host, port, method, path, headers, ANSWER_SECONDS)
-    return answer.status, answer.body.decode(errors="replace"), answer.headers.get(_CHALLENGE, "")
+    return answer.status, answer.body.decode(errors="replace"), answer.headers.get(_CHALLENGE_HEADER, "")

@@ -1,4 +1,4 @@
-"""Signals that end a command in good order: what it started is stopped."""
+"""Signals that end a command in good order: it stops the processes that it started."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 def ending_signals() -> list[signal.Signals]:
-    """SIGINT, SIGTERM and, when its terminal is closed, SIGHUP; the last only where `nohup` has not set it aside."""
+    """Return SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP, which a closing terminal sends."""
     shielded = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if shielded else [signal.SIGHUP])]
 
@@ -15,11 +15,12 @@ def ending_signals() -> list[signal.Signals]:
 def noted_signals() -> Iterator[Callable[[], None]]:
     """Give a `check` that raises `KeyboardInterrupt` once a signal has come.
 
-    Raised by the signal itself it could come while a process is being started, of which nobody would know then.
+    If the signal's handler raised it, the exception could interrupt the start of a process. Nobody would stop that
+    process then.
     """
     interrupted = False
 
-    def note(number: int, frame: object) -> None:
+    def record_signal(number: int, frame: object) -> None:
         nonlocal interrupted
         del number, frame
         interrupted = True
@@ -28,9 +29,9 @@ def noted_signals() -> Iterator[Callable[[], None]]:
         if interrupted:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, note) for number in ending_signals()}
+    former_handlers = {number: signal.signal(number, record_signal) for number in ending_signals()}
     try:
         yield check
     finally:
-        for number, handler in before.items():
+        for number, handler in former_handlers.items():
             signal.signal(number, handler)

@@ -1,15 +1,15 @@
-"""Makes the directory of a cluster once, and completes it if that was interrupted.
+"""Bootstrap of a cluster: makes its directory once, and completes it after an interruption.
 
-The order is what keeps one node from ever getting two identities:
+The order keeps one node from ever getting two identities:
 
 1. `cluster.json` is written and fsynced with the incarnation of every node, `complete` = false.
 2. The group secret is made.
 3. Each node directory is created under a temporary name with its identity file in it, fsynced, and renamed.
 4. `cluster.json` is marked `complete`.
 
-A crash between any two steps leaves what the next run continues from: step 1 is not repeated once the file is there,
-the steps after it take their values from the file.  After step 4 nothing here creates a voter: a node directory that is
-missing then was wiped, gets a new incarnation from the broker itself, and joins as a learner.
+After a crash between two steps the next run continues. It does not repeat step 1 once the file is there, and the later
+steps take their values from the file. After step 4 nothing here creates a voter. A node directory that is missing then
+was wiped: it gets a new incarnation from the broker itself, and joins as a learner.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT as IDENTITY_FORMAT
 from dledger.store.identity import Identity, read_identity, write_identity
 from dledger.types import NATIVE_ENGINE, Membership, ReplicaId
+from dledger_base.group_identity import GroupIdentity
 
 from ..errors import LayoutError
 from .files import being_written, make_directory, sync_directory, write_durably
@@ -33,13 +34,13 @@ from .manifest import FILE_NAME, FORMAT, Founder, Manifest, read_manifest, write
 
 LOCK_FILE = "up.lock"
 _SECRET_BYTES = 32
-_HARMLESS = {LOCK_FILE, f".{FILE_NAME}.tmp"}
+_LEFTOVER_FILES = {LOCK_FILE, f".{FILE_NAME}.tmp"}
 
 
 def founding_manifest(
     layout: ClusterLayout, cluster: str | None, segment_bytes: int, engine: str = NATIVE_ENGINE
 ) -> Manifest:
-    """Return the manifest of a cluster that does not exist yet; without a name it gets one of its own."""
+    """Return the manifest of a cluster that does not exist yet. Without `cluster` it gets a random name."""
     return Manifest(
         format=FORMAT,
         cluster=cluster or f"cluster-{secrets.token_hex(4)}",
@@ -61,7 +62,7 @@ def check_data_dir(data_dir: Path) -> None:
         raise LayoutError(f"--data {data_dir} is a file: give a directory")
     if not data_dir.exists() or read_manifest(data_dir) is not None:
         return
-    foreign = sorted(path.name for path in data_dir.iterdir() if path.name not in _HARMLESS)
+    foreign = sorted(path.name for path in data_dir.iterdir() if path.name not in _LEFTOVER_FILES)
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise LayoutError(
@@ -73,8 +74,8 @@ def check_data_dir(data_dir: Path) -> None:
 def complete_bootstrap(layout: ClusterLayout, manifest: Manifest) -> Manifest:
     """Do what is left of the four steps, and return the manifest marked complete.
 
-    `manifest` is the one on disk, or, when there is none, `founding_manifest()`.  Raises `LayoutError` when a node
-    directory holds an identity other than the manifest's.
+    `manifest` is the one on disk, or, when there is none, `founding_manifest()`. Raises `LayoutError` when a node
+    directory exists before step 4 with no identity, or with another one than the manifest's.
     """
     data_dir = layout.data_dir
     make_directory(data_dir, parents=True)
@@ -97,20 +98,21 @@ def complete_bootstrap(layout: ClusterLayout, manifest: Manifest) -> Manifest:
                 segment_bytes=manifest.segment_bytes,
                 initial=Membership(voters=voters),
                 engine=manifest.engine,
+                group_id=str(GroupIdentity.founded_by(founders[0].incarnation)),
             )
             _make_node_directory(data_dir / founder.node_id, identity)
-    done = msgspec.structs.replace(manifest, complete=True)
-    write_manifest(data_dir, done)
-    return done
+    completed = msgspec.structs.replace(manifest, complete=True)
+    write_manifest(data_dir, completed)
+    return completed
 
 
 def _make_node_directory(directory: Path, identity: Identity) -> None:
     if directory.exists():
-        found = read_identity(OsDisk(str(directory)))
-        if found is None or found.incarnation != identity.incarnation:
+        existing = read_identity(OsDisk(str(directory)))
+        if existing is None or existing.incarnation != identity.incarnation:
             raise LayoutError(
                 f"{directory} is there before the cluster's bootstrap is complete, and its identity is "
-                f"{found.incarnation if found else 'missing'} where {FILE_NAME} says {identity.incarnation}: "
+                f"{existing.incarnation if existing else 'missing'} where {FILE_NAME} says {identity.incarnation}: "
                 f"move it away and run `dledger up` again"
             )
         return

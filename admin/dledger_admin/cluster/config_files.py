@@ -1,13 +1,13 @@
-"""Writes the configuration that each process of a local cluster is started with.
+"""Writer of the configuration files with which the processes of a local cluster start.
 
 `up` computes ports, addresses and names from the layout and lays the values of `--config FILE` over them:
 
     top-level keys          for every broker
-    [nodes.<node id>]       for one broker: addresses too (no ports), so that a proxy can stand in any single link
+    [nodes.<node id>]       for one broker; addresses too, but no ports: a proxy can stand in any single link
     [namesrv]               for the name server
 
-Files that change are rewritten at each `up`; the overrides are kept in `DIR/overrides.toml`, so that a node directory
-that was wiped gets the same configuration again from `node start`.
+Files that change are rewritten at each `up`. The overrides are kept in `DIR/overrides.toml`, so that `node start`
+writes the same configuration again after a node directory was wiped.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Overrides:
 def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
     """Read a `--config` file; raises `AdminError` naming the file and the key that cannot stand."""
     try:
-        table: TomlTable = tomllib.loads(path.read_text(encoding="utf-8"))
+        table: TomlTable = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AdminError(f"--config {path} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AdminError(f"--config {path} is not TOML: {error}") from error
-    nodes = _table_at(table, "nodes", path)
-    namesrv = _table_at(table, "namesrv", path, absent_if=list)
-    node_tables = {node_id: _table_at(nodes, node_id, path) for node_id in list(nodes)}
+    nodes = _pop_table(table, "nodes", path)
+    namesrv = _pop_table(table, "namesrv", path, absent_if=list)
+    node_tables = {node_id: _pop_table(nodes, node_id, path) for node_id in list(nodes)}
     known = [place.node_id for place in layout.places()]
     for node_id, node_table in node_tables.items():
         if node_id not in known:
@@ -120,18 +120,18 @@ def broker_table(layout: ClusterLayout, manifest: Manifest, place: NodePlace, ov
             for other in layout.members(place.group)
             if other.node_id != place.node_id
         },
-        **secured_broker_keys(layout),
+        **(secured_broker_keys(layout) if manifest.secured else {}),
     }
     return merge(merge(computed, overrides.brokers), overrides.nodes.get(place.node_id, {}))
 
 
-def namesrv_table(layout: ClusterLayout, overrides: Overrides) -> TomlTable:
+def namesrv_table(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> TomlTable:
     """Return the contents of `namesrv.toml`."""
     computed: TomlTable = {
         "host": HOST,
         "port": layout.namesrv_port,
         "data": str(layout.namesrv.directory),
-        **secured_namesrv_keys(layout),
+        **(secured_namesrv_keys(layout) if manifest.secured else {}),
     }
     return merge(computed, overrides.namesrv)
 
@@ -139,7 +139,7 @@ def namesrv_table(layout: ClusterLayout, overrides: Overrides) -> TomlTable:
 def write_config_files(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> None:
     """Write what every process reads, and keep the overrides for `node start`."""
     write_durably(layout.data_dir / OVERRIDES_FILE, overrides.text().encode())
-    write_namesrv_config(layout, overrides)
+    write_namesrv_config(layout, manifest, overrides)
     for place in layout.places():
         write_broker_config(layout, manifest, place, overrides)
 
@@ -150,10 +150,10 @@ def write_broker_config(layout: ClusterLayout, manifest: Manifest, place: NodePl
     _write(place.config_file, broker_table(layout, manifest, place, overrides))
 
 
-def write_namesrv_config(layout: ClusterLayout, overrides: Overrides) -> None:
+def write_namesrv_config(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> None:
     """Write `namesrv.toml`, making its directory if there is none."""
     make_directory(layout.namesrv.directory)
-    _write(layout.namesrv.config_file, namesrv_table(layout, overrides))
+    _write(layout.namesrv.config_file, namesrv_table(layout, manifest, overrides))
 
 
 def _write(path: Path, table: Mapping[str, TomlValue]) -> None:
@@ -161,7 +161,7 @@ def _write(path: Path, table: Mapping[str, TomlValue]) -> None:
     write_durably(path, (head + dump(table)).encode())
 
 
-def _table_at(table: TomlTable, key: str, path: Path, absent_if: type | None = None) -> TomlTable:
+def _pop_table(table: TomlTable, key: str, path: Path, absent_if: type | None = None) -> TomlTable:
     """Take the sub-table `key` out of `table`; a value of type `absent_if` is another key of that name and stays."""
     value = table.get(key)
     if value is None or (absent_if is not None and isinstance(value, absent_if)):

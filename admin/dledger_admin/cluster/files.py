@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dledger.store.disk import FULL
+from dledger_base.room import FULL
 
 from ..errors import AdminError
 
@@ -29,12 +29,14 @@ def being_written(path: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory. What is there already is left as
-    it is, so that a full disk is no obstacle. Raises as `being_written`.
+    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory.
+
+    A file that has this content already is left as it is, so that a full disk is no obstacle. Raises as
+    `being_written`.
     """
     with being_written(path):
-        if _is_there(path, data, mode):
-            sync_directory(path.parent)  # whoever wrote it may have been stopped before that
+        if _has_content(path, data, mode):
+            sync_directory(path.parent)  # its writer may have been stopped before that
             return
         temporary = path.with_name(f".{path.name}.tmp")
         try:
@@ -52,8 +54,8 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
         sync_directory(path.parent)
 
 
-def _is_there(path: Path, data: bytes, mode: int) -> bool:
-    """Whether a file holds these bytes; they are durable, for it got its name only then."""
+def _has_content(path: Path, data: bytes, mode: int) -> bool:
+    """Return True if a file holds these bytes. They are durable, because the file was named only after its fsync."""
     try:
         return stat.S_IMODE(path.stat().st_mode) == mode and path.read_bytes() == data
     except FileNotFoundError:

@@ -50,17 +50,17 @@ class NodePlace:
 
     @property
     def peer_port(self) -> int:
-        """Where the other members of the group dial."""
+        """The port to which the other members of the group connect."""
         return self.client_port + _PEER_OFFSET
 
     @property
     def http_port(self) -> int:
-        """Where `/status`, `/metrics`, `/healthz` and `/readyz` are."""
+        """The port of `/status`, `/metrics`, `/healthz` and `/readyz`."""
         return self.client_port + _HTTP_OFFSET
 
     @property
     def alias_port(self) -> int:
-        """Where it takes sends as a write alias."""
+        """The port at which the broker takes sends as a write alias."""
         return self.client_port + _ALIAS_OFFSET
 
     @property
@@ -70,7 +70,7 @@ class NodePlace:
 
     @property
     def config_file(self) -> Path:
-        """What the process is started with."""
+        """The configuration file with which the process starts."""
         return self.directory / "broker.toml"
 
 
@@ -83,7 +83,7 @@ class NamesrvPlace:
 
     @property
     def config_file(self) -> Path:
-        """What the process is started with."""
+        """The configuration file with which the process starts."""
         return self.directory / "namesrv.toml"
 
 
@@ -130,7 +130,7 @@ class ClusterLayout:
 
     @property
     def namesrv_address(self) -> str:
-        """What clients are told: `host:port`."""
+        """The address that clients use: `host:port`."""
         return f"{HOST}:{self.namesrv_port}"
 
     @property
@@ -170,10 +170,10 @@ class ClusterLayout:
 
     def ports(self) -> list[tuple[int, str]]:
         """Return every port that is listened on, with the words that name its owner."""
-        taken = [(self.namesrv_port, "name server port")]
+        owned_ports = [(self.namesrv_port, "name server port")]
         for place in self.places():
-            taken.append((place.client_port, f"client port of {place.node_id}"))
-            taken.append((place.peer_port, f"peer port of {place.node_id}"))
-            taken.append((place.http_port, f"HTTP port of {place.node_id}"))
-            taken.append((place.alias_port, f"alias port of {place.node_id}"))
-        return taken
+            owned_ports.append((place.client_port, f"client port of {place.node_id}"))
+            owned_ports.append((place.peer_port, f"peer port of {place.node_id}"))
+            owned_ports.append((place.http_port, f"HTTP port of {place.node_id}"))
+            owned_ports.append((place.alias_port, f"alias port of {place.node_id}"))
+        return owned_ports

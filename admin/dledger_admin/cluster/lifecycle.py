@@ -38,7 +38,7 @@ from .manifest import Manifest, read_manifest, write_manifest
 from .ports import require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
-from .securing import is_secured, make_secure
+from .securing import Asked, make_secure, require_files, with_security
 from .starting import START_TIMEOUT_S, Patience
 from .validation import check_broker_config, check_namesrv_config
 
@@ -47,7 +47,7 @@ _POLL_S = 0.03
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What `up` was asked for; None leaves the choice to the cluster's manifest, or to the defaults."""
+    """Options of `up`. None leaves the choice to the cluster's manifest, or to the defaults."""
 
     data_dir: Path
     groups: int | None = None
@@ -56,7 +56,7 @@ class UpOptions:
     base_port: int | None = None
     config: Path | None = None
     engine: str | None = None
-    secure: bool = False
+    asked: Asked = field(default_factory=Asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +66,38 @@ class ClusterSetup:
     layout: ClusterLayout
     manifest: Manifest
     overrides: Overrides
-    secure: bool
+    asked: Asked
+    meanings: list[str]
+    """New meanings of keys that the configuration sets and that an earlier version read differently."""
 
     @classmethod
     def prepare(cls, options: UpOptions) -> ClusterSetup:
         """Check everything that `up` needs; raises `AdminError` with one line on what is wrong."""
         check_data_dir(options.data_dir)
-        found = read_manifest(options.data_dir)
-        layout = _layout(options, found)
+        existing = read_manifest(options.data_dir)
+        layout = _choose_layout(options, existing)
         require_stopped(layout)
         require_free(layout.ports())
         overrides = read_overrides(options.config, layout) if options.config else stored_overrides(layout)
-        manifest = _manifest(layout, found, overrides, options.engine)
+        manifest = _set_security(layout, _choose_manifest(layout, existing, overrides, options.engine), options.asked)
         require_engine(manifest.engine)
+        meanings: dict[str, None] = {}
         for place in layout.places():
-            check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
-        check_namesrv_config(namesrv_table(layout, overrides))
-        return cls(layout, manifest, overrides, options.secure)
+            changed_meanings = check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
+            meanings.update(dict.fromkeys(changed_meanings))
+        check_namesrv_config(namesrv_table(layout, manifest, overrides))
+        return cls(layout, manifest, overrides, options.asked, list(meanings))
 
     def start(self) -> RunningCluster:
         """Complete the bootstrap, write the configuration, start every process; the caller holds `up_lock`."""
-        manifest = complete_bootstrap(self.layout, self.manifest)
+        existing = read_manifest(self.layout.data_dir)
+        was_secured = existing is not None and existing.secured
+        manifest = complete_bootstrap(self.layout, msgspec.structs.replace(self.manifest, secured=was_secured))
+        if self.manifest.secured:  # client settings follow, as they name the ports
+            make_secure(self.layout, renew_certificates=self.asked.renew_certificates)
+            manifest = msgspec.structs.replace(manifest, secured=True)
         if read_manifest(self.layout.data_dir) != manifest:
             write_manifest(self.layout.data_dir, manifest)
-        if self.secure or is_secured(self.layout):  # what names the ports follows them
-            make_secure(self.layout)
         write_config_files(self.layout, manifest, self.overrides)
         cluster = RunningCluster(self.layout)
         try:
@@ -118,7 +125,7 @@ class RunningCluster:
         return {name: code for name, process in self.processes.items() if (code := process.poll()) is not None}
 
     def runs(self) -> bool:
-        """Whether any process is left: of those that were started here, or one that `node start` put in their place."""
+        """Return True if any process still runs, including those that `node start` put in the place of others."""
         return len(self.exited()) < len(self.processes) or any(
             service.pid() is not None for service in services(self.layout).values()
         )
@@ -129,13 +136,14 @@ class RunningCluster:
         check: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> dict[str, NodeStatus]:
-        """Wait until every group has a leader that accepts writes and that clients find, with the topics that a broker
-        has from the start; return the leaders by group.  A node that does not answer yet is waited for, for
-        `timeout_s`, and not missed then.  `check` is called in every round and may raise; `say` is told from time to
-        time what is waited for.
+        """Wait until every group has a leader that accepts writes and that clients find; return the leaders by group.
 
-        Raises `StartError` with the end of what the culprit printed: the name server ended, so many nodes of a group
-        ended that it cannot elect, or no node has got any further for `timeout_s`.
+        The leader must have the topics that a broker has from the start.  A node that does not answer is waited for
+        during `timeout_s`; after that the others are enough.  `check` is called in every round and may raise.  `say` is
+        told from time to time what is waited for.
+
+        Raises `StartError` if the name server ended, if too many nodes of a group ended to elect, or if no node makes
+        progress for `timeout_s`. The error has the end of that process's output.
         """
         patience = Patience(services(self.layout), timeout_s, say)
         while True:
@@ -144,27 +152,27 @@ class RunningCluster:
             self._check_electable(exited)
             statuses = fetch_all(self.layout.places())
             leaders = leaders_by_group(statuses)
-            obstacles = self._obstacles(leaders)
+            obstacles = self._find_obstacles(leaders)
             listed = groups_clients_find(self.layout.namesrv) if not obstacles else set()
             for group in set(self.layout.group_names()) - listed - obstacles.keys():
                 obstacles[group] = "the name server does not list it yet"
-            starting = any(status is None and name not in exited for name, status in statuses.items())
-            if not obstacles and (patience.is_late or not starting):
+            is_starting = any(status is None and name not in exited for name, status in statuses.items())
+            if not obstacles and (patience.is_late or not is_starting):
                 return leaders
-            found = "; ".join(f"{group}: {obstacle}" for group, obstacle in sorted(obstacles.items()))
-            patience.look(statuses, found)
+            reasons = "; ".join(f"{group}: {obstacle}" for group, obstacle in sorted(obstacles.items()))
+            patience.look(statuses, reasons)
             if obstacles and patience.is_over:
                 raise StartError(
                     f"{', '.join(sorted(obstacles))} had no leader that accepts writes, known to the name server, and "
-                    f"no node of it got any further for {timeout_s:g} s; {found}; "
-                    + self._words(
+                    f"no node of it got any further for {timeout_s:g} s; {reasons}; "
+                    + self._last_words(
                         [place.node_id for group in sorted(obstacles) for place in self.layout.members(group)]
                     )
                 )
             time.sleep(_POLL_S)
 
-    def _obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:
-        """Return why clients cannot be served yet, by group; empty once they can, be it to read only (`refusals`)."""
+    def _find_obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:
+        """Return by group why clients cannot be served yet. A leader that only refuses writes is no obstacle."""
         obstacles = {group: "no node leads" for group in self.layout.group_names() if group not in leaders}
         for group, status in leaders.items():
             obstacle = fetch_obstacle(self.layout.place(status.node_id))
@@ -176,7 +184,7 @@ class RunningCluster:
         """Stop everything at once and return the names of processes that had to be killed; see `stop_at_once`."""
         killed = stop_at_once(services(self.layout), say=say)
         for process in self.processes.values():
-            # One whose pid file was taken away is known only here.
+            # A process whose pid file was removed is known only here.
             if process.poll() is None:
                 process.kill()
             process.wait()
@@ -184,19 +192,19 @@ class RunningCluster:
 
     def _check_electable(self, exited: dict[str, int]) -> None:
         if NAMESRV in exited:
-            raise StartError(f"the name server ended with exit code {exited[NAMESRV]}: {self._words([NAMESRV])}")
+            raise StartError(f"the name server ended with exit code {exited[NAMESRV]}: {self._last_words([NAMESRV])}")
         for group in self.layout.group_names():
             members = self.layout.members(group)
-            gone = [place.node_id for place in members if place.node_id in exited]
-            if len(gone) > len(members) // 2:
+            ended = [place.node_id for place in members if place.node_id in exited]
+            if len(ended) > len(members) // 2:
                 raise StartError(
-                    f"{len(gone)} of {len(members)} nodes of {group} ended (exit code {exited[gone[0]]}): "
-                    + self._words(gone)
+                    f"{len(ended)} of {len(members)} nodes of {group} ended (exit code {exited[ended[0]]}): "
+                    + self._last_words(ended)
                 )
 
-    def _words(self, names: list[str]) -> str:
-        known = services(self.layout)
-        return "; ".join(f"{name}: {known[name].last_words()}" for name in names)
+    def _last_words(self, names: list[str]) -> str:
+        services_by_name = services(self.layout)
+        return "; ".join(f"{name}: {services_by_name[name].last_words()}" for name in names)
 
 
 def services(layout: ClusterLayout) -> dict[str, Service]:
@@ -208,7 +216,7 @@ def services(layout: ClusterLayout) -> dict[str, Service]:
 
 
 def leaders_by_group(statuses: dict[str, NodeStatus | None]) -> dict[str, NodeStatus]:
-    """Return the leaders that accept writes; of two that both think so, the one of the higher term."""
+    """Return the leaders that accept writes, by group. If two nodes of a group lead, the higher term counts."""
     leaders: dict[str, NodeStatus] = {}
     for status in statuses.values():
         if status is None or not status.leads:
@@ -247,9 +255,9 @@ def up_lock(data_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _layout(options: UpOptions, found: Manifest | None) -> ClusterLayout:
+def _choose_layout(options: UpOptions, existing: Manifest | None) -> ClusterLayout:
     data_dir = options.data_dir
-    if found is None:
+    if existing is None:
         return ClusterLayout(
             data_dir,
             groups=DEFAULT_GROUPS if options.groups is None else options.groups,
@@ -257,19 +265,22 @@ def _layout(options: UpOptions, found: Manifest | None) -> ClusterLayout:
             namesrv_port=DEFAULT_NAMESRV_PORT if options.namesrv_port is None else options.namesrv_port,
             base_port=DEFAULT_BASE_PORT if options.base_port is None else options.base_port,
         )
-    present = found.layout(data_dir)
-    for option, asked, has in (("--groups", options.groups, present.groups), ("--nodes", options.nodes, present.nodes)):
-        if asked is not None and asked != has:
+    existing_layout = existing.layout(data_dir)
+    for option, requested, actual in (
+        ("--groups", options.groups, existing_layout.groups),
+        ("--nodes", options.nodes, existing_layout.nodes),
+    ):
+        if requested is not None and requested != actual:
             raise LayoutError(
-                f"{data_dir} holds a cluster of {present.groups} group(s) of {present.nodes} nodes, {option} {asked} "
-                f"was given: give {has} or nothing, or another directory for another cluster"
+                f"{data_dir} holds a cluster of {existing_layout.groups} group(s) of {existing_layout.nodes} nodes, "
+                f"{option} {requested} was given: give {actual} or nothing, or another directory for another cluster"
             )
     return ClusterLayout(
         data_dir,
-        present.groups,
-        present.nodes,
-        found.namesrv_port if options.namesrv_port is None else options.namesrv_port,
-        found.base_port if options.base_port is None else options.base_port,
+        existing_layout.groups,
+        existing_layout.nodes,
+        existing.namesrv_port if options.namesrv_port is None else options.namesrv_port,
+        existing.base_port if options.base_port is None else options.base_port,
     )
 
 
@@ -281,23 +292,36 @@ def require_engine(name: str) -> None:
         raise AdminError(str(error)) from error
 
 
-def _manifest(layout: ClusterLayout, found: Manifest | None, overrides: Overrides, engine: str | None) -> Manifest:
-    if found is None:
+def _choose_manifest(
+    layout: ClusterLayout, existing: Manifest | None, overrides: Overrides, engine: str | None
+) -> Manifest:
+    if existing is None:
         segment_bytes = overrides.segment_bytes or DEFAULT_SEGMENT_BYTES
         return founding_manifest(layout, overrides.cluster, segment_bytes, engine or NATIVE_ENGINE)
-    if engine not in (None, found.engine):
+    if engine not in (None, existing.engine):
         raise LayoutError(
-            f"{layout.data_dir} holds a cluster of nodes with engine {found.engine!r}, --engine {engine} was given:"
+            f"{layout.data_dir} holds a cluster of nodes with engine {existing.engine!r}, --engine {engine} was given:"
             " give nothing, or convert every node first with"
             f" `dledger node convert --data {layout.data_dir} --engine {engine} NODE-ID`"
         )
-    for key, asked, has in (
-        ("cluster", overrides.cluster, found.cluster),
-        ("segment_bytes", overrides.segment_bytes, found.segment_bytes),
+    for key, requested, actual in (
+        ("cluster", overrides.cluster, existing.cluster),
+        ("segment_bytes", overrides.segment_bytes, existing.segment_bytes),
     ):
-        if asked is not None and asked != has:
+        if requested is not None and requested != actual:
             raise LayoutError(
-                f"{key} = {asked!r} was given, and {layout.data_dir} was made with {has!r}, which cannot change later: "
-                f"remove the key, or give another directory for another cluster"
+                f"{key} = {requested!r} was given, and {layout.data_dir} was made with {actual!r}, which cannot change "
+                f"later: remove the key, or give another directory for another cluster"
             )
-    return msgspec.structs.replace(found, namesrv_port=layout.namesrv_port, base_port=layout.base_port)
+    return msgspec.structs.replace(existing, namesrv_port=layout.namesrv_port, base_port=layout.base_port)
+
+
+def _set_security(layout: ClusterLayout, manifest: Manifest, asked: Asked) -> Manifest:
+    """Return the manifest, marked as secured or not from this start on; raises `AdminError`."""
+    secured = with_security(layout, manifest)
+    if secured.secured:
+        require_files(layout, asked, is_known=manifest.secured)
+        return secured
+    if asked.renew_certificates or asked.new_key_file:
+        raise AdminError(f"the cluster in {layout.data_dir} is not secured: `dledger up --secure` secures it")
+    return msgspec.structs.replace(manifest, secured=asked.secure)

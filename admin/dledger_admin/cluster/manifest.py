@@ -1,7 +1,7 @@
-"""`DIR/cluster.json`: what a local cluster is made of, and whether its bootstrap is complete.
+"""`DIR/cluster.json`: the parts of a local cluster, and whether its bootstrap is complete.
 
-It is written before anything else, with the incarnation UUID of every node, so that an interrupted bootstrap can only
-be completed and never be started anew: two identities for one node would be two voters with one name.
+It is written before anything else, with the incarnation UUID of every node. So an interrupted bootstrap can only be
+completed, never be started anew. Two identities for one node would be two voters with one name.
 
     format          1
     cluster         the cluster's name; every node's identity file repeats it
@@ -11,6 +11,7 @@ be completed and never be started anew: two identities for one node would be two
     base_port
     engine          what decides in every node, part of each group's identity; absent: the native engine
     groups          {broker name: [{node_id, incarnation}, ...]}, the founding members
+    secured         whether every process is started with TLS and access control, whichever files are there
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     base_port: int
     groups: dict[str, list[Founder]]
     engine: str = NATIVE_ENGINE
+    secured: bool = False
 
     def layout(self, data_dir: Path) -> ClusterLayout:
         """Return the layout of the cluster that lies in `data_dir`."""
@@ -69,10 +71,10 @@ def read_manifest(data_dir: Path) -> Manifest | None:
     except OSError as error:
         raise LayoutError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        written_by = msgspec.json.decode(data, type=_FormatOnly).format
-        if written_by > FORMAT:
+        file_format = msgspec.json.decode(data, type=_FormatOnly).format
+        if file_format > FORMAT:
             raise LayoutError(
-                f"{path} has format {written_by}, this program knows up to {FORMAT}: use the version that wrote it"
+                f"{path} has format {file_format}, this program knows up to {FORMAT}: use the version that wrote it"
             )
         return msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:

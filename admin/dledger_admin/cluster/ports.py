@@ -45,7 +45,7 @@ def require_free(ports: Iterable[tuple[int, str]]) -> None:
 
 def describe_listener(port: int) -> str:
     """Return `pid 123 (command line)` of the process that listens on `port`, as far as the system tells."""
-    pid = _listener_from_proc(port) if Path("/proc/net/tcp").exists() else _listener_from_lsof(port)
+    pid = _find_listener_in_proc(port) if Path("/proc/net/tcp").exists() else _find_listener_by_lsof(port)
     if pid is None:
         return "a process that cannot be named from here"
     return f"pid {pid} ({command_line(pid) or 'unknown command'})"
@@ -59,7 +59,7 @@ def command_line(pid: int) -> str | None:
         pass
     if Path("/proc/self").exists():
         return None
-    return _output_of("ps", "-ww", "-o", "command=", "-p", str(pid))
+    return _read_output("ps", "-ww", "-o", "command=", "-p", str(pid))
 
 
 def has_ended(pid: int) -> bool:
@@ -69,7 +69,7 @@ def has_ended(pid: int) -> bool:
     thread.
     """
     if not Path("/proc/self/stat").exists():
-        state = _output_of("ps", "-o", "state=", "-p", str(pid))
+        state = _read_output("ps", "-o", "state=", "-p", str(pid))
         return state is None or state.startswith("Z")
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -80,9 +80,9 @@ def has_ended(pid: int) -> bool:
 
 
 def has_program(pid: int) -> bool:
-    """Tell whether a process executes a program, be it that it is about to: then it has no command line yet.
+    """Tell whether a process executes a program, or is about to and has no command line yet.
 
-    False for one that is ending, for a thread of the kernel, and where the system does not tell.
+    False for a process that is ending, for a thread of the kernel, and where the system does not tell.
     """
     try:
         os.readlink(f"/proc/{pid}/exe")
@@ -100,7 +100,7 @@ def bytes_read(pid: int) -> int | None:
         return None
 
 
-def _listener_from_proc(port: int) -> int | None:
+def _find_listener_in_proc(port: int) -> int | None:
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -122,14 +122,14 @@ def _listener_from_proc(port: int) -> int | None:
     return None
 
 
-def _listener_from_lsof(port: int) -> int | None:
-    output = _output_of("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp")
+def _find_listener_by_lsof(port: int) -> int | None:
+    output = _read_output("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp")
     pids = [line[1:] for line in (output or "").splitlines() if line.startswith("p")]
     return int(pids[0]) if pids else None
 
 
-def _output_of(*command: str) -> str | None:
+def _read_output(*command: str) -> str | None:
     if shutil.which(command[0]) is None:
         return None
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5.0)
-    return done.stdout.strip() or None
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5.0)
+    return completed.stdout.strip() or None

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from dledger_base.tls_keys import ENFORCING
 from dledger_namesrv.config import ConfigError, NameServerConfig, load_config
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.route import decode_cluster_info
-from dledger_serving.tls_keys import ENFORCING
 
 from ..http_calls import ask
 from .layout import HOST, NamesrvPlace, NodePlace
@@ -27,15 +27,15 @@ LEADER_BROKER_ID = 0
 _TIMEOUT_S = 1.0
 _RECEIVE_BYTES = 1 << 16
 _MAX_PARALLEL = 32
-_EVERYWHERE = ("", "0.0.0.0", "::")
+_WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a node's `/status`; positions are bytes in the log.
 
     `ready` is true once a leader has opened for writes; `voter` is false for a learner. `voters` and `learners` are all
-    members of its group that it knows. `refusal` says why it takes no messages at the moment although it leads, or that
-    its own disk is full.
+    members of its group that it knows. `refusal` says why a leader takes no messages at the moment, or that the node's
+    own disk is full. `disk_warning` says that its disk is above the watermark.
     """
 
     node_id: str
@@ -54,6 +54,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     voters: list[str] = []
     learners: list[str] = []
     refusal: str | None = None
+    disk_warning: str | None = None
 
     @property
     def standing(self) -> str:
@@ -62,7 +63,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leads(self) -> bool:
-        """Whether it is a leader that accepts writes."""
+        """True for a leader that accepts writes."""
         return self.role == "leader" and self.ready
 
 
@@ -92,53 +93,54 @@ def _get(place: NodePlace, path: str, timeout_s: float) -> tuple[int, bytes]:
 def http_host(place: NodePlace) -> str:
     """Return where a node listens for HTTP: a file for `--config` may have given it an address of its own."""
     try:
-        host = tomllib.loads(place.config_file.read_text(encoding="utf-8")).get("host")
+        host = tomllib.loads(place.config_file.read_text(encoding="utf-8-sig")).get("host")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         return HOST
-    return host if isinstance(host, str) and host not in _EVERYWHERE else HOST
+    return host if isinstance(host, str) and host not in _WILDCARD_HOSTS else HOST
 
 
 def fetch_all(places: Iterable[NodePlace]) -> dict[str, NodeStatus | None]:
     """Return the status of each node by node id, all asked at the same time."""
-    wanted = list(places)
-    with ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(wanted)))) as pool:
-        return dict(zip((place.node_id for place in wanted), pool.map(fetch_status, wanted), strict=True))
+    place_list = list(places)
+    with ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(place_list)))) as pool:
+        return dict(zip((place.node_id for place in place_list), pool.map(fetch_status, place_list), strict=True))
 
 
 def groups_clients_find(namesrv: NamesrvPlace, timeout_s: float = _TIMEOUT_S) -> set[str]:
     """Return the broker groups of which the name server lists the leader and knows the topics.
 
-    The topic that is called like the group stands for all topics that a leader registers; whether those are all that it
-    has from the start is its own to say, see `fetch_obstacle`. Nothing is found when the name server does not answer in
+    The topic with the group's name stands for all topics that a leader registers. Only the leader itself knows whether
+    these are all that it has from the start (`fetch_obstacle`). No group is found if the name server does not answer in
     time.
     """
     try:
-        with _connected(namesrv, timeout_s) as connection:
-            call = _Questions(connection)
+        with _connect(namesrv, timeout_s) as connection:
+            call = _NameServerClient(connection)
             info = decode_cluster_info(call(RequestCode.GET_BROKER_CLUSTER_INFO, {}).body)
-            led = {name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs}
-            routes = {name: call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name}) for name in led}
+            led_groups = {
+                name for name, group in info.broker_addr_table.items() if LEADER_BROKER_ID in group.broker_addrs
+            }
+            routes = {name: call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name}) for name in led_groups}
     except (OSError, RemotingError):
         return set()
     return {name for name, route in routes.items() if route.code == ResponseCode.SUCCESS}
 
 
 def answers_clients(namesrv: NamesrvPlace, timeout_s: float = _TIMEOUT_S) -> bool:
-    """Whether the name server answers in time."""
+    """Return True if the name server answers in time."""
     try:
-        with _connected(namesrv, timeout_s) as connection:
-            _Questions(connection)(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        with _connect(namesrv, timeout_s) as connection:
+            _NameServerClient(connection)(RequestCode.GET_BROKER_CLUSTER_INFO, {})
     except (OSError, RemotingError):
         return False
     return True
 
 
-def _connected(namesrv: NamesrvPlace, timeout_s: float) -> socket.socket:
-    """A connection to a name server of this machine, over TLS if its configuration has it ask for that. Raises
-    `OSError`.
+def _connect(namesrv: NamesrvPlace, timeout_s: float) -> socket.socket:
+    """Connect to a name server of this machine, over TLS if its configuration says so. Raises `OSError`.
 
-    What it is asked is no secret, and nobody else has its port: its certificate is not looked at. In case that it asks
-    for one, it is shown its own.
+    Its certificate is not checked: the questions are no secret, and no other process has its port. If it asks for a
+    certificate, it is shown its own.
     """
     try:
         config = load_config(namesrv.config_file, {})
@@ -159,7 +161,7 @@ def _connected(namesrv: NamesrvPlace, timeout_s: float) -> socket.socket:
         raise
 
 
-class _Questions:
+class _NameServerClient:
     """Requests to a name server, one after the other on one connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -180,6 +182,15 @@ class _Questions:
 def refusals(statuses: Mapping[str, NodeStatus | None]) -> list[str]:
     """Return a line for each node that takes no messages or has a full disk: why, and what to do."""
     return [f"{name}: {status.refusal}" for name, status in statuses.items() if status is not None and status.refusal]
+
+
+def disk_warnings(statuses: Mapping[str, NodeStatus | None]) -> list[str]:
+    """Return a line for each node whose disk is above the watermark and not full yet: how full, and what to do."""
+    return [
+        f"{name}: {status.disk_warning}"
+        for name, status in statuses.items()
+        if status is not None and status.disk_warning and not status.refusal
+    ]
 
 
 def group_commits(statuses: dict[str, NodeStatus | None]) -> dict[str, int]:

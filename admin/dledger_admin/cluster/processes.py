@@ -1,7 +1,7 @@
 """Starting, recognising and stopping single processes of a local cluster.
 
-A process is recognised by its pid file *and* its command line, which names its configuration file: the pid in a stale
-file may by now belong to somebody else.
+A process is recognised by its pid file *and* its command line, which names its configuration file. The pid in a stale
+file may belong to another process by now.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ NAMESRV = "namesrv"
 """Stands for the name server where a node id is expected."""
 
 STOPPING_FILE = "stopping"
-"""In its data directory a process says what its stop still waits for, anew whenever that is less."""
+"""File in the data directory that says what a stopping process still waits for. It changes with its progress."""
 
 KILL_AFTER_S = 10.0
-"""A process that ignores SIGTERM for this long is killed; one that stops, and says so, once it gets no further."""
+"""Time limit in seconds for a stopping process without progress. Then the process is killed."""
 SAY_AFTER_S = 2.0
-"""Whoever waits is told what for after so long, and again each time as much has passed."""
+"""Interval in seconds after which a waiting user is told what is waited for."""
 
 _REPEAT_SIGNAL_S = 0.2
 _POLL_S = 0.02
-_EXEC_S = 10.0
-"""A process has no command line while it begins to execute another program: a fraction of a millisecond, and longer
-than 100 ms where many wait for a processor.
+_EXEC_TIMEOUT_S = 10.0
+"""Time limit in seconds for a process without a command line, as it has while it begins to execute another program.
+
+That takes a fraction of a millisecond, but longer than 100 ms where many processes wait for a processor.
 """
 
 
@@ -60,8 +61,9 @@ class Service:
 
     def command(self) -> list[str]:
         """Return the argument list that starts it."""
-        # -P: a file of the user's that lies in the working directory is not to be taken for a module of Python's.
-        return [sys.executable, "-P", "-m", self.module, "--config", str(self.config_file)]
+        # -P: a user's file in the working directory must not be imported in place of a module of Python.
+        options = ["--config", str(self.config_file), "--printed-to", str(self.stdout_file)]
+        return [sys.executable, "-P", "-m", self.module, *options]
 
     def pid(self) -> int | None:
         """Return its process id while it runs, else None."""
@@ -69,7 +71,7 @@ class Service:
             pid = int((self.directory / PID_FILE).read_text(encoding="ascii").split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return pid if self.is_run_by(_command_line_of_any_age(pid)) else None
+        return pid if self.is_run_by(_await_command_line(pid)) else None
 
     def stop_waits_for(self) -> str:
         """Return what its stop still waits for, as it says itself; "" if it says nothing."""
@@ -85,8 +87,8 @@ class Service:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start it in a session of its own, so that a Ctrl-C in this terminal does not reach it.
 
-        It writes its pid file once it serves; until then this one lets `down` find it, unless another start was first,
-        which it will notice. The file stays the same one, as a name server locks it.
+        The process writes its pid file once it serves. Until then the pid that is written here lets `down` find it. If
+        another start was first, its pid stays. The file is never replaced, because a name server locks it.
         """
         make_directory(self.stdout_file.parent, parents=True)
         with being_written(self.stdout_file):
@@ -110,8 +112,8 @@ class Service:
             lines = self.stdout_file.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
             lines = []
-        words = next((line.strip() for line in reversed(lines) if line.strip()), None)
-        return f"{words} ({self.stdout_file})" if words else "it printed nothing"
+        last_line = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return f"{last_line} ({self.stdout_file})" if last_line else "it printed nothing"
 
 
 def broker_service(place: NodePlace) -> Service:
@@ -132,51 +134,51 @@ def stop_at_once(
     The first SIGTERM would make a broker hand over and drain; repeating it tells it to leave at once. `say` is told
     from time to time what is waited for. A process is killed when it has got no further for `timeout_s`.
     """
-    running = _running(services)
+    running = _find_running(services)
     for pid in running.values():
-        _signal(pid, signal.SIGTERM)
-        _signal(pid, signal.SIGCONT)
+        _send_signal(pid, signal.SIGTERM)
+        _send_signal(pid, signal.SIGCONT)
     progress = _Progress(services, running, say)
     repeat_at = time.monotonic() + _REPEAT_SIGNAL_S
     killed: dict[str, int] = {}
-    while running := _still_running(services, running):
+    while running := _filter_running(services, running):
         now = time.monotonic()
-        for name in progress.stuck(running, now, timeout_s) - killed.keys():
+        for name in progress.find_stuck(running, now, timeout_s) - killed.keys():
             killed[name] = running[name]
-            _signal(running[name], signal.SIGKILL)
+            _send_signal(running[name], signal.SIGKILL)
         if now >= repeat_at:
             repeat_at = now + _REPEAT_SIGNAL_S
             for pid in running.values():
-                _signal(pid, signal.SIGTERM)
+                _send_signal(pid, signal.SIGTERM)
         time.sleep(_POLL_S)
     return sorted(killed)
 
 
 class _Progress:
-    """What processes that stop have said last, and when."""
+    """The last message of each stopping process, and its time."""
 
     def __init__(self, services: Mapping[str, Service], names: Iterable[str], say: Callable[[str], None]) -> None:
         now = time.monotonic()
         self._services = services
         self._say = say
-        self._said = {name: (services[name].stop_waits_for(), now) for name in names}
+        self._last_messages = {name: (services[name].stop_waits_for(), now) for name in names}
         self._say_at = now + SAY_AFTER_S
 
-    def stuck(self, running: Iterable[str], now: float, timeout_s: float) -> set[str]:
+    def find_stuck(self, running: Iterable[str], now: float, timeout_s: float) -> set[str]:
         """Return those that have said nothing else for `timeout_s`."""
         for name in running:
-            words = self._services[name].stop_waits_for()
-            if words != self._said[name][0]:
-                self._said[name] = (words, now)
+            message = self._services[name].stop_waits_for()
+            if message != self._last_messages[name][0]:
+                self._last_messages[name] = (message, now)
         if now >= self._say_at:
             self._say_at = now + SAY_AFTER_S
             for name in running:
-                self._say(f"waiting for {name}: {self._said[name][0] or 'it has not said what for'}")
-        return {name for name in running if now - self._said[name][1] >= timeout_s}
+                self._say(f"waiting for {name}: {self._last_messages[name][0] or 'it has not said what for'}")
+        return {name for name in running if now - self._last_messages[name][1] >= timeout_s}
 
 
 def stop_started(service: Service, process: subprocess.Popen[bytes]) -> None:
-    """Stop a process that this one started, at once, also if no pid file tells of it; returns when it has ended."""
+    """Stop a process that this process started at once, even without a pid file; return when it has ended."""
     stop_at_once({service.name: service})
     if process.poll() is None:
         process.kill()
@@ -186,62 +188,62 @@ def stop_started(service: Service, process: subprocess.Popen[bytes]) -> None:
 def stop_gracefully(service: Service, patience_s: float) -> bool:
     """Send one SIGTERM (a broker hands over and drains) and wait; return whether the process is gone.
 
-    It is waited for as long as what it says changes within `patience_s`: a drain may be set to hours, and the files of
-    20,000 queues take a while.
+    The wait goes on as long as the process says something new within `patience_s`. A drain may be set to hours, and the
+    files of 20,000 queues take a while.
     """
     services = {service.name: service}
-    running = _running(services)
+    running = _find_running(services)
     for pid in running.values():
-        _signal(pid, signal.SIGTERM)
+        _send_signal(pid, signal.SIGTERM)
     progress = _Progress(services, running, lambda _: None)
-    while running := _still_running(services, running):
-        if progress.stuck(running, time.monotonic(), patience_s):
+    while running := _filter_running(services, running):
+        if progress.find_stuck(running, time.monotonic(), patience_s):
             return False
         time.sleep(_POLL_S)
     return True
 
 
-def _command_line_of_any_age(pid: int) -> str:
+def _await_command_line(pid: int) -> str:
     """Return the command line of a process, also of one that was started a moment ago; "" if it has none."""
-    deadline = time.monotonic() + _EXEC_S
+    deadline = time.monotonic() + _EXEC_TIMEOUT_S
     while not (command := command_line(pid)) and has_program(pid) and time.monotonic() < deadline:
         time.sleep(_POLL_S / 20)
     return command or ""
 
 
 def _write_pid(path: Path, pid: int) -> None:
-    """Write a pid file that stays the same one and in which readers find a pid at every moment.
+    """Write a pid without replacing the file, so that readers find a pid in it at every moment.
 
-    On a full disk there is none until the process, which frees space when it starts, has written its own.
+    On a full disk nothing is written. The process frees space when it starts, and then writes its pid itself.
     """
-    written = b"%d\n" % pid
+    content = b"%d\n" % pid
     try:
         with being_written(path):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
-                os.pwrite(descriptor, written, 0)
-                os.ftruncate(descriptor, len(written))
+                os.pwrite(descriptor, content, 0)
+                os.ftruncate(descriptor, len(content))
             finally:
                 os.close(descriptor)
     except AdminError:
         pass
 
 
-def _running(services: Mapping[str, Service]) -> dict[str, int]:
+def _find_running(services: Mapping[str, Service]) -> dict[str, int]:
     return {name: pid for name, service in services.items() if (pid := service.pid()) is not None}
 
 
-def _still_running(services: Mapping[str, Service], pids: Mapping[str, int]) -> dict[str, int]:
-    """Return those of `pids` that have not ended; a process removes its pid file and loses its command line before."""
-    return {name: pid for name, pid in pids.items() if _lives(pid, services[name])}
+def _filter_running(services: Mapping[str, Service], pids: Mapping[str, int]) -> dict[str, int]:
+    """Return those of `pids` that have not ended. A process loses pid file and command line before it has ended."""
+    return {name: pid for name, pid in pids.items() if _is_alive(pid, services[name])}
 
 
-def _lives(pid: int, service: Service) -> bool:
+def _is_alive(pid: int, service: Service) -> bool:
     command = command_line(pid)
     return service.is_run_by(command) if command else not has_ended(pid)
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

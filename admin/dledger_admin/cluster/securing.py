@@ -1,11 +1,11 @@
-"""Certificates, keys and an administrator's account of a cluster that `up --secure` has made safe.
+"""Certificates, keys and an administrator's account of a cluster that `up --secure` has secured.
 
-All lie in the folder `secure` of the cluster's directory, which its owner alone can read; a cluster that has it is
-started with it from then on.
+All lie in the folder `secure` of the cluster's directory, which its owner alone can read. `cluster.json` says that a
+cluster is secured. It then never starts without TLS and access control, even if one of these files is missing.
 
 | file | is |
 |---|---|
-| `ca.pem` | the authority that has signed `node.pem`, for everybody who connects; its key was never written |
+| `ca.pem` | the certificate of the authority that signed `node.pem`, for all clients; its key is never written |
 | `node.pem`, `node-key.pem` | the certificate of the name server and of all nodes, for 127.0.0.1 and localhost |
 | `access.keys` | the key file of access control |
 | `credentials` | the administrator's account and secret, a line each, for `DLEDGER_CREDENTIALS` |
@@ -18,89 +18,137 @@ from __future__ import annotations
 import secrets
 import shlex
 from base64 import b64encode
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from dledger_remoting.root_account import KEY_BYTES, root_credentials
-from dledger_serving.tls_keys import ENFORCING
+import msgspec
+
+from dledger_base.access_keys import KEY_BYTES, access_keys
+from dledger_base.errors import ConfigError
+from dledger_base.tls_keys import ENFORCING
+from dledger_remoting.root_account import root_credentials
 
 from ..errors import AdminError
 from .files import being_written, make_directory, write_durably
 from .layout import HOST, ClusterLayout
+from .manifest import Manifest
 from .toml_text import TomlTable
 
-_LIFE: Final = timedelta(days=5 * 365)
-_PRIVATE: Final = 0o600
+_CERTIFICATE_LIFETIME: Final = timedelta(days=5 * 365)
+_PRIVATE_MODE: Final = 0o600
+KEY_FILE: Final = "access.keys"
+_CERTIFICATE_FILES: Final = ("ca.pem", "node-key.pem", "node.pem")
+_FILES: Final = (KEY_FILE, "credentials", "tools.yml", "client.env", *_CERTIFICATE_FILES)
+"""All files, in the order in which they are written the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options of `up`: secure the cluster, make new certificates, make a new key file in place of a lost one."""
+
+    secure: bool = False
+    renew_certificates: bool = False
+    new_key_file: bool = False
 
 
 def secure_folder(layout: ClusterLayout) -> Path:
-    """Where it all lies."""
+    """Return the folder of keys, certificates and secrets."""
     return layout.data_dir / "secure"
 
 
-def is_secured(layout: ClusterLayout) -> bool:
-    """Whether a cluster is started with TLS and access control; the certificate is written last."""
-    return (secure_folder(layout) / "node.pem").exists()
+def with_security(layout: ClusterLayout, manifest: Manifest) -> Manifest:
+    """Return the manifest, marked as secured if one of the files exists.
 
-
-def make_secure(layout: ClusterLayout) -> None:
-    """Write what is not there yet, and let nobody else read the messages. Raises `AdminError` if the disk is full or
-    the key file cannot be used, or `OSError`.
+    Earlier versions did not mark it in `cluster.json`.
     """
-    from dledger_serving.issuing import Authority  # needs the extra `broker`, as every process that is started does
+    has_files = any((secure_folder(layout) / name).exists() for name in _FILES)
+    return msgspec.structs.replace(manifest, secured=manifest.secured or has_files)
+
+
+def require_files(layout: ClusterLayout, asked: Asked, *, is_known: bool) -> None:
+    """Raise `AdminError` that says what to do if a secured cluster lacks a file.
+
+    `is_known` says that the manifest marks the cluster as secured. Without the mark a first start may have been
+    interrupted. `--secure` then continues it, if only files that are written last are missing.
+    """
+    folder = secure_folder(layout)
+    missing = [name for name in _FILES if not (folder / name).exists()]
+    if asked.secure and not is_known and missing == list(_FILES[len(_FILES) - len(missing) :]):
+        return
+    if asked.new_key_file and KEY_FILE not in missing:
+        raise AdminError(
+            f"{folder / KEY_FILE} is there: --new-key-file is for a cluster that has lost it; `dledger account new-key "
+            "--help` says how to change the key"
+        )
+    if KEY_FILE in missing and not asked.new_key_file:
+        raise AdminError(
+            f"{folder / KEY_FILE} is missing, and the cluster is secured: put it back from a copy, mode 0600; if there "
+            "is none, `dledger up --new-key-file` makes another one, and every account needs a new secret then "
+            "(`dledger account rotate`)"
+        )
+    missing_certificates = [str(folder / name) for name in _CERTIFICATE_FILES if name in missing]
+    if missing_certificates and not asked.renew_certificates:
+        raise AdminError(
+            f"{', '.join(missing_certificates)} missing, and the cluster is secured: put back what was there, or have "
+            "`dledger up --renew-certificates` make new certificates; clients need the new ca.pem then"
+        )
+
+
+def make_secure(layout: ClusterLayout, *, renew_certificates: bool = False) -> None:
+    """Write the files that are missing or outdated, and let only the owner read the cluster's directory.
+
+    Raises `AdminError` if the disk is full or the key file cannot be used, or `OSError`.
+    """
+    from dledger_base.issuing import Authority  # needs the extra `broker`, as brokers do
 
     folder = secure_folder(layout)
     make_directory(folder)
     with being_written(folder):
         layout.data_dir.chmod(0o700)
         folder.chmod(0o700)
-    keys = folder / "access.keys"
+    keys = folder / KEY_FILE
     if not keys.exists():
-        write_durably(keys, b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n", _PRIVATE)
+        write_durably(keys, b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n", _PRIVATE_MODE)
     try:
-        account = root_credentials(keys)
-    except ValueError as error:
+        account = root_credentials(access_keys(keys))
+    except ConfigError as error:
         raise AdminError(str(error)) from None
     for name, text in (
         ("credentials", f"{account.access_key}\n{account.secret}\n"),
         ("tools.yml", f"accessKey: {account.access_key}\nsecretKey: {account.secret}\n"),
-        ("client.env", _environment(layout)),
+        ("client.env", _format_environment(layout)),
     ):
-        write_durably(folder / name, text.encode(), _PRIVATE)
-    if not is_secured(layout):
-        authority = Authority(f"dledger up {layout.data_dir.name}", _LIFE)
-        node = authority.issue(HOST, [HOST, "localhost"])
+        write_durably(folder / name, text.encode(), _PRIVATE_MODE)
+    if renew_certificates or not all((folder / name).exists() for name in _CERTIFICATE_FILES):
+        authority = Authority(f"dledger up {layout.data_dir.name}", _CERTIFICATE_LIFETIME)
+        issued = authority.issue(HOST, [HOST, "localhost"])
         write_durably(folder / "ca.pem", authority.certificate)
-        write_durably(folder / "node-key.pem", node.key, _PRIVATE)
-        write_durably(folder / "node.pem", node.certificate)
+        write_durably(folder / "node-key.pem", issued.key, _PRIVATE_MODE)
+        write_durably(folder / "node.pem", issued.certificate)
 
 
 def secured_broker_keys(layout: ClusterLayout) -> TomlTable:
-    """What a node's configuration has more; nothing of a cluster that is not secured."""
-    if not is_secured(layout):
-        return {}
+    """Return the keys that the configuration of a secured node has in addition."""
     authority = str(secure_folder(layout) / "ca.pem")
     return {**secured_namesrv_keys(layout), "tls_namesrv_ca_file": authority, "tls_peer_ca_file": authority}
 
 
 def secured_namesrv_keys(layout: ClusterLayout) -> TomlTable:
-    """What the name server's configuration has more."""
-    if not is_secured(layout):
-        return {}
+    """Return the keys that the configuration of a secured name server has in addition."""
     folder = secure_folder(layout)
     return {
         "tls": ENFORCING,
         "tls_cert_file": str(folder / "node.pem"),
         "tls_key_file": str(folder / "node-key.pem"),
-        "access_key_file": str(folder / "access.keys"),
+        "access_key_file": str(folder / KEY_FILE),
+        "access_control": "on",
     }
 
 
 def how_to_connect(layout: ClusterLayout) -> list[str]:
-    """Five lines for whoever has just started a secured cluster; none of another."""
-    if not is_secured(layout):
-        return []
+    """Return five lines that tell an operator how clients connect to a secured cluster."""
     folder = secure_folder(layout)
     python = f'Producer("{layout.namesrv_address}", tls=Tls("{folder}/ca.pem"), credentials=Credentials(...))'
     java = "-Dtls.enable=true -Dtls.test.mode.enable=false -Dtls.client.authServer=true"
@@ -113,7 +161,7 @@ def how_to_connect(layout: ClusterLayout) -> list[str]:
     ]
 
 
-def _environment(layout: ClusterLayout) -> str:
+def _format_environment(layout: ClusterLayout) -> str:
     folder = secure_folder(layout)
     variables = {
         "DLEDGER_NAMESRV": layout.namesrv_address,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 TomlValue: TypeAlias = str | int | float | bool | list["TomlValue"] | dict[str, "TomlValue"]
-"""What a configuration file may hold."""
+"""Value of a configuration file."""
 
 TomlTable: TypeAlias = dict[str, TomlValue]
 
@@ -32,36 +32,36 @@ def dump(table: Mapping[str, TomlValue], comments: Mapping[str, str] | None = No
 
     A key of it may have a comment, one line, which stands behind its value or header.
     """
-    behind = {key: f"  # {comment}" for key, comment in (comments or {}).items()}
-    return "\n".join(_lines(table, (), behind)) + "\n"
+    suffixes = {key: f"  # {comment}" for key, comment in (comments or {}).items()}
+    return "\n".join(_format_lines(table, (), suffixes)) + "\n"
 
 
-def _lines(table: Mapping[str, TomlValue], path: tuple[str, ...], behind: Mapping[str, str]) -> list[str]:
+def _format_lines(table: Mapping[str, TomlValue], path: tuple[str, ...], suffixes: Mapping[str, str]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    lines = [f"{_key(key)} = {_value(value)}{behind.get(key, '')}" for key, value in plain.items()]
+    lines = [f"{_format_key(key)} = {_format_value(value)}{suffixes.get(key, '')}" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, dict):
-            inner = (*path, _key(key))
-            lines += ["", f"[{'.'.join(inner)}]{behind.get(key, '')}", *_lines(value, inner, {})]
+            inner = (*path, _format_key(key))
+            lines += ["", f"[{'.'.join(inner)}]{suffixes.get(key, '')}", *_format_lines(value, inner, {})]
     return lines
 
 
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _string(key)
+def _format_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _format_string(key)
 
 
-def _string(text: str) -> str:
+def _format_string(text: str) -> str:
     # A TOML basic string is a JSON string, but for DEL, which JSON leaves bare.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: TomlValue) -> str:
+def _format_value(value: TomlValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _string(value)
+        return _format_string(value)
     if isinstance(value, list):
-        return f"[{', '.join(_value(item) for item in value)}]"
+        return f"[{', '.join(_format_value(item) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{_format_key(key)} = {_format_value(item)}' for key, item in value.items())}}}"
     return str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.config_keys.declared import ConfigValue
+from dledger_base.config_keys.declared import ConfigValue
 from dledger_broker.config import build_config
 from dledger_broker.errors import ConfigError
 from dledger_namesrv.config import ConfigError as NamesrvConfigError
@@ -12,10 +12,13 @@ from dledger_namesrv.config import read_keys as read_namesrv_keys
 from ..errors import AdminError
 
 
-def check_broker_config(table: dict[str, ConfigValue], node_id: str) -> None:
-    """Raise `AdminError` with the broker's own words when it would refuse `table`."""
+def check_broker_config(table: dict[str, ConfigValue], node_id: str) -> list[str]:
+    """Return what keys in `table` mean now that meant something else in an earlier version.
+
+    Raises `AdminError` with the broker's own words when it would refuse `table`.
+    """
     try:
-        build_config(table)
+        return build_config(table).changed_meanings()
     except ConfigError as error:
         raise AdminError(f"configuration of {node_id}: {error}") from error
 

@@ -10,9 +10,10 @@ from typing import Final
 import click
 import msgspec
 
+from dledger_base.access_keys import KEY_BYTES
 from dledger_client import AccountAdmin
-from dledger_remoting.root_account import KEY_BYTES
 
+from ..asking import Asking, asks_first
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
@@ -42,15 +43,16 @@ class AccountChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @click.group(cls=HelpGroup)
 def account() -> None:
-    """Create, list, disable and rotate accounts, where brokers have access control."""
+    """Create, list, disable, rotate and reseal accounts, where brokers have access control."""
 
 
 @account.command("new-key")
 def new_key() -> None:
     """Print a new key, a line of the brokers' and name servers' `access_key_file`.
 
-    Who has the file is an administrator. Put a new key in front, restart the nodes, rotate the accounts, and only then
-    take the old key out.
+    Everybody who can read the file is an administrator. A changed file is read again within 5 s. To change the key, add
+    a new one at the end of every file. Then move it to the front of every file, and run `dledger account reseal`. Only
+    then take the old key out.
     """
     click.echo(b64encode(secrets.token_bytes(KEY_BYTES)).decode())
 
@@ -59,11 +61,11 @@ def new_key() -> None:
 @namesrv_option
 @key_file_option
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="An administrator, who may do everything.")
+@click.option("--admin", is_flag=True, help="Make an administrator, who may do everything.")
 @output_option
 def create(namesrv: str, key_file: Path, name: str, admin: bool, output: str) -> None:
-    """Create an account without rights; its secret is made and printed, once."""
-    secret = _new_secret()
+    """Create an account without rights, and print its new secret, once."""
+    secret = _make_secret()
 
     async def work(accounts: AccountAdmin) -> None:
         await accounts.create(name, secret, is_admin=admin)
@@ -76,16 +78,49 @@ def create(namesrv: str, key_file: Path, name: str, admin: bool, output: str) ->
 @namesrv_option
 @key_file_option
 @click.argument("name")
+@click.option("--keep-earlier", is_flag=True, help="Keep the old secret valid, too, until `drop-earlier`.")
 @output_option
-def rotate(namesrv: str, key_file: Path, name: str, output: str) -> None:
-    """Give an account another secret, which is printed, once; the old one counts no longer."""
-    secret = _new_secret()
+def rotate(namesrv: str, key_file: Path, name: str, keep_earlier: bool, output: str) -> None:
+    """Give an account a new secret and print it, once; the old secret becomes invalid, unless it is kept."""
+    secret = _make_secret()
 
     async def work(accounts: AccountAdmin) -> None:
-        await accounts.change(name, secret=secret)
+        await accounts.change(name, secret=secret, keeps_earlier=keep_earlier)
 
     with_accounts(namesrv, key_file, work)
     emit(AccountChange(name, "rotated", secret), output, _render_change)
+
+
+@account.command("drop-earlier")
+@namesrv_option
+@key_file_option
+@click.argument("name")
+@output_option
+def drop_earlier(namesrv: str, key_file: Path, name: str, output: str) -> None:
+    """Make the newest secret of an account the only valid one, after `rotate --keep-earlier`."""
+
+    async def work(accounts: AccountAdmin) -> None:
+        await accounts.drop_earlier(name)
+
+    with_accounts(namesrv, key_file, work)
+    emit(AccountChange(name, "has its newest secret alone"), output, _render_change)
+
+
+@account.command()
+@namesrv_option
+@key_file_option
+@output_option
+def reseal(namesrv: str, key_file: Path, output: str) -> None:
+    """Seal the secrets of all accounts with the first key of the brokers' key file, after it was changed."""
+
+    async def work(accounts: AccountAdmin) -> list[str]:
+        names = sorted({info.name for infos in (await accounts.accounts()).values() for info in infos})
+        for name in names:
+            await accounts.reseal(name)
+        return names
+
+    changes = [AccountChange(name, "resealed") for name in with_accounts(namesrv, key_file, work)]
+    emit(changes, output, lambda result: "\n".join(map(_render_change, result)) or "there is no account")
 
 
 @account.command()
@@ -94,7 +129,7 @@ def rotate(namesrv: str, key_file: Path, name: str, output: str) -> None:
 @click.argument("name")
 @output_option
 def disable(namesrv: str, key_file: Path, name: str, output: str) -> None:
-    """Refuse everything that an account asks for, from now on."""
+    """Refuse all requests of an account from now on."""
     _set_enabled(namesrv, key_file, name, output, is_enabled=False)
 
 
@@ -112,11 +147,26 @@ def enable(namesrv: str, key_file: Path, name: str, output: str) -> None:
 @namesrv_option
 @key_file_option
 @click.argument("name")
+@asks_first
 @output_option
-def delete(namesrv: str, key_file: Path, name: str, output: str) -> None:
-    """Delete an account with its rules; none is no error."""
+def delete(namesrv: str, key_file: Path, name: str, output: str, asking: Asking) -> None:
+    """Delete an account with its rules; a missing account is an error."""
+
+    async def list_effects(accounts: AccountAdmin) -> list[str]:
+        rules = await accounts.rules()
+        return [
+            f"account {name} of {broker_group}, with {len(rules.get(broker_group, {}).get(name, ()))} rules"
+            for broker_group, infos in sorted((await accounts.accounts()).items())
+            if any(info.name == name for info in infos)
+        ] or [f"nothing: there is no account {name}"]
+
+    if not asking.agreed(lambda: with_accounts(namesrv, key_file, list_effects), output):
+        return
 
     async def work(accounts: AccountAdmin) -> None:
+        known_names = {info.name for infos in (await accounts.accounts()).values() for info in infos}
+        if name not in known_names:
+            raise AdminError(f"there is no account {name!r}: `dledger account list` shows those that there are")
         await accounts.delete(name)
 
     with_accounts(namesrv, key_file, work)
@@ -131,10 +181,10 @@ def delete(namesrv: str, key_file: Path, name: str, output: str) -> None:
 def import_accounts(namesrv: str, key_file: Path, file: Path, output: str) -> None:
     """Make the accounts of a `plain_acl.yml` of RocketMQ 4, with their secrets, permissions and white lists.
 
-    Accounts that are there become what the file says; others stay. It may be repeated.
+    Existing accounts are changed to what the file says; other accounts stay. The command may be repeated.
     """
     try:
-        found = read_plain_acl(file.read_text(encoding="utf-8"))
+        plain_acl = read_plain_acl(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AdminError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -143,13 +193,13 @@ def import_accounts(namesrv: str, key_file: Path, file: Path, output: str) -> No
         raise AdminError(f"{file}: {error}") from None
 
     async def work(accounts: AccountAdmin) -> None:
-        for one in found.accounts:
-            await accounts.put_plain(one)
-        if found.white_list is not None:
-            await accounts.put_white_list(found.white_list)
+        for entry in plain_acl.accounts:
+            await accounts.put_plain(entry)
+        if plain_acl.white_list is not None:
+            await accounts.put_white_list(plain_acl.white_list)
 
     with_accounts(namesrv, key_file, work)
-    changes = [AccountChange(one.access_key, "imported") for one in found.accounts]
+    changes = [AccountChange(entry.access_key, "imported") for entry in plain_acl.accounts]
     emit(changes, output, lambda result: "\n".join(map(_render_change, result)) or "there is no account in the file")
 
 
@@ -162,9 +212,9 @@ def list_accounts(namesrv: str, key_file: Path, output: str) -> None:
 
     async def work(accounts: AccountAdmin) -> list[AccountLine]:
         return [
-            AccountLine(group, one.name, one.is_admin, one.is_enabled)
-            for group, found in (await accounts.accounts()).items()
-            for one in found
+            AccountLine(group, info.name, info.is_admin, info.is_enabled)
+            for group, infos in (await accounts.accounts()).items()
+            for info in infos
         ]
 
     emit(with_accounts(namesrv, key_file, work), output, _render)
@@ -178,7 +228,7 @@ def _set_enabled(namesrv: str, key_file: Path, name: str, output: str, *, is_ena
     emit(AccountChange(name, "enabled" if is_enabled else "disabled"), output, _render_change)
 
 
-def _new_secret() -> str:
+def _make_secret() -> str:
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
@@ -188,7 +238,10 @@ def _render_change(result: AccountChange) -> str:
 
 
 def _render(result: list[AccountLine]) -> str:
+    if not result:
+        return "there are no accounts: `dledger account create` makes one"
     rows = [
-        (one.broker_group, one.account, "yes" if one.admin else "no", "yes" if one.enabled else "no") for one in result
+        (line.broker_group, line.account, "yes" if line.admin else "no", "yes" if line.enabled else "no")
+        for line in result
     ]
     return columns(("broker group", "account", "admin", "enabled"), rows)

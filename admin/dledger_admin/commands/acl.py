@@ -51,7 +51,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def acl() -> None:
     """Grant, revoke, list and test rights of accounts.
 
-    A RESOURCE is Topic:NAME, Group:NAME or Cluster:NAME, where NAME may end with *; an ACTION is Pub, Sub, Create,
+    A RESOURCE is Topic:NAME, Group:NAME or Cluster:NAME, where NAME may end with *. An ACTION is Pub, Sub, Create,
     Update, Delete, Get, List, All, or Log, which reads the whole log.
     """
 
@@ -62,11 +62,13 @@ def acl() -> None:
 @click.argument("account")
 @click.argument("resource")
 @click.argument("actions", metavar="ACTION...", nargs=-1, required=True)
-@click.option("--deny", is_flag=True, help="Refuse these actions, whatever wider rules allow.")
+@click.option("--deny", is_flag=True, help="Refuse these actions, even if wider rules allow them.")
 @click.option(
     "--source", "sources", multiple=True, metavar="ADDRESS", help="Only from an address or network; repeatable."
 )
-@click.option("--default", "is_default", is_flag=True, help="Only where no other rule of the account says anything.")
+@click.option(
+    "--default", "is_default", is_flag=True, help="Apply the rule only if no other rule of the account applies."
+)
 @output_option
 def grant(
     namesrv: str,
@@ -79,7 +81,7 @@ def grant(
     is_default: bool,
     output: str,
 ) -> None:
-    """Give an account a rule, in place of the one that it has on the same resource."""
+    """Give an account a rule on a resource; it replaces the account's earlier rule on the same resource."""
     rule = AccessRule(resource, actions, sources, not deny, is_default)
 
     async def work(accounts: AccountAdmin) -> None:
@@ -94,7 +96,7 @@ def grant(
 @key_file_option
 @click.argument("account")
 @click.argument("resource", required=False)
-@click.option("--default", "is_default", is_flag=True, help="The rule that counts where no other one says anything.")
+@click.option("--default", "is_default", is_flag=True, help="Revoke the rule that applies if no other rule does.")
 @output_option
 def revoke(
     namesrv: str,
@@ -104,7 +106,7 @@ def revoke(
     is_default: bool,
     output: str,
 ) -> None:
-    """Take an account's rule on a resource, or all of its rules."""
+    """Revoke an account's rule on a resource, or all of its rules."""
 
     async def work(accounts: AccountAdmin) -> None:
         await accounts.revoke(account, resource, is_default=is_default)
@@ -132,8 +134,8 @@ def list_rules(namesrv: str, key_file: Path, account: str | None, output: str) -
                 "allow" if rule.allow else "deny",
                 rule.is_default,
             )
-            for group, found in (await accounts.rules()).items()
-            for name, rules in found.items()
+            for group, rules_by_account in (await accounts.rules()).items()
+            for name, rules in rules_by_account.items()
             for rule in rules
             if account in (None, name)
         ]
@@ -147,17 +149,17 @@ def list_rules(namesrv: str, key_file: Path, account: str | None, output: str) -
 @click.argument("account")
 @click.argument("action")
 @click.argument("resource")
-@click.option("--source", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where the client is.")
+@click.option("--source", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address of the client.")
 @output_option
 def test(namesrv: str, key_file: Path, account: str, action: str, resource: str, source: str, output: str) -> None:
-    """Say what an account that wants to do ACTION to RESOURCE would be answered. Exit code 1: it may not, somewhere."""
+    """Show whether an account may do ACTION to RESOURCE. The exit code is 1 if it may not on some broker group."""
     require("broker", "isal", "numpy")
 
     async def work(accounts: AccountAdmin) -> list[Verdict]:
-        found: list[Verdict] = []
+        verdicts: list[Verdict] = []
         rules = await accounts.rules()
-        for group, known in (await accounts.accounts()).items():
-            info = next((one for one in known if one.name == account), None)
+        for group, infos in (await accounts.accounts()).items():
+            info = next((candidate for candidate in infos if candidate.name == account), None)
             if info is None:
                 raise AdminError(
                     f"there is no account {account!r} on {group}; `dledger account list` shows those that are"
@@ -167,25 +169,29 @@ def test(namesrv: str, key_file: Path, account: str, action: str, resource: str,
             elif info.is_admin:
                 verdict = "allowed"
             else:
-                verdict = _verdict(rules.get(group, {}).get(account, []), action, resource, source)
-            found.append(Verdict(group, account, action, resource, verdict))
-        return found
+                verdict = _judge(rules.get(group, {}).get(account, []), action, resource, source)
+            verdicts.append(Verdict(group, account, action, resource, verdict))
+        return verdicts
 
     result = with_accounts(namesrv, key_file, work)
-    emit(result, output, lambda found: "\n".join(f"{one.broker_group}: {one.verdict}" for one in found))
-    if any(one.verdict != "allowed" for one in result):
+    emit(result, output, lambda verdicts: "\n".join(f"{line.broker_group}: {line.verdict}" for line in verdicts))
+    if any(line.verdict != "allowed" for line in result):
         raise click.exceptions.Exit(1)
 
 
-def _verdict(rules: list[AccessRule], action: str, resource: str, source: str) -> str:
-    """What the rules of an account say, as brokers judge them."""
+def _judge(rules: list[AccessRule], action: str, resource: str, source: str) -> str:
+    """Judge an action by the rules of an account, as brokers do."""
     from dledger_broker.features.accounts.rules import AccountRules, Decision, demand_of
     from dledger_broker.features.accounts.table import Rule
     from dledger_remoting.errors import InvalidParameter
 
     custom, default = (
-        [Rule(rule.resource, rule.actions, rule.sources, rule.allow) for rule in rules if rule.is_default is wanted]
-        for wanted in (False, True)
+        [
+            Rule(rule.resource, rule.actions, rule.sources, rule.allow)
+            for rule in rules
+            if rule.is_default is default_flag
+        ]
+        for default_flag in (False, True)
     )
     try:
         decision = AccountRules(custom, default).decide(demand_of(action, resource), source)
@@ -199,18 +205,20 @@ def _render_change(result: RuleChange) -> str:
 
 
 def _render(result: list[RuleLine]) -> str:
+    if not result:
+        return "there are no rules: `dledger acl grant` gives an account one"
     return columns(
         ("broker group", "account", "resource", "actions", "from", "decision", "by default"),
         [
             (
-                one.broker_group,
-                one.account,
-                one.resource,
-                ",".join(one.actions),
-                ",".join(one.sources) or "everywhere",
-                one.decision,
-                "yes" if one.default else "no",
+                line.broker_group,
+                line.account,
+                line.resource,
+                ",".join(line.actions),
+                ",".join(line.sources) or "everywhere",
+                line.decision,
+                "yes" if line.default else "no",
             )
-            for one in result
+            for line in result
         ],
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Final, TypeVar
-
-import click
 
 from dledger_client import (
     Admin,
@@ -19,6 +18,7 @@ from dledger_client import (
     NotFoundError,
     RefusedError,
     SendError,
+    TlsError,
 )
 from dledger_client.connection import split_address
 from dledger_client.leaders import LEADER_ID
@@ -27,31 +27,47 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.route import BrokerData
 
 from ..errors import AdminError
+from ..help import did_you_mean
+from ..output import say
+from .completing import ask_quietly
 from .signing import signing
 
 Result = TypeVar("Result")
 
 REFUSED_SECONDS: Final = 2.0
-"""How long every name server may refuse connections before a command gives up: one that starts takes less."""
+"""Time in seconds for which all name servers may refuse connections. One that starts refuses for less."""
 
 REGISTRATION_SECONDS: Final = 10.0
-"""How long commands that a user gives right after `dledger up` wait for a leader, as a send does."""
+"""Time limit in seconds for a leader, for commands right after `dledger up`. Sends wait as long."""
 
 _PAUSE_SECONDS: Final = 0.1
-_HINT: Final = "start one with `dledger up`, or say where one is with --namesrv"
+_HEALTH_HINT: Final = "`dledger cluster health` says what is wrong"
+_MISSING_TOPIC: Final = re.compile(r"topic '?([^' ]+)'? does not exist")
+"""A topic's name in what brokers and our client say of one that is not there."""
+_NO_RIGHT: Final = "has no permission to access"
+_WRONG_SIGNATURE: Final = "check signature failed."
+_NO_ACCOUNT: Final = ("is not found.", "is disabled.", "is not exist.")
+"""Texts in refusals that are about a missing or disabled account."""
+_SIGNATURE_HINT: Final = (
+    "check the secret in the file that DLEDGER_CREDENTIALS names, or --key-file; `dledger account rotate` makes another"
+)
+_ACCOUNT_HINT: Final = "who has the key file sees accounts with `dledger account list`, and makes them with `create`"
+_RIGHTS_HINT: Final = "who has the key file gives rights with `dledger acl grant`; `dledger acl list` shows them"
+_AUTHORITIES_HINT: Final = "DLEDGER_TLS_CA names the file with the authorities that are trusted here"
+_NAME_SERVER_HINT: Final = "start one with `dledger up`, or say where one is with --namesrv"
 
 
 def require_name_server(namesrv: str) -> None:
     """Raise `AdminError` once every name server has refused connections for `REFUSED_SECONDS`.
 
-    A client repeats what fails until its deadline, which is right for a service that runs and too long for somebody who
-    mistyped an address. What does not answer at all is left to the client.
+    A client repeats failed calls until its deadline. That is right for a service, but too long for a user with a
+    mistyped address. Addresses that do not answer at all are left to the client.
     """
     try:
         addresses = [split_address(address) for address in parse_addresses(namesrv)]
     except ClientError as error:
         raise AdminError(str(error)) from error
-    give_up = time.monotonic() + REFUSED_SECONDS
+    deadline = time.monotonic() + REFUSED_SECONDS
     while True:
         reasons: dict[str, None] = {}
         for address in addresses:
@@ -63,8 +79,8 @@ def require_name_server(namesrv: str) -> None:
                 reasons[error.strerror or str(error)] = None
             else:
                 return
-        if time.monotonic() + _PAUSE_SECONDS >= give_up:
-            raise AdminError(f"no name server at {namesrv} ({', '.join(reasons)}): {_HINT}")
+        if time.monotonic() + _PAUSE_SECONDS >= deadline:
+            raise AdminError(f"no name server at {namesrv} ({', '.join(reasons)}): {_NAME_SERVER_HINT}")
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -77,41 +93,40 @@ def run(
     """
     require_name_server(namesrv)
 
-    async def begin() -> Result:
+    async def run_work() -> Result:
         if patience_s is not None:
             await await_brokers(namesrv, patience_s)
         return await work()
 
     try:
-        return asyncio.run(begin())
+        return asyncio.run(run_work())
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
-            raise AdminError(f"{error}: {_HINT}") from error
-        raise AdminError(f"{_text(error)}{_advice(error, namesrv)}") from error
+            raise AdminError(f"{error}: {_NAME_SERVER_HINT}") from error
+        raise AdminError(f"{_format_error(error)}{_suggest_remedy(error, namesrv)}") from error
 
 
 async def await_brokers(namesrv: str, seconds: float) -> None:
     """Return once a leader is registered with all topics that it has, which takes a moment after `dledger up`.
 
-    What is waited for is said on stderr. Raises `AdminError` when the time is up.
+    Says on stderr what it waits for. Raises `AdminError` when the time is up.
     """
     async with Admin(namesrv, **signing()) as admin:
-        said = ""
-        give_up = time.monotonic() + seconds
-        while missing := await _missing_broker(admin):
-            if missing != said:
-                click.echo(f"waiting until {missing} registers with name server {namesrv}", err=True)
-                said = missing
-            if time.monotonic() + _PAUSE_SECONDS >= give_up:
+        last_reported = ""
+        deadline = time.monotonic() + seconds
+        while missing := await _find_missing_broker(admin):
+            if missing != last_reported:
+                say(f"waiting until {missing} registers with name server {namesrv}")
+                last_reported = missing
+            if time.monotonic() + _PAUSE_SECONDS >= deadline:
                 raise AdminError(
-                    f"{missing} did not register with name server {namesrv} within {seconds:g} s: "
-                    "`dledger status` shows which nodes run"
+                    f"{missing} did not register with name server {namesrv} within {seconds:g} s: {_HEALTH_HINT}"
                 )
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _missing_broker(admin: Admin) -> str:
-    """Who is to register before clients find anything, nobody if a leader has.
+async def _find_missing_broker(admin: Admin) -> str:
+    """Return the broker group that must register before clients find anything, empty if a leader has registered.
 
     The topic that is named like its broker group is one of those that a leader has from the start.
     """
@@ -124,23 +139,61 @@ async def _missing_broker(admin: Admin) -> str:
     return f"a leader of {', '.join(sorted(groups))}" if groups else "a broker"
 
 
-def _text(error: ClientError) -> str:
+def _format_error(error: ClientError) -> str:
     """Return what the error says; for what does not exist the words suffice without the code."""
     return error.remark if isinstance(error, NotFoundError) else str(error)
 
 
-def _advice(error: ClientError, namesrv: str) -> str:
+def _suggest_remedy(error: ClientError, namesrv: str) -> str:
     """Return what to do about the error, as an end of its text, or nothing."""
     code = error.code if isinstance(error, RefusedError | SendError) else None
     match error:
         case _ if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return f": is {namesrv} a name server?"
+        case TlsError():
+            return f"; {_AUTHORITIES_HINT}"
+        case _ if code == ResponseCode.NO_PERMISSION and _WRONG_SIGNATURE in str(error):
+            return f"; {_SIGNATURE_HINT}"
+        case _ if code == ResponseCode.NO_PERMISSION and any(text in str(error) for text in _NO_ACCOUNT):
+            return f"; {_ACCOUNT_HINT}"
+        case _ if code == ResponseCode.NO_PERMISSION and _NO_RIGHT in str(error):
+            return f"; {_RIGHTS_HINT}"
         case NotFoundError() if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return "; `dledger group list` shows those that there are"
         case NoRouteError():
-            return "; `dledger topic list` shows those that there are"
+            return f"; `dledger topic list` shows those that there are{_suggest_topic(error.topic, namesrv)}"
+        case NotFoundError() if (topic_match := _MISSING_TOPIC.search(error.remark)) is not None:
+            return _suggest_topic(topic_match[1], namesrv)
+        case _ if error.retryable:
+            return f"; {_HEALTH_HINT}"
         case _:
             return ""
+
+
+async def is_missing(namesrv: str, topic: str) -> bool:
+    """Return whether no registered broker has a topic."""
+    async with Admin(namesrv, **signing()) as admin:
+        try:
+            await admin.topic_route(topic)
+        except NoRouteError:
+            return True
+        return False
+
+
+def say_similar_topic(name: str, namesrv: str) -> None:
+    """Say that a send made a topic, if there is one with a similar name."""
+    if question := _suggest_topic(name, namesrv):
+        say(f"topic {name!r} was not there: its first message made it{question}")
+
+
+def _suggest_topic(name: str, namesrv: str) -> str:
+    """Return a question that names the topic which was probably meant, or nothing."""
+
+    async def topics(admin: Admin) -> list[str]:
+        return await admin.topics(include_system=False)
+
+    question = did_you_mean(name, [topic for topic in ask_quietly(namesrv, topics) if topic != name])
+    return question and f".{question}"
 
 
 async def registered_groups(admin: Admin) -> dict[str, BrokerData]:

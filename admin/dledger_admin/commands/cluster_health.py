@@ -14,7 +14,8 @@ from ..health.survey import survey
 from ..health.text import render
 from ..output import emit, output_option
 from .client_calls import run
-from .options import namesrv_option
+from .options import FiniteFloat, namesrv_option
+from .signing import signing
 
 WATCH_SECONDS: Final = 2.0
 
@@ -23,46 +24,46 @@ WATCH_SECONDS: Final = 2.0
 @namesrv_option
 @click.option(
     "--watch",
-    type=click.FloatRange(min=0.1),
+    type=FiniteFloat(min=0.1),
     is_flag=False,
     flag_value=WATCH_SECONDS,
     metavar="[SECONDS]",
-    help=f"Look again and again, every {WATCH_SECONDS:g} seconds if it is not said, until Ctrl-C.",
+    help=f"Repeat every SECONDS until Ctrl-C.  [default: {WATCH_SECONDS:g}]",
 )
 @click.option(
     "--max-lag",
     type=click.IntRange(min=0),
     default=Limits().lag,
     show_default=True,
-    help="Entries that a node may be behind its leader.",
+    help="Maximum number of entries that a node may be behind its leader.",
 )
 @click.option(
     "--max-disk",
     type=click.IntRange(1, 100),
     default=round(Limits().disk_used * 100),
     show_default=True,
-    help="From how many per cent on a disk is too full.",
+    help="Use of a disk, in per cent, at which the disk is too full.",
 )
 @output_option
 @click.pass_context
 def health(ctx: click.Context, namesrv: str, watch: float | None, max_lag: int, max_disk: int, output: str) -> None:
     """Show every node of every broker group, and what is wrong with the cluster.
 
-    All name servers are asked which nodes there are, and every node how it is, on its client port. The exit code is 0
-    if the cluster is healthy, and 3 if it is not, or no name server answers; with --watch, that of the last look.
+    All name servers are asked for the nodes, and every node for its state, on its client port. The exit code is 0 if
+    the cluster is healthy, and 3 if it is not or no name server answers. With --watch the last check decides.
     """
     limits = Limits(lag=max_lag, disk_used=max_disk / 100)
     if watch is None:
-        result = _look(namesrv, limits)
+        result = _check_health(namesrv, limits)
         emit(result, output, render)
         ctx.exit(0 if result.healthy else UNHEALTHY)
     ctx.exit(_watch(namesrv, limits, watch, output))
 
 
-def _look(namesrv: str, limits: Limits) -> ClusterHealth:
-    """Ask everybody once. Raises `UnhealthyError` if no name server answers."""
+def _check_health(namesrv: str, limits: Limits) -> ClusterHealth:
+    """Ask all name servers and nodes once. Raises `UnhealthyError` if no name server answers."""
     try:
-        result = judge(run(lambda: survey(namesrv), namesrv), limits)
+        result = judge(run(lambda: survey(namesrv, **signing()), namesrv), limits)
     except WrongUsageError:
         raise
     except AdminError as error:
@@ -74,13 +75,13 @@ def _look(namesrv: str, limits: Limits) -> ClusterHealth:
 
 
 def _watch(namesrv: str, limits: Limits, pause_s: float, output: str) -> int:
-    """Look until Ctrl-C; returns the exit code of the last look."""
+    """Repeat the check until Ctrl-C; return the exit code of the last one."""
     code = 0
     try:
         while True:
             try:
-                result = _look(namesrv, limits)
-            except AdminError as error:  # the next look may find one
+                result = _check_health(namesrv, limits)
+            except AdminError as error:  # the next check may find a name server
                 error.show()
                 code = error.exit_code
             else:

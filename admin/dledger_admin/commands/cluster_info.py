@@ -7,6 +7,7 @@ import msgspec
 
 from dledger_client import Admin
 
+from ..asking import Asking, asks_first
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import registered_groups, with_admin
@@ -45,7 +46,7 @@ cluster.add_command(health)
 def info(namesrv: str, output: str) -> None:
     """List the registered nodes of every broker group; id 0 is the leader.
 
-    A group without address has been registered, and none of its nodes is now.
+    A group without an address was registered earlier, but none of its nodes is registered now.
     """
 
     async def work(admin: Admin) -> list[RegisteredNode]:
@@ -61,13 +62,31 @@ def info(namesrv: str, output: str) -> None:
 @cluster.command()
 @namesrv_option
 @click.argument("broker_group", shell_complete=broker_groups)
+@asks_first
 @output_option
-def forget(namesrv: str, broker_group: str, output: str) -> None:
-    """Give up a broker group that will not come back, with its messages.
+def forget(namesrv: str, broker_group: str, output: str, asking: Asking) -> None:
+    """Have name servers forget a broker group that will not come back.
 
-    Name servers remember a group of which no node is registered, so that keys keep their queues and nothing that
-    concerns all groups is done without it. Tell all name servers at once: --namesrv A;B.
+    Clients then send to the other groups, and the messages of the forgotten one cannot be reached. Its files stay on
+    the disks of its nodes. If any of these starts again, the group is registered again.
+
+    Name all name servers in one command: --namesrv A;B. If another group is refused because this one has its name, that
+    group then gets the name. `dledger cluster health` shows such groups.
     """
+
+    async def list_effects(admin: Admin) -> list[str]:
+        group = (await registered_groups(admin)).get(broker_group)
+        if group is None:
+            return [f"nothing: no name server knows broker group {broker_group}"]
+        nodes = f"{len(group.broker_addrs)} of its nodes are registered"
+        effects = [f"broker group {broker_group} of cluster {group.cluster} with all its messages; {nodes}"]
+        rival = ((await admin.cluster_info()).refused_groups or {}).get(broker_group)
+        if rival is not None:
+            effects.append(f"the name goes to the group of cluster {rival.cluster} at {rival.address}")
+        return effects
+
+    if not asking.agreed(lambda: with_admin(namesrv, list_effects), output):
+        return
 
     async def work(admin: Admin) -> ForgottenGroup:
         await admin.forget_group(broker_group)
@@ -78,7 +97,7 @@ def forget(namesrv: str, broker_group: str, output: str) -> None:
 
 def _render(result: list[RegisteredNode]) -> str:
     rows = [
-        (one.cluster, one.broker_group, "-" if one.broker_id is None else one.broker_id, one.address or "-")
-        for one in result
+        (node.cluster, node.broker_group, "-" if node.broker_id is None else node.broker_id, node.address or "-")
+        for node in result
     ]
     return columns(("cluster", "broker group", "id", "address"), rows)

@@ -1,7 +1,6 @@
 """Names that a shell completes: those of topics, groups, broker groups and nodes.
 
-Somebody is typing: whoever does not answer within a second is not waited for, and whatever goes wrong, there are no
-names and not a word.
+The user is typing. So no server is waited for longer than a second, and every failure means no names and no message.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..cluster.manifest import require_manifest
 from .signing import signing
 
 SECONDS: Final = 1.0
-"""How long a cluster has for its answer."""
+"""Time limit for the cluster's answer."""
 
 _CONNECT_SECONDS: Final = 0.3
 
@@ -34,58 +33,61 @@ Names: TypeAlias = Callable[[Admin], Awaitable[Iterable[str]]]
 
 
 def topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The topics of applications that begin so."""
+    """Return the topics of applications that begin with `incomplete`."""
     del param
-    return _from_cluster(ctx, incomplete, lambda admin: admin.topics(include_system=False))
+    return _complete_from_cluster(ctx, incomplete, lambda admin: admin.topics(include_system=False))
 
 
 def topic_lists(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """As `topics`, of the last in a list with commas."""
+    """Complete the last topic of a list with commas, as `topics` does."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in topics(ctx, param, last)]
 
 
 def consumer_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The consumer groups that begin so."""
+    """Return the consumer groups that begin with `incomplete`."""
     del param
-    return _from_cluster(ctx, incomplete, lambda admin: admin.groups())
+    return _complete_from_cluster(ctx, incomplete, lambda admin: admin.groups())
 
 
 def broker_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The broker groups that begin so."""
+    """Return the broker groups that begin with `incomplete`."""
     del param
-    return _from_cluster(ctx, incomplete, lambda admin: admin.broker_groups())
+    return _complete_from_cluster(ctx, incomplete, lambda admin: admin.broker_groups())
 
 
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The nodes that begin so, and the name server, of the cluster in the directory that is given before."""
+    """Return the nodes, and the name server, that begin with `incomplete`, of the cluster in `--data`."""
     del param
     data = ctx.params.get("data")
     if data is None:
         return []
     with suppress(Exception):
-        return _beginning(services(require_manifest(Path(data)).layout(Path(data))), incomplete)
+        return _filter_by_prefix(services(require_manifest(Path(data)).layout(Path(data))), incomplete)
     return []
 
 
-def _from_cluster(ctx: click.Context, incomplete: str, names: Names) -> list[str]:
-    """Ask the cluster that the command would use."""
+def _complete_from_cluster(ctx: click.Context, incomplete: str, names: Names) -> list[str]:
+    """Return the names that begin with `incomplete`, from the cluster that the command would use."""
     namesrv = ctx.params.get("namesrv")
-    if not namesrv:
-        return []
-    with _without_a_word(), suppress(Exception):
-        if any(_listens(split_address(address)) for address in parse_addresses(namesrv)):
-            return _beginning(asyncio.run(_ask(namesrv, names)), incomplete)
+    return _filter_by_prefix(ask_quietly(namesrv, names), incomplete) if namesrv else []
+
+
+def ask_quietly(namesrv: str, names: Names) -> list[str]:
+    """Ask a cluster for names; return none if it does not answer within `SECONDS`."""
+    with _logging_disabled(), suppress(Exception):
+        if any(_is_listening(split_address(address)) for address in parse_addresses(namesrv)):
+            return list(asyncio.run(_fetch_names(namesrv, names)))
     return []
 
 
-async def _ask(namesrv: str, names: Names) -> Iterable[str]:
+async def _fetch_names(namesrv: str, names: Names) -> Iterable[str]:
     async with asyncio.timeout(SECONDS), Admin(namesrv, **signing()) as admin:
         return await names(admin)
 
 
-def _listens(address: tuple[str, int]) -> bool:
-    """Tell whether somebody takes connections: a client would ask again until its time is up."""
+def _is_listening(address: tuple[str, int]) -> bool:
+    """Tell whether a server accepts connections. A client would try again until its time limit."""
     try:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError:
@@ -94,15 +96,15 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 @contextmanager
-def _without_a_word() -> Iterator[None]:
+def _logging_disabled() -> Iterator[None]:
     """Log nothing meanwhile: it would appear between the words that are being typed."""
-    before = logging.root.manager.disable
+    former_level = logging.root.manager.disable
     logging.disable()
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(former_level)
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def _filter_by_prefix(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))

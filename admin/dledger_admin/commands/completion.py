@@ -49,13 +49,13 @@ def is_asked_for() -> bool:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what completes commands, options, topics, groups and nodes in a shell.
+    """Print a script that completes commands, options, topics, groups and nodes in a shell.
 
     bash, in ~/.bashrc, and zsh, in ~/.zshrc: eval "$(dledger completion bash)", or zsh.
 
     fish, in ~/.config/fish/config.fish: dledger completion fish | source
 
-    Names come from the cluster that the line so far names by --namesrv or --data, or the environment.
+    Names come from the cluster of --namesrv or --data in the line so far, or of the environment.
     """
     kind = get_completion_class(shell)
     if kind is not None:

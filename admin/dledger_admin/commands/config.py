@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from dledger.config_keys.origins import Origin
-from dledger.config_keys.properties import SUFFIXES, read_properties
+from dledger_base.certificates import find_expired
+from dledger_base.config_keys.origins import Origin
+from dledger_base.config_keys.properties import SUFFIXES, read_properties
 from dledger_broker.addresses import Address
 from dledger_broker.broker_conf import WITHOUT_EFFECT
 from dledger_broker.config import KEYS as BROKER_KEYS
@@ -19,6 +21,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.config import origins_of as origins_of_broker
 from dledger_broker.errors import ConfigError as BrokerConfigError
+from dledger_broker.start_files import StartFiles as BrokerFiles
 from dledger_broker.start_files import read_files as read_files_of_broker
 from dledger_namesrv.config import KEYS as NAMESRV_KEYS
 from dledger_namesrv.config import TABLE as NAMESRV_TABLE
@@ -26,6 +29,7 @@ from dledger_namesrv.config import ConfigError as NamesrvConfigError
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.config import load_config as load_namesrv_config
 from dledger_namesrv.config import origins_of as origins_of_namesrv
+from dledger_namesrv.start_files import StartFiles as NamesrvFiles
 from dledger_namesrv.start_files import read_files as read_files_of_namesrv
 
 from ..cluster.toml_text import TomlValue, dump
@@ -34,17 +38,20 @@ from ..help import HelpGroup
 from ..output import emit, output_option
 from .live_config import live, set_live, unset
 
-_ONLY_BROKERS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases, *WITHOUT_EFFECT} - {
+_BROKER_ONLY_KEYS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases, *WITHOUT_EFFECT} - {
     *NAMESRV_KEYS.by_name,
     *NAMESRV_KEYS.aliases,
     NAMESRV_TABLE,
 }
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_FILE_TYPE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 class CheckedFile(msgspec.Struct, frozen=True):
-    """A configuration file in the result of `config check`; `error` says why a process would not start with it."""
+    """A configuration file in the result of `config check`, for a broker or a name server (`of`).
+
+    `error` says why a process would not start with it, or that a certificate has expired.
+    """
 
     file: str
     of: str
@@ -53,8 +60,9 @@ class CheckedFile(msgspec.Struct, frozen=True):
 
 
 class ShownValue(msgspec.Struct, frozen=True, omit_defaults=True, rename={"source": "from"}):
-    """A key in the result of `config show`: its value in effect, and where that comes from; `line` and `name` say where
-    in the file, and under which name.
+    """A key in the result of `config show`: the value in effect and its source.
+
+    `line` is the key's line in the file, and `name` the key's name there.
     """
 
     value: TomlValue
@@ -65,7 +73,7 @@ class ShownValue(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sourc
 
 @click.group(cls=HelpGroup)
 def config() -> None:
-    """Check configuration files of nodes and name servers, show what they come to, and set keys of running brokers."""
+    """Check and show configuration files of nodes and name servers, and set keys of running brokers."""
 
 
 config.add_command(live)
@@ -74,100 +82,103 @@ config.add_command(unset)
 
 
 @config.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE_TYPE)
 @output_option
 @click.pass_context
 def check(context: click.Context, files: tuple[Path, ...], output: str) -> None:
-    """Say whether a broker or a name server would start with these files, and what is wrong with each.
+    """Check whether a broker or name server would start with each of these files, and show the errors.
 
     A file with a key that only brokers have is a broker's, any other a name server's. The secrets and certificates
-    that it names are read as at a start; ports and directories of data are not looked at. Exit code 1 if one is
-    refused.
+    that it names are read as at a start; ports and data directories are not checked. Exit code 1 if a file is
+    refused, or shows or trusts only a certificate that has expired.
     """
-    result = [_checked(file) for file in files]
+    result = [_check_file(file) for file in files]
     emit(result, output, _render_checks)
-    if any(one.error for one in result):
+    if any(checked.error for checked in result):
         context.exit(1)
 
 
 @config.command()
-@click.argument("file", metavar="FILE", type=_FILE)
-@click.option("--host", metavar="HOST", help="As on a name server's command line, where it counts before the file.")
+@click.argument("file", metavar="FILE", type=_FILE_TYPE)
+@click.option("--host", metavar="HOST", help="Host as on a name server's command line, which overrides the file.")
 @click.option("--port", type=int, metavar="PORT", help="As --host.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="As --host.")
 @output_option
 def show(file: Path, host: str | None, port: int | None, data: Path | None, output: str) -> None:
-    """Print the configuration that a file comes to: with all defaults, aliases replaced, paths whole.
+    """Print the configuration that results from a file: all defaults, aliases replaced, absolute paths.
 
-    Each value says where it comes from: the line of the file, with RocketMQ's name if it stands there, the command
-    line, its default, or other keys that it follows from. The environment says nothing of any.
+    Each value names its source: a line of the file, the command line, its default, or other keys that it follows from.
+    A line of the file is shown with RocketMQ's name if that stands there. The environment sets no key.
     """
     flags = {name: value for name, value in (("host", host), ("port", port), ("data", data)) if value is not None}
-    if flags and _is_of_broker(file):
+    if flags and _is_broker_file(file):
         raise AdminError(f"{file} is a broker's, whose command line has no --{next(iter(flags))}")
     try:
         loaded = _load(file, flags)
-        found = origins_of_broker(file) if isinstance(loaded, BrokerConfig) else origins_of_namesrv(file, flags)
+        value_origins = origins_of_broker(file) if isinstance(loaded, BrokerConfig) else origins_of_namesrv(file, flags)
     except (BrokerConfigError, NamesrvConfigError) as error:
         raise AdminError(str(error)) from error
-    emit(_shown(loaded, found), output, _render_shown)
+    emit(_collect_values(loaded, value_origins), output, _render_shown)
 
 
-def _checked(file: Path) -> CheckedFile:
-    of = "broker" if _is_of_broker(file) else "name server"
+def _check_file(file: Path) -> CheckedFile:
+    process_kind = "broker" if _is_broker_file(file) else "name server"
     try:
         loaded = _load(file, {})
     except (BrokerConfigError, NamesrvConfigError) as error:
-        return CheckedFile(str(file), of, str(error), [])
+        return CheckedFile(str(file), process_kind, str(error), [])
     try:
-        _read_files(loaded)
+        contexts = _read_files(loaded).contexts
     except (BrokerConfigError, NamesrvConfigError) as error:
-        return CheckedFile(str(file), of, f"{file}: {error}", [])
-    return CheckedFile(str(file), of, None, loaded.warnings() if isinstance(loaded, BrokerConfig) else [])
+        return CheckedFile(str(file), process_kind, f"{file}: {error}", [])
+    for context in contexts:
+        if (expired := find_expired(context, time.time())) is not None:
+            return CheckedFile(str(file), process_kind, f"{file}: {expired}", [])
+    warnings = loaded.warnings() if isinstance(loaded, BrokerConfig) else list(loaded.ignored)
+    return CheckedFile(str(file), process_kind, None, warnings)
 
 
-def _read_files(loaded: BrokerConfig | NameServerConfig) -> None:
-    """Read what a start would read. Raise the component's `ConfigError`."""
-    if isinstance(loaded, BrokerConfig):
-        read_files_of_broker(loaded)
-    else:
-        read_files_of_namesrv(loaded)
+def _read_files(loaded: BrokerConfig | NameServerConfig) -> BrokerFiles | NamesrvFiles:
+    """Read the files that a process reads at its start. Raises the component's `ConfigError`."""
+    return read_files_of_broker(loaded) if isinstance(loaded, BrokerConfig) else read_files_of_namesrv(loaded)
 
 
 def _load(file: Path, flags: Mapping[str, Any]) -> BrokerConfig | NameServerConfig:
-    """Raise the component's `ConfigError`."""
-    return load_broker_config(file) if _is_of_broker(file) else load_namesrv_config(file, flags)
+    """Return the configuration in a file. Raises the component's `ConfigError`."""
+    return load_broker_config(file) if _is_broker_file(file) else load_namesrv_config(file, flags)
 
 
-def _is_of_broker(file: Path) -> bool:
+def _is_broker_file(file: Path) -> bool:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         table = read_properties(text) if file.suffix in SUFFIXES else tomllib.loads(text)
     except (OSError, ValueError):
-        return True  # whose reader says what is wrong
-    return not _ONLY_BROKERS.isdisjoint(table)
+        return True  # the broker's reader then says what is wrong
+    return not _BROKER_ONLY_KEYS.isdisjoint(table)
 
 
-def _shown(loaded: BrokerConfig | NameServerConfig, found: Mapping[str, Origin]) -> dict[str, ShownValue]:
+def _collect_values(
+    loaded: BrokerConfig | NameServerConfig, value_origins: Mapping[str, Origin]
+) -> dict[str, ShownValue]:
     keys = BROKER_KEYS if isinstance(loaded, BrokerConfig) else NAMESRV_KEYS
     shown: dict[str, ShownValue] = {}
-    for key in keys.by_name.values():
-        value, origin = getattr(loaded, key.name), found[key.name]
+    for key in keys.settable:
+        value, origin = getattr(loaded, key.name), value_origins[key.name]
         source = "other keys" if origin.source == "default" and value != key.default else origin.source
         if value is not None:
-            shown[key.name] = ShownValue(_value(value), source, origin.line, origin.name)
+            shown[key.name] = ShownValue(_format_value(value), source, origin.line, origin.name)
     return shown
 
 
-def _value(value: object) -> TomlValue:
+def _format_value(value: object) -> TomlValue:
     """Return a value as it is written in a file: an address as `host:port`, a path as text."""
     match value:
         case bool() | int() | float() | str():
             return value
         case dict():
             return {
-                str(name): {"address": str(one)} if isinstance(one, Address) else str(one)
-                for name, one in value.items()
+                str(name): {"address": str(item)} if isinstance(item, Address) else str(item)
+                for name, item in value.items()
             }
         case tuple():
             return [str(address) for address in value]
@@ -176,19 +187,19 @@ def _value(value: object) -> TomlValue:
 
 
 def _render_shown(shown: Mapping[str, ShownValue]) -> str:
-    comments = {key: _comment(key, one) for key, one in shown.items()}
-    return dump({key: one.value for key, one in shown.items()}, comments).rstrip("\n")
+    comments = {key: _format_comment(key, shown_value) for key, shown_value in shown.items()}
+    return dump({key: shown_value.value for key, shown_value in shown.items()}, comments).rstrip("\n")
 
 
-def _comment(key: str, one: ShownValue) -> str:
-    if one.line is None:
-        return one.source
-    return f"line {one.line}" + (f", {one.name}" if one.name != key else "")
+def _format_comment(key: str, shown_value: ShownValue) -> str:
+    if shown_value.line is None:
+        return shown_value.source
+    return f"line {shown_value.line}" + (f", {shown_value.name}" if shown_value.name != key else "")
 
 
 def _render_checks(result: list[CheckedFile]) -> str:
     lines: list[str] = []
-    for one in result:
-        lines.append(one.error or f"{one.file}: good for a {one.of}")
-        lines += [f"  warning: {warning}" for warning in one.warnings]
+    for checked in result:
+        lines.append(checked.error or f"{checked.file}: good for a {checked.of}")
+        lines += [f"  warning: {warning}" for warning in checked.warnings]
     return "\n".join(lines)

@@ -31,8 +31,9 @@ from dledger_client import (
 from dledger_remoting.topics import is_system_group
 
 from ..errors import AdminError
+from ..output import say, write_out
 from .client_calls import REGISTRATION_SECONDS, run
-from .message_format import TOKENS, formatter, json_line, keyed
+from .message_format import TOKENS, formatter, json_line, keyed, unreadable
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
 from .positions import (
@@ -55,14 +56,14 @@ _POLL_TIMEOUT_S = 1.0
 _LAST_COMMIT_S = 1.0
 _PROBE_TIMEOUT_S = 0.1
 _REFUSED_SECONDS = 2.0
-"""How long brokers may refuse to make a group before that is told: a leader that has just been elected refuses, too."""
-_NO_GROUP = "DEFAULT_CONSUMER"
+"""Time in seconds for which brokers may refuse to make a group before that is told. A new leader refuses, too."""
+_DEFAULT_GROUP = "DEFAULT_CONSUMER"
 _TAB = "\t"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What to read, and up to where."""
+    """The messages to read, and the end."""
 
     namesrv: str
     topic: str
@@ -76,11 +77,11 @@ class _Source:
 
     @property
     def filter(self) -> Filter:
-        """What of the topic is wanted."""
+        """The filter of the messages that are wanted."""
         return self.tags if self.sql is None else Sql(self.sql)
 
     def __post_init__(self) -> None:
-        """Refuse what a group cannot do; its members share the queues and go on where the group was."""
+        """Refuse options that a group cannot have: its members share the queues and continue at its offsets."""
         if self.sql is not None and self.tags != "*":
             raise click.UsageError("--tag and --sql filter each alone: in SQL, the tag is the property TAGS")
         if self.group is None:
@@ -100,7 +101,7 @@ class _Source:
     + "; \\n, \\t and \\r as in C."
 )
 @namesrv_option
-@click.option("--topic", type=TOPIC, required=True, help="Where to read.")
+@click.option("--topic", type=TOPIC, required=True, help="Topic to read.")
 @click.option(
     "--group", type=CONSUMER_GROUP, help="Read as a member of this consumer group, from its committed offsets."
 )
@@ -122,10 +123,12 @@ class _Source:
     "--to",
     "end",
     metavar="WHERE",
-    help="End before this place, given as with --from; a time that is still to come is refused.",
+    help="End before this place, given as with --from; a time in the future is refused.",
 )
 @click.option("--from-beginning", is_flag=True, help="As --from beginning.")
-@click.option("--exit-eof", is_flag=True, help="As --to end: what is the end of each queue when the command starts.")
+@click.option(
+    "--exit-eof", is_flag=True, help="As --to end: end at the end that each queue has when the command starts."
+)
 @click.option(
     "--queue",
     "queues",
@@ -134,12 +137,10 @@ class _Source:
     metavar="ID|BROKER_GROUP/ID",
     help="Read this queue only; repeatable.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option("-f", "--format", "pattern", help="kcat's format string, see below.  [default: %s\\n]")
 @click.option("-k", "--keys", is_flag=True, help="Show the keys before the body, as `produce -k` reads them.")
-@click.option(
-    "--key-delimiter", metavar="TEXT", help="What stands between keys and body; without it a tab. Brings --keys."
-)
+@click.option("--key-delimiter", metavar="TEXT", help="Separator of keys and body; a tab by default. Implies --keys.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
 def consume(
     namesrv: str,
@@ -158,19 +159,19 @@ def consume(
     key_delimiter: str | None,
     output: str,
 ) -> None:
-    """Print messages of a topic, those of one queue in order.
+    """Print messages of a topic; messages of one queue are in order.
 
-    Without --group all queues are read and nothing is committed. With it the queues are shared with the other members;
-    with --to too, all queues are read without joining the group, and what was printed is committed.
+    Without --group all queues are read and nothing is committed. With --group the queues are shared with the other
+    members. With --group and --to all queues are read without joining the group, and printed messages are committed.
 
-    A signal ends the command well, unless it comes before the end that --to or --count set: the exit code is then 128
-    and the signal's number.
+    A signal ends the command with exit code 0. If --to or --count set an end that is not reached, the exit code is 128
+    plus the signal's number. A message whose body cannot be read is named on standard error, and makes the exit code 1.
     """
     if sys.stdout is None:
         raise AdminError("standard output is closed: the messages go there")
     if (begin and from_beginning) or (end and exit_eof):
         raise click.UsageError("--from-beginning is --from beginning and --exit-eof is --to end: give one of the two")
-    show = _shown(output, pattern, key_delimiter or (_TAB if keys else None))
+    show = _choose_format(output, pattern, key_delimiter or (_TAB if keys else None))
     source = _Source(
         namesrv,
         topic,
@@ -182,16 +183,18 @@ def consume(
         queues,
         count,
     )
+    printing = _Printer(show)
+    code = 0
     try:
-        run(lambda: _print_all(source, show), namesrv, patience_s=REGISTRATION_SECONDS)
-    except (KeyboardInterrupt, asyncio.CancelledError) as ended:
+        run(lambda: printing.print_all(source), namesrv, patience_s=REGISTRATION_SECONDS)
+    except (KeyboardInterrupt, asyncio.CancelledError) as interruption:
         if source.end is not None or count is not None:
-            number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
-            click.get_current_context().exit(128 + number)
+            code = 128 + (signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM)
+    click.get_current_context().exit(code or int(printing.was_unreadable))
 
 
-def _shown(output: str, pattern: str | None, key_delimiter: str | None) -> Callable[[ReceivedMessage], bytes]:
-    """Return what makes the text of a message."""
+def _choose_format(output: str, pattern: str | None, key_delimiter: str | None) -> Callable[[ReceivedMessage], bytes]:
+    """Return the function that makes the text of a message."""
     if sum((output == "json", pattern is not None, key_delimiter is not None)) > 1:
         raise click.UsageError("-o json, --format and --keys are three forms of a message: give one of them")
     if output == "json":
@@ -199,28 +202,44 @@ def _shown(output: str, pattern: str | None, key_delimiter: str | None) -> Calla
     return formatter(pattern or "%s\\n") if key_delimiter is None else keyed(key_delimiter)
 
 
-async def _print_all(source: _Source, show: Callable[[ReceivedMessage], bytes]) -> None:
-    stdout = sys.stdout.buffer
-    this = asyncio.current_task()
-    if this is not None:  # what was printed is committed when `timeout`, say, ends the command, too
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    member_of = None if source.end is not None else source.group
-    async with aclosing(_all_queues(source) if member_of is None else _as_member(source, member_of)) as messages:
-        async for message in messages:
-            stdout.write(show(message))
-            stdout.flush()
+class _Printer:
+    """Prints messages. `was_unreadable` is True if a body could not be read, which standard error reports."""
+
+    def __init__(self, show: Callable[[ReceivedMessage], bytes]) -> None:
+        self.was_unreadable = False
+        self._show = show
+
+    async def print_all(self, source: _Source) -> None:
+        """Print until the source ends."""
+        task = asyncio.current_task()
+        if task is not None:  # so that printed messages are committed also when `timeout` ends the command
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        member_of = None if source.end is not None else source.group
+        async with aclosing(
+            _read_all_queues(source) if member_of is None else _read_as_member(source, member_of)
+        ) as messages:
+            async for message in messages:
+                self._print(message)
+
+    def _print(self, message: ReceivedMessage) -> None:
+        if message.fault is not None:
+            self.was_unreadable = True
+            say(unreadable(message))
+        if message.fault is None or self._show is json_line:
+            write_out(self._show(message))
 
 
-async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMessage, None]:
-    """Yield what the group assigns to this process; what the caller came back for is committed."""
+async def _read_as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMessage, None]:
+    """Yield messages as a member of the group. Each is acknowledged when the caller asks for the next."""
     await _make_group(source, group)
     async with PushConsumer(
         source.namesrv,
         group,
         source.topic,
         filter=source.filter,
-        start_from=_start(source.begin),
+        start_from=_choose_start(source.begin),
         auto_ack=False,
+        keep_unreadable=True,
         **signing(),
     ) as consumer:
         delivered = 0
@@ -232,8 +251,8 @@ async def _as_member(source: _Source, group: str) -> AsyncGenerator[ReceivedMess
                 return
 
 
-def _start(begin: Position | None) -> StartFrom:
-    """Where a group begins that has committed nothing."""
+def _choose_start(begin: Position | None) -> StartFrom:
+    """Return the start of a group that has committed nothing."""
     match begin:
         case AtTime(ms):
             return ms
@@ -256,12 +275,12 @@ async def _make_group(source: _Source, group: str) -> None:
         try:
             if is_system_group(group) or group in await admin.groups():
                 return
-            one_each = {queue.broker_group: queue for queue in await probe.queues(source.topic)}
-            await probe.assign(one_each.values())
+            queue_by_group = {queue.broker_group: queue for queue in await probe.queues(source.topic)}
+            await probe.assign(queue_by_group.values())
             while group not in await admin.groups():
                 await probe.poll(1, timeout=_PROBE_TIMEOUT_S)
         except (NoBrokerError, NoRouteError, InvalidArgumentError):
-            return  # what is not there yet may come, and the members of the group wait for it
+            return  # a missing topic may come, and the members of the group wait for it
         except NotFoundError as error:
             raise AdminError(
                 f"consumer group {group!r} does not exist, and brokers make none: `dledger group create {group}`"
@@ -269,11 +288,11 @@ async def _make_group(source: _Source, group: str) -> None:
         except ClientError as error:
             reason = error.remark if isinstance(error, RefusedError) else str(error)
             advice = "free space on the disks of its brokers; " if "disk is full" in reason else ""
-            click.echo(f"consumer group {group!r} cannot be made yet: {reason}; {advice}waiting until it can", err=True)
+            say(f"consumer group {group!r} cannot be made yet: {reason}; {advice}waiting until it can")
 
 
-async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
-    """Yield the messages of queues from a place on, up to another; with a group, from its offsets, which follow.
+async def _read_all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
+    """Yield the messages of queues between two places. With a group, begin at its offsets, and commit them.
 
     Raises `GroupInUseError` if the group has members, who would undo that.
     """
@@ -282,14 +301,16 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
             if members := await admin.members(source.group):
                 raise GroupInUseError(source.group, [str(member) for member in members])
     async with (
-        PullConsumer(source.namesrv, source.group or _NO_GROUP, filter=source.filter, **signing()) as consumer,
-        aclosing(_Commits(consumer)) as commits,
+        PullConsumer(
+            source.namesrv, source.group or _DEFAULT_GROUP, filter=source.filter, keep_unreadable=True, **signing()
+        ) as consumer,
+        aclosing(_Committer(consumer)) as commits,
     ):
-        known = set(chosen_queues(await _readable(consumer, source.topic), source.queues, source.topic))
+        known = set(chosen_queues(await _find_readable_queues(consumer, source.topic), source.queues, source.topic))
         await consumer.assign(known)
-        begins, ends = await _bounds(source, consumer)
+        begins, ends = await _seek_to_start(source, consumer)
         remaining = sys.maxsize if source.count is None else source.count
-        while remaining and await _unfinished(consumer, ends):
+        while remaining and await _drop_finished(consumer, ends):
             if source.end is None and not source.queues:
                 added = await consumer.queues(source.topic)
                 if not known.issuperset(added):
@@ -302,55 +323,57 @@ async def _all_queues(source: _Source) -> AsyncGenerator[ReceivedMessage, None]:
                     remaining -= 1
             for queue, position in consumer.positions.items():
                 if position > ends.get(queue, position):
-                    consumer.seek(queue, ends[queue])  # what was read beyond is not printed, and not committed
+                    consumer.seek(queue, ends[queue])  # messages beyond the end are not printed, and not committed
             if source.group:
-                leaves = any(position == ends.get(queue) for queue, position in consumer.positions.items())
-                await commits.go_on(printed=bool(messages), wait=leaves or not remaining)
+                reaches_end = any(position == ends.get(queue) for queue, position in consumer.positions.items())
+                await commits.commit(printed=bool(messages), wait=reaches_end or not remaining)
 
 
-class _Commits:
-    """Commits of what was printed, one at a time: a leader collects commits, and answers after a fifth of a second."""
+class _Committer:
+    """Commits printed messages, one commit at a time: a leader collects commits, and answers after 0.2 s."""
 
     def __init__(self, consumer: PullConsumer) -> None:
         self._consumer = consumer
-        self._under_way: asyncio.Task[None] | None = None
-        self._due = False
+        self._in_flight: asyncio.Task[None] | None = None
+        self._is_due = False
 
-    async def go_on(self, *, printed: bool, wait: bool) -> None:
-        """Commit the present positions unless nothing was `printed` since the last time; if one is under way, later
-        or, with `wait`, because a queue is left now, behind it. Raises what a commit raises.
+    async def commit(self, *, printed: bool, wait: bool) -> None:
+        """Commit the present positions, unless nothing was `printed` since the last time.
+
+        While another commit is under way, this one waits for it with `wait`, as a queue is left now. Without `wait` a
+        later call commits. Raises the errors of a commit.
         """
-        self._due |= printed
-        if self._due and (wait or self._under_way is None or self._under_way.done()):
-            await self._end()
-            self._due = False
-            self._under_way = asyncio.create_task(self._consumer.commit())
+        self._is_due |= printed
+        if self._is_due and (wait or self._in_flight is None or self._in_flight.done()):
+            await self._await_in_flight()
+            self._is_due = False
+            self._in_flight = asyncio.create_task(self._consumer.commit())
             await asyncio.sleep(0)  # from here on it has the positions
         if wait:
-            await self._end()
+            await self._await_in_flight()
 
     async def aclose(self) -> None:
         """Give a commit that is under way a moment to end: a signal or a full disk may have ended the command."""
-        if self._under_way is not None:
-            await asyncio.wait((self._under_way,), timeout=_LAST_COMMIT_S)
-            self._under_way.cancel()
-            await asyncio.gather(self._under_way, return_exceptions=True)
+        if self._in_flight is not None:
+            await asyncio.wait((self._in_flight,), timeout=_LAST_COMMIT_S)
+            self._in_flight.cancel()
+            await asyncio.gather(self._in_flight, return_exceptions=True)
 
-    async def _end(self) -> None:
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            await under_way
+    async def _await_in_flight(self) -> None:
+        in_flight, self._in_flight = self._in_flight, None
+        if in_flight is not None:
+            await in_flight
 
 
-async def _unfinished(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
+async def _drop_finished(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
     """Read no more from queues that have come to their ends; returns whether there are others."""
-    left = [queue for queue, position in consumer.positions.items() if position < ends.get(queue, sys.maxsize)]
-    if len(left) < len(consumer.positions):
-        await consumer.assign(left)
-    return bool(left)
+    unfinished = [queue for queue, position in consumer.positions.items() if position < ends.get(queue, sys.maxsize)]
+    if len(unfinished) < len(consumer.positions):
+        await consumer.assign(unfinished)
+    return bool(unfinished)
 
 
-async def _readable(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
+async def _find_readable_queues(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
     """The queues of a topic that can be read; raises `AdminError` if there is none."""
     queues = await consumer.queues(topic)
     if not queues:
@@ -361,26 +384,30 @@ async def _readable(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, .
     return queues
 
 
-async def _bounds(source: _Source, consumer: PullConsumer) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-    """Take the consumer to where reading begins; returns the offsets at which it begins and before which it ends.
+async def _seek_to_start(
+    source: _Source, consumer: PullConsumer
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+    """Move the consumer to the first offset of each queue. Return these offsets, and those before which reading ends.
 
-    A queue begins at its end at the latest, be its first message wanted a later one. A group begins where it was.
+    A queue begins at its end at the latest, even if a later offset is given. A group begins at its committed offset.
     """
-    was = consumer.positions
+    initial = consumer.positions
     ends = {} if source.end is None else await find(consumer, source.end)
     begin = source.begin or (Edge.END if source.end is None else Edge.BEGINNING)
-    begins = was
+    begins = initial
     if source.group is None or source.begin is not None:
         begins = await find(consumer, begin)
     if source.group is not None and source.begin is not None:
         async with Admin(source.namesrv, **signing()) as admin:
-            committed = {one.queue: one.committed for one in await admin.offsets(source.group, source.topic)}
-        begins = {queue: was[queue] if committed.get(queue) is not None else at for queue, at in begins.items()}
+            committed = {status.queue: status.committed for status in await admin.offsets(source.group, source.topic)}
+        begins = {
+            queue: initial[queue] if committed.get(queue) is not None else offset for queue, offset in begins.items()
+        }
     if isinstance(begin, Offset):
         await consumer.seek_to_end()
-        last = consumer.positions
+        end_positions = consumer.positions
         for queue, offset in begins.items():
-            consumer.seek(queue, min(offset, last[queue]))
+            consumer.seek(queue, min(offset, end_positions[queue]))
     else:
         for queue, offset in begins.items():
             consumer.seek(queue, offset)

@@ -40,12 +40,12 @@ from .signing import signing
 DEAD_LETTER_ID: Final = "DEAD_LETTER_ID"
 PAGE_MESSAGES: Final = 32
 _POLL_TIMEOUT_S: Final = 1.0
-_NOT_RESTORED: Final = RESERVED_NAMES | {START_DELIVER_TIME}
+_DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME}
 """Properties that client and broker set, or that had their effect when the message was first delivered."""
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """How many dead letters of a group are kept."""
+    """Number of dead letters that a group has."""
 
     group: str
     messages: int
@@ -60,7 +60,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Resent(msgspec.Struct):
-    """What became of dead letters: copies that were sent, those of which there were copies already, and the others."""
+    """Outcome of resending dead letters: copies sent, copies that were there already, and the others."""
 
     group: str
     resent: int = 0
@@ -69,13 +69,15 @@ class Resent(msgspec.Struct):
 
 
 async def all_counts(admin: Admin) -> list[DeadLetters]:
-    """Every group that has dead letters."""
+    """Return every group that has dead letters."""
     topics = [topic for topic in await admin.topics(include_system=True) if is_dead_letter_topic(topic)]
-    counts = [DeadLetters(topic.removeprefix(DLQ_PREFIX), await _count(admin, topic)) for topic in sorted(topics)]
-    return [one for one in counts if one.messages]
+    counts = [
+        DeadLetters(topic.removeprefix(DLQ_PREFIX), await _count_messages(admin, topic)) for topic in sorted(topics)
+    ]
+    return [count for count in counts if count.messages]
 
 
-async def _count(admin: Admin, topic: str) -> int:
+async def _count_messages(admin: Admin, topic: str) -> int:
     route = await admin.topic_route(topic)
     return sum([await admin.end_offset(queue) - await admin.first_offset(queue) for queue in route.readable])
 
@@ -87,7 +89,7 @@ async def pages(
 
     Raises `AdminError` if there is no such group.
     """
-    async with PullConsumer(namesrv, **signing()) as consumer:
+    async with PullConsumer(namesrv, keep_unreadable=True, **signing()) as consumer:
         try:
             queues = await consumer.queues(dead_letter_topic(group))
         except NoRouteError:
@@ -99,17 +101,17 @@ async def pages(
         await consumer.assign(queues)
         ends = await find(consumer, end)
         begins = await find(consumer, begin)
-        await _go_to(consumer, begins)
-        while left := [queue for queue, position in consumer.positions.items() if position < ends[queue]]:
-            await consumer.assign(left)
+        await _seek_to(consumer, begins)
+        while unfinished := [queue for queue, position in consumer.positions.items() if position < ends[queue]]:
+            await consumer.assign(unfinished)
             messages = await consumer.poll(PAGE_MESSAGES, timeout=_POLL_TIMEOUT_S)
             page = [message for message in messages if message.queue_offset < ends[message.queue]]
             if page:
                 yield page
 
 
-async def _go_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> None:
-    """Begin at these offsets, or at the first kept message above."""
+async def _seek_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> None:
+    """Move the consumer to these offsets, or to the first kept message above."""
     await consumer.seek_to_begin()
     first = consumer.positions
     for queue, offset in begins.items():
@@ -117,8 +119,8 @@ async def _go_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> Non
 
 
 async def named(admin: Admin, group: str, ids: Sequence[str]) -> list[ReceivedMessage]:
-    """The dead letters with these offset ids. Raises `AdminError` for one that is none of the group."""
-    letters = [await admin.message_by_id(offset_id) for offset_id in ids]
+    """Return the dead letters with these offset ids. Raises `AdminError` for an id of another message."""
+    letters = [await admin.message_by_id(offset_id, keep_unreadable=True) for offset_id in ids]
     for letter in letters:
         if letter.queue.topic != dead_letter_topic(group):
             raise AdminError(
@@ -131,7 +133,7 @@ async def named(admin: Admin, group: str, ids: Sequence[str]) -> list[ReceivedMe
 class Resending:
     """Sends copies of dead letters to the topics where they came from, or all to `topic`, in their order.
 
-    With `again` those too that were sent before.
+    With `again` it also sends those that were sent before.
     """
 
     def __init__(self, admin: Admin, producer: Producer, group: str, topic: str | None, *, again: bool) -> None:
@@ -143,8 +145,8 @@ class Resending:
 
     async def resend(self, letters: Sequence[ReceivedMessage]) -> None:
         """Send what was not sent before. Raises `ClientError` where the next ones would fail as well."""
-        looked_up = await asyncio.gather(*map(self._wanted_at, letters), return_exceptions=True)
-        for letter, topic in zip(letters, looked_up, strict=True):
+        target_topics = await asyncio.gather(*map(self._find_target_topic, letters), return_exceptions=True)
+        for letter, topic in zip(letters, target_topics, strict=True):
             if topic is None:
                 self.result.already += 1
                 continue
@@ -160,35 +162,37 @@ class Resending:
             else:
                 self.result.resent += 1
 
-    async def _wanted_at(self, letter: ReceivedMessage) -> str | None:
-        """The topic that is to get a copy; None if it has one."""
+    async def _find_target_topic(self, letter: ReceivedMessage) -> str | None:
+        """Return the topic that gets a copy of a dead letter, None if it has a copy already."""
         topic = self._topic or letter.topic
+        if letter.fault is not None:
+            raise InvalidArgumentError(f"its body cannot be read: {letter.fault}")
         if is_dead_letter_topic(topic):
             raise InvalidArgumentError("it does not say where it came from: name a topic with --topic")
         await self._admin.topic_config(topic)
         if self._again:
             return topic
-        found = await self._admin.messages_by_key(
-            topic, letter.message_id, unique=True, max_messages=MAX_MESSAGES_BY_KEY
+        copies = await self._admin.messages_by_key(
+            topic, letter.message_id, unique=True, max_messages=MAX_MESSAGES_BY_KEY, keep_unreadable=True
         )
-        is_sent = any(message.properties.get(DEAD_LETTER_ID) == letter.offset_message_id for message in found)
+        is_sent = any(message.properties.get(DEAD_LETTER_ID) == letter.offset_message_id for message in copies)
         return None if is_sent else topic
 
     async def _send(self, letter: ReceivedMessage, topic: str) -> None:
-        own = {name: value for name, value in letter.properties.items() if name not in _NOT_RESTORED}
+        properties = {name: value for name, value in letter.properties.items() if name not in _DROPPED_PROPERTIES}
         await self._producer.send(
             topic,
             letter.body,
             key=letter.keys or None,
             tags=letter.tags,
-            properties=own | {DEAD_LETTER_ID: letter.offset_message_id},
+            properties=properties | {DEAD_LETTER_ID: letter.offset_message_id},
             unique_key=letter.message_id,
             idempotent=not self._again,
         )
 
 
 def advice(error: ClientError, result: Resent) -> AdminError:
-    """The error that ended a run, with what the run has done until then."""
+    """Return the error that ended a run, with the number of copies sent until then."""
     return AdminError(
         f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
         "of them twice"
@@ -196,5 +200,5 @@ def advice(error: ClientError, result: Resent) -> AdminError:
 
 
 def counted(number: int) -> str:
-    """So many dead letters, in words."""
+    """Return a number of dead letters in words."""
     return f"{number} dead letter" + "s" * (number != 1)

@@ -14,10 +14,10 @@ from dledger_remoting.topics import dead_letter_topic
 
 from ..errors import AdminError
 from ..help import HelpGroup
-from ..output import columns, emit, output_option
+from ..output import columns, emit, output_option, say, write_out
 from .client_calls import run, with_admin
 from .dead_letters import DeadLetters, Resending, Resent, advice, all_counts, counted, named, pages
-from .message_format import MessageView, json_line, render, view
+from .message_format import MessageView, exit_code, json_line, render, unreadable, view
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
 from .positions import Edge, FromEnd, Position, parse_end, parse_position
@@ -33,7 +33,7 @@ def dlq() -> None:
     """List, show, export and resend dead letters: messages that a consumer group failed to handle too often."""
 
 
-def _range_options(command: Command) -> Command:
+def _add_range_options(command: Command) -> Command:
     """Add `--from` and `--to`, as parameters `begin` and `end`."""
     command = click.option(
         "--to", "end", metavar="WHERE", help="End before this place, given as with --from.  [default: end]"
@@ -47,7 +47,7 @@ def _range_options(command: Command) -> Command:
     )(command)
 
 
-def _places(begin: str | None, end: str | None) -> tuple[Position, Position]:
+def _parse_range(begin: str | None, end: str | None) -> tuple[Position, Position]:
     return (
         Edge.BEGINNING if begin is None else parse_position("--from", begin),
         Edge.END if end is None else parse_end("--to", end),
@@ -66,35 +66,56 @@ def list_groups(namesrv: str, output: str) -> None:
 @namesrv_option
 @click.argument("group", type=CONSUMER_GROUP)
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=32, show_default=True, help="Most to show: the newest."
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Maximum number to show, the newest ones.",
 )
 @output_option
 def show(namesrv: str, group: str, count: int, output: str) -> None:
-    """Show the newest dead letters of a group, the oldest of them first."""
+    """Show the newest dead letters of a group, the oldest of them first.
+
+    The exit code is 1 if the body of one of them cannot be read.
+    """
 
     async def work(admin: Admin) -> list[ReceivedMessage]:
-        found = [letter async for page in pages(admin, namesrv, group, FromEnd(count), Edge.END) for letter in page]
-        found.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
-        return found[-count:]
+        dead_letters = [
+            letter async for page in pages(admin, namesrv, group, FromEnd(count), Edge.END) for letter in page
+        ]
+        dead_letters.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
+        return dead_letters[-count:]
 
-    emit([view(letter) for letter in with_admin(namesrv, work)], output, lambda views: _render_letters(group, views))
+    views = [view(letter) for letter in with_admin(namesrv, work)]
+    emit(views, output, lambda letters: _render_letters(group, letters))
+    click.get_current_context().exit(exit_code(views))
 
 
 @dlq.command()
 @namesrv_option
 @click.argument("group", type=CONSUMER_GROUP)
-@_range_options
+@_add_range_options
 def export(namesrv: str, group: str, begin: str | None, end: str | None) -> None:
-    """Print dead letters as JSON, one object a line, as `consume -o json` does; they stay where they are."""
+    """Print dead letters as JSON, one object a line, as `consume -o json` does; they stay where they are.
+
+    If a body cannot be read, the stored body is printed, `fault` gives the reason, and the exit code is 1.
+    """
     if sys.stdout is None:
         raise AdminError("standard output is closed: the dead letters go there")
-    places = _places(begin, end)
+    places = _parse_range(begin, end)
+
+    faults: list[str] = []
 
     async def work(admin: Admin) -> None:
         async for page in pages(admin, namesrv, group, *places):
-            click.echo(b"".join(map(json_line, page)), nl=False)
+            write_out(b"".join(map(json_line, page)))
+            faults.extend(unreadable(letter) for letter in page if letter.fault is not None)
 
     with_admin(namesrv, work)
+    for fault in faults:
+        say(fault)
+    click.get_current_context().exit(int(bool(faults)))
 
 
 @dlq.command()
@@ -102,8 +123,8 @@ def export(namesrv: str, group: str, begin: str | None, end: str | None) -> None
 @click.argument("group", type=CONSUMER_GROUP)
 @click.option("--all", "everything", is_flag=True, help="Resend all, or those between --from and --to.")
 @click.option("--id", "ids", multiple=True, metavar="OFFSET-ID", help="Resend this one; repeatable.")
-@_range_options
-@click.option("--topic", type=TOPIC, help="Where to send them.  [default: where each came from]")
+@_add_range_options
+@click.option("--topic", type=TOPIC, help="Topic to send them to.  [default: the original topic of each]")
 @click.option("--again", is_flag=True, help="Resend those too that were resent before.")
 @output_option
 def resend(
@@ -119,15 +140,15 @@ def resend(
 ) -> None:
     """Send dead letters to the topics where they came from, with the properties that they had.
 
-    Every subscriber of the topic gets them, not only this group. None is sent twice, whoever resent it before and
-    however that ended, as long as the topic keeps what was sent; --again sends it once more. Dead letters stay where
-    they are. Those that cannot be sent are named, and make the exit code 1.
+    Every subscriber of the topic gets them, not only this group. No dead letter is sent twice while the topic keeps the
+    first copy, also after an interruption; --again sends it once more. Dead letters stay where they are. Those that
+    cannot be sent are named, and make the exit code 1.
     """
     if everything == bool(ids):
         raise click.UsageError("give either --all or --id: which dead letters are to be resent?")
     if ids and (begin or end):
         raise click.UsageError("--from and --to are for --all: --id names each dead letter")
-    places = _places(begin, end)
+    places = _parse_range(begin, end)
     result = Resent(group)
 
     async def letters(admin: Admin) -> AsyncGenerator[list[ReceivedMessage], None]:
@@ -154,10 +175,9 @@ def resend(
     try:
         run(work, namesrv)
     except KeyboardInterrupt:
-        click.echo(
+        say(
             f"interrupted: {counted(result.resent)} resent, the next one perhaps; given again, the command sends none "
-            "of them twice",
-            err=True,
+            "of them twice"
         )
         raise
     emit(result, output, _render_resent)
@@ -166,21 +186,27 @@ def resend(
 
 
 def _render_counts(result: list[DeadLetters]) -> str:
-    return columns(("group", "dead letters"), [(one.group, one.messages) for one in result])
+    if not result:
+        return "no group has dead letters"
+    return columns(("group", "dead letters"), [(count.group, count.messages) for count in result])
 
 
 def _render_letters(group: str, views: list[MessageView]) -> str:
-    return "\n\n".join(_render_letter(group, one) for one in views)
+    return "\n\n".join(_render_letter(group, letter) for letter in views)
 
 
-def _render_letter(group: str, one: MessageView) -> str:
-    origin = one.properties.get(ORIGIN_MESSAGE_ID, "-")
-    place = f"{dead_letter_topic(group)}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}"
-    lines = (f"  from        {one.topic}", f"  was         {origin}", f"  delivered   {one.reconsume_times} times")
-    return render(one, place, lines)
+def _render_letter(group: str, letter: MessageView) -> str:
+    origin = letter.properties.get(ORIGIN_MESSAGE_ID, "-")
+    place = f"{dead_letter_topic(group)}/{letter.broker_group}/{letter.queue_id} offset {letter.queue_offset}"
+    lines = (
+        f"  from        {letter.topic}",
+        f"  was         {origin}",
+        f"  delivered   {letter.reconsume_times} times",
+    )
+    return render(letter, place, lines)
 
 
 def _render_resent(result: Resent) -> str:
     lines = [f"{counted(result.resent)} of {result.group} resent, {result.already} were resent before"]
-    lines += [f"{one.offset_message_id} not sent to {one.topic}: {one.reason}" for one in result.failed]
+    lines += [f"{failure.offset_message_id} not sent to {failure.topic}: {failure.reason}" for failure in result.failed]
     return "\n".join(lines)

@@ -5,16 +5,25 @@ from __future__ import annotations
 import click
 import msgspec
 
-from dledger_client import Admin
+from dledger_client import Admin, StartFrom
 from dledger_remoting.delays import parse_delay_levels
 from dledger_remoting.retry_policies import SKIPPED_DELAYS, CustomizedRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig
 
+from ..asking import Asking, asks_first
 from ..errors import AdminError, WrongUsageError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
-from .group_moves import NewOffset, move, start_point
+from .group_moves import (
+    AtOffset,
+    NewOffset,
+    move,
+    start_point,
+    what_a_clone_moves,
+    what_a_group_loses,
+    what_a_move_does,
+)
 from .group_view import GroupDescription, list_lines, render_description, render_list
 from .group_view import describe as describe_group
 from .names import CONSUMER_GROUP, TOPIC
@@ -41,29 +50,29 @@ def group() -> None:
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
-    help=f"How often a failed message comes back.  [default: {_DEFAULT_RETRIES}, later as before]",
+    help=f"Maximum number of redeliveries of a failed message.  [default: {_DEFAULT_RETRIES}, later as before]",
 )
 @click.option(
     "--retry-delays",
     metavar="DELAYS",
-    help="How long a failed message waits each time, the last one over and over, such as '10s 1m 1h'; levels: as long "
-    "as the brokers' delay levels say.  [default: levels, later as before]",
+    help="Delays before the redeliveries of a failed message, such as '10s 1m 1h'; the last one repeats. 'levels' "
+    "means the brokers' delay levels.  [default: levels, later as before]",
 )
 @output_option
 def create(namesrv: str, name: str, retries: int | None, retry_delays: str | None, output: str) -> None:
     """Create a consumer group, or change one; brokers create them on first use unless `auto_create_group` is false."""
 
-    policy = None if retry_delays is None else _retry_policy(retry_delays)
+    policy = None if retry_delays is None else _parse_retry_policy(retry_delays)
 
     async def work(admin: Admin) -> GroupChange:
-        now = (await admin.groups()).get(name)
-        config = now or SubscriptionGroupConfig(group_name=name)
+        existing = (await admin.groups()).get(name)
+        config = existing or SubscriptionGroupConfig(group_name=name)
         if retries is not None:
             config = msgspec.structs.replace(config, retry_max_times=retries)
         if policy is not None:
             config = msgspec.structs.replace(config, group_retry_policy=policy)
         await admin.create_group(config)
-        return GroupChange(name, "changed" if now else "created")
+        return GroupChange(name, "changed" if existing else "created")
 
     emit(with_admin(namesrv, work), output, _render_change)
 
@@ -71,9 +80,17 @@ def create(namesrv: str, name: str, retries: int | None, retry_delays: str | Non
 @group.command()
 @namesrv_option
 @click.argument("name", type=CONSUMER_GROUP)
+@asks_first
 @output_option
-def delete(namesrv: str, name: str, output: str) -> None:
+def delete(namesrv: str, name: str, output: str, asking: Asking) -> None:
     """Delete a consumer group with its offsets; refused while it has members."""
+
+    async def list_effects(admin: Admin) -> list[str]:
+        await _require_group(admin, name)
+        return await what_a_group_loses(admin, name)
+
+    if not asking.agreed(lambda: with_admin(namesrv, list_effects), output):
+        return
 
     async def work(admin: Admin) -> GroupChange:
         await _require_group(admin, name)
@@ -101,21 +118,21 @@ def list_groups(namesrv: str, output: str) -> None:
 @click.option(
     "--topic",
     type=TOPIC,
-    help="Whose queues to show.  [default: all that members subscribe to; without members, all with offsets]",
+    help="Show the queues of this topic.  [default: all that members subscribe to; without members, all with offsets]",
 )
 @output_option
 def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
-    """Show the members of a group, how far it is in each queue, and who read the queue last.
+    """Show the members of a group, its progress in each queue, and the last reader of the queue.
 
-    Members share the queues out among themselves and tell no broker. What is shown is who asked last for a queue's
-    messages, within two minutes, as the nodes have seen it.
+    Members share the queues among themselves and tell no broker. The reader of a queue is the last client that asked a
+    node for its messages within two minutes.
     """
 
     async def work(admin: Admin) -> GroupDescription:
-        found = await describe_group(admin, name, topic)
-        if not found.members and all(one.committed is None for one in found.queues):
+        description = await describe_group(admin, name, topic)
+        if not description.members and all(queue.committed is None for queue in description.queues):
             await _require_group(admin, name)
-        return found
+        return description
 
     emit(with_admin(namesrv, work), output, render_description)
 
@@ -123,22 +140,29 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
 @group.command()
 @namesrv_option
 @click.argument("name", type=CONSUMER_GROUP)
-@click.option("--topic", type=TOPIC, help="Where to move it.  [default: all topics that it reads]")
-@click.option("--queue", type=click.IntRange(min=0), help="The number of the queues to move it in.  [default: all]")
+@click.option("--topic", type=TOPIC, help="Move the offsets of this topic.  [default: all topics that it reads]")
+@click.option(
+    "--queue", type=click.IntRange(min=0), help="Move the offsets of the queues with this number.  [default: all]"
+)
 @click.option(
     "--to",
     "position",
     required=True,
     help="beginning, end, offset:N, a time such as 2026-01-31T12:00, an age such as -15m, or ms since 1970.",
 )
+@asks_first
 @output_option
-def reset(namesrv: str, name: str, topic: str | None, queue: int | None, position: str, output: str) -> None:
-    """Move a group's offsets; its members go on there, and what they have read before counts no more.
+def reset(
+    namesrv: str, name: str, topic: str | None, queue: int | None, position: str, output: str, asking: Asking
+) -> None:
+    """Move a group's offsets. Its members go on there, and later commits of earlier reads do not count.
 
-    Refused, with the names of members that cannot be told: those that broadcast keep offsets of their own.
+    The reset is refused, with the names of the members, if members broadcast: they keep their own offsets.
     """
 
     target = start_point(position)
+    if not asking.agreed(lambda: _list_moves(namesrv, name, topic, target, queue), output):
+        return
 
     async def work(admin: Admin) -> list[NewOffset]:
         return await move(admin, name, topic, target, queue)
@@ -149,10 +173,13 @@ def reset(namesrv: str, name: str, topic: str | None, queue: int | None, positio
 @group.command()
 @namesrv_option
 @click.argument("name", type=CONSUMER_GROUP)
-@click.option("--topic", type=TOPIC, help="Whose messages to skip.  [default: of all topics that it reads]")
+@click.option("--topic", type=TOPIC, help="Skip the messages of this topic.  [default: all topics that it reads]")
+@asks_first
 @output_option
-def skip(namesrv: str, name: str, topic: str | None, output: str) -> None:
-    """Have a group skip what it is behind: it goes on with the messages to come, as `reset --to end` says."""
+def skip(namesrv: str, name: str, topic: str | None, output: str, asking: Asking) -> None:
+    """Skip all messages that a group is behind; the same as `reset --to end`."""
+    if not asking.agreed(lambda: _list_moves(namesrv, name, topic, "last", None), output):
+        return
 
     async def work(admin: Admin) -> list[NewOffset]:
         return await move(admin, name, topic, "last", None)
@@ -164,10 +191,20 @@ def skip(namesrv: str, name: str, topic: str | None, output: str) -> None:
 @namesrv_option
 @click.argument("source", type=CONSUMER_GROUP)
 @click.argument("target", type=CONSUMER_GROUP)
-@click.option("--topic", type=TOPIC, help="Which topic's offsets to copy.  [default: all that SOURCE has]")
+@click.option("--topic", type=TOPIC, help="Copy the offsets of this topic.  [default: all that SOURCE has]")
+@asks_first
 @output_option
-def clone(namesrv: str, source: str, target: str, topic: str | None, output: str) -> None:
-    """Have group TARGET go on where group SOURCE is."""
+def clone(namesrv: str, source: str, target: str, topic: str | None, output: str, asking: Asking) -> None:
+    """Copy the offsets of group SOURCE to group TARGET. If TARGET has offsets that change, the command asks first."""
+
+    async def look(admin: Admin) -> list[str]:
+        await _require_group(admin, source)
+        return await what_a_clone_moves(admin, source, target, topic)
+
+    moved = [] if asking.yes else with_admin(namesrv, look)
+    asks = bool(moved) or asking.yes or asking.dry_run
+    if asks and not asking.agreed(lambda: moved or [f"nothing: no offset of {target} changes"], output):
+        return
 
     async def work(admin: Admin) -> GroupChange:
         await _require_group(admin, source)
@@ -182,7 +219,7 @@ def clone(namesrv: str, source: str, target: str, topic: str | None, output: str
 @click.argument("name", type=CONSUMER_GROUP)
 @output_option
 def pause(namesrv: str, name: str, output: str) -> None:
-    """Have brokers give a group no messages, until it is resumed; its members stay, and their offsets."""
+    """Give a group no messages until it is resumed; its members and offsets stay."""
     _set_consuming(namesrv, name, output, may_consume=False)
 
 
@@ -191,8 +228,17 @@ def pause(namesrv: str, name: str, output: str) -> None:
 @click.argument("name", type=CONSUMER_GROUP)
 @output_option
 def resume(namesrv: str, name: str, output: str) -> None:
-    """Have brokers give a paused group messages again."""
+    """Give messages to a paused group again."""
     _set_consuming(namesrv, name, output, may_consume=True)
+
+
+def _list_moves(
+    namesrv: str, name: str, topic: str | None, target: StartFrom | AtOffset, queue: int | None
+) -> list[str]:
+    async def list_effects(admin: Admin) -> list[str]:
+        return await what_a_move_does(admin, name, topic, target, queue)
+
+    return with_admin(namesrv, list_effects)
 
 
 def _set_consuming(namesrv: str, name: str, output: str, *, may_consume: bool) -> None:
@@ -207,13 +253,13 @@ def _set_consuming(namesrv: str, name: str, output: str, *, may_consume: bool) -
 
 def _emit_moved(moved: list[NewOffset], name: str, topic: str | None, output: str) -> None:
     if not moved:
-        where = f"group {name} has read no topic" if topic is None else f"topic {topic} has no such readable queues"
-        raise AdminError(f"{where}: nothing was moved")
+        reason = f"group {name} has read no topic" if topic is None else f"topic {topic} has no such readable queues"
+        raise AdminError(f"{reason}: nothing was moved")
     emit(moved, output, _render_offsets)
 
 
-def _retry_policy(text: str) -> GroupRetryPolicy:
-    """The policy that has these delays; raises `WrongUsageError`. The first retry takes the third of a list."""
+def _parse_retry_policy(text: str) -> GroupRetryPolicy:
+    """Return the policy with these delays; raises `WrongUsageError`. The first retry takes a list's third delay."""
     if text == "levels":
         return GroupRetryPolicy()
     try:
@@ -235,5 +281,5 @@ def _render_change(result: GroupChange) -> str:
 def _render_offsets(result: list[NewOffset]) -> str:
     return columns(
         ("topic", "broker group", "queue", "offset"),
-        [(one.topic, one.broker_group, one.queue_id, one.offset) for one in result],
+        [(new_offset.topic, new_offset.broker_group, new_offset.queue_id, new_offset.offset) for new_offset in result],
     )

@@ -14,10 +14,10 @@ from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
 from ..output import columns
 
 State: TypeAlias = Literal["empty", "stable", "inconsistent"]
-"""Nobody is in the group; all members subscribe to the same; members differ, and messages pass some of them by."""
+"""State of a group: it has no members; all subscribe to the same; they differ, so that some miss messages."""
 
-_AT_ONCE: Final = 32
-"""Groups that are asked for at the same time."""
+_MAX_CONCURRENT_GROUPS: Final = 32
+"""Maximum number of groups that are asked for at the same time."""
 
 
 class GroupLine(msgspec.Struct, frozen=True):
@@ -41,10 +41,11 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
-    """How far a group is in one queue; `committed` is null before its first commit, `lag` counts messages.
+    """Progress of a group in one queue. `committed` is null before its first commit, `lag` counts messages.
 
-    `readers` are the client ids on the connection that asked last for messages of the queue, `reader_address` is its
-    address, both empty if none did within two minutes; `idle_seconds` have passed since.
+    `readers` are the client ids on the connection that asked last for messages of the queue. `reader_address` is the
+    address of that connection. Both are empty if no connection asked within two minutes. `idle_seconds` have passed
+    since it asked.
     """
 
     topic: str
@@ -71,57 +72,79 @@ class GroupDescription(msgspec.Struct, frozen=True):
 
 
 async def list_lines(admin: Admin) -> list[GroupLine]:
-    """All groups by name; each is asked for at every broker group."""
-    turns = asyncio.Semaphore(_AT_ONCE)
+    """Return all groups by name; every broker group is asked about each."""
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_GROUPS)
 
     async def line(name: str, config: SubscriptionGroupConfig) -> GroupLine:
-        async with turns:
+        async with slots:
             members, progress = await asyncio.gather(admin.members(name), admin.progress(name))
-        lag = sum(one.lag for one in progress)
-        return GroupLine(name, _state(members), len(members), lag, config.consume_enable, config.retry_max_times)
+        lag = sum(status.lag for status in progress)
+        return GroupLine(name, _judge_state(members), len(members), lag, config.consume_enable, config.retry_max_times)
 
     return list(await asyncio.gather(*(line(*item) for item in (await admin.groups()).items())))
 
 
 async def describe(admin: Admin, name: str, topic: str | None) -> GroupDescription:
-    """One group; its retry topic is left out if nothing waits there."""
+    """Return one group; its retry topic is left out if nothing waits there."""
     members, readers, progress = await asyncio.gather(
         admin.members(name), admin.readers(name), admin.progress(name, topic)
     )
-    own = retry_topic(name)
-    waits = topic is not None or any(one.lag for one in progress if one.queue.topic == own)
-    queues = [_progress(one, readers, members) for one in progress if waits or one.queue.topic != own]
+    own_retry_topic = retry_topic(name)
+    shows_retry_topic = topic is not None or any(
+        status.lag for status in progress if status.queue.topic == own_retry_topic
+    )
+    queues = [
+        _describe_progress(status, readers, members)
+        for status in progress
+        if shows_retry_topic or status.queue.topic != own_retry_topic
+    ]
     return GroupDescription(
         name,
-        _state(members),
-        sum(one.lag for one in queues),
-        any(one.broadcast for one in members),
-        [Member(one.client_id, one.address, one.language, one.subscriptions) for one in members],
+        _judge_state(members),
+        sum(queue.lag for queue in queues),
+        any(member.broadcast for member in members),
+        [Member(member.client_id, member.address, member.language, member.subscriptions) for member in members],
         queues,
     )
 
 
 def render_list(result: Sequence[GroupLine]) -> str:
-    """A table."""
+    """Return a table."""
+    if not result:
+        return "there are no consumer groups: the first consumer of a group makes it"
     rows = [
-        (one.group, one.state, one.members, one.lag, "yes" if one.may_consume else "no", one.max_retries)
-        for one in result
+        (line.group, line.state, line.members, line.lag, "yes" if line.may_consume else "no", line.max_retries)
+        for line in result
     ]
     return columns(("group", "state", "members", "lag", "may consume", "retries"), rows)
 
 
 def render_description(result: GroupDescription) -> str:
-    """A table of queues, one of members above it if there are some, and a summary."""
+    """Return a table of members, if there are any, a table of queues, and a summary."""
     parts: list[str] = []
     if result.members:
         members = [
-            (one.client_id, one.address, one.language, ", ".join(f"{t}: {e}" for t, e in one.subscriptions.items()))
-            for one in result.members
+            (
+                member.client_id,
+                member.address,
+                member.language,
+                ", ".join(f"{topic}: {expression}" for topic, expression in member.subscriptions.items()),
+            )
+            for member in result.members
         ]
         parts += [columns(("member", "address", "language", "subscribes to"), members), ""]
     queues = [
-        (one.topic, one.broker_group, one.queue_id, one.first, one.end, one.committed, one.lag, _reader(one))
-        for one in result.queues
+        (
+            queue.topic,
+            queue.broker_group,
+            queue.queue_id,
+            queue.first,
+            queue.end,
+            queue.committed,
+            queue.lag,
+            _format_reader(queue),
+        )
+        for queue in result.queues
     ]
     header = ("topic", "broker group", "queue", "first", "end", "committed", "lag", "last read by")
     parts += [columns(header, queues), f"{result.state}, {result.lag} messages behind"]
@@ -134,26 +157,28 @@ def render_description(result: GroupDescription) -> str:
     return "\n".join(parts)
 
 
-def _state(members: Sequence[GroupMember]) -> State:
+def _judge_state(members: Sequence[GroupMember]) -> State:
     if not members:
         return "empty"
-    return "stable" if all(one.subscriptions == members[0].subscriptions for one in members) else "inconsistent"
+    return "stable" if all(member.subscriptions == members[0].subscriptions for member in members) else "inconsistent"
 
 
-def _progress(
+def _describe_progress(
     status: QueueStatus, readers: Mapping[MessageQueue, QueueReader], members: Sequence[GroupMember]
 ) -> QueueProgress:
     reader = readers.get(status.queue)
-    known = QueueProgress(*status.queue, status.first, status.end, status.committed, status.lag)
+    progress = QueueProgress(*status.queue, status.first, status.end, status.committed, status.lag)
     if reader is None:
-        return known
+        return progress
     ids = sorted({member.client_id for member in members}.intersection(reader.client_ids))
-    return msgspec.structs.replace(known, readers=ids, reader_address=reader.address, idle_seconds=reader.idle_seconds)
+    return msgspec.structs.replace(
+        progress, readers=ids, reader_address=reader.address, idle_seconds=reader.idle_seconds
+    )
 
 
-def _reader(one: QueueProgress) -> str | None:
-    """Who reads a queue; one that does not heartbeat is known by its address alone."""
-    if one.reader_address is None or one.idle_seconds is None:
+def _format_reader(queue: QueueProgress) -> str | None:
+    """Return the reader of a queue. A reader without heartbeats is known by its address alone."""
+    if queue.reader_address is None or queue.idle_seconds is None:
         return None
-    who = ", ".join(one.readers) or f"{one.reader_address}, no member"
-    return f"{who} ({one.idle_seconds:.0f} s ago)"
+    reader = ", ".join(queue.readers) or f"{queue.reader_address}, no member"
+    return f"{reader} ({queue.idle_seconds:.0f} s ago)"

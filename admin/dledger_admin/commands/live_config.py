@@ -27,10 +27,10 @@ class LiveLine(msgspec.Struct, frozen=True):
 @namesrv_option
 @output_option
 def live(namesrv: str, output: str) -> None:
-    """List the keys that are set for whole broker groups, which count before what the nodes' files say."""
+    """List the keys that are set for whole broker groups, and override the nodes' files."""
 
     async def work(admin: Admin) -> list[LiveLine]:
-        return _lines(await admin.settings())
+        return _make_lines(await admin.settings())
 
     emit(with_admin(namesrv, work), output, _render)
 
@@ -41,9 +41,10 @@ def live(namesrv: str, output: str) -> None:
 @broker_groups_option
 @output_option
 def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
-    """Set keys of the configuration on all nodes of broker groups while they run, and from then on.
+    """Change keys of the configuration on all nodes of broker groups while they run, without a restart.
 
-    Only the keys that the page on configuration calls live, by our names or RocketMQ's.
+    The values stay set under every leader and after restarts, until `config unset` removes them. Only live keys can be
+    set, such as retention_hours=48; docs/configuration.md lists them. RocketMQ's names of keys work, too.
     """
     values: dict[str, str] = {}
     for setting in settings:
@@ -51,7 +52,7 @@ def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, 
         if not key or not separator or not value:
             raise WrongUsageError(f"{setting!r}: expected KEY=VALUE, such as retention_hours=48")
         values[key] = value
-    emit(_put(namesrv, values, broker_groups), output, _render)
+    emit(_put_settings(namesrv, values, broker_groups), output, _render)
 
 
 @click.command()
@@ -60,26 +61,26 @@ def set_live(namesrv: str, settings: tuple[str, ...], broker_groups: tuple[str, 
 @broker_groups_option
 @output_option
 def unset(namesrv: str, keys: tuple[str, ...], broker_groups: tuple[str, ...], output: str) -> None:
-    """Take back what is set, so that the files of the nodes count again."""
-    emit(_put(namesrv, dict.fromkeys(keys, ""), broker_groups), output, _render)
+    """Remove keys that were set, so that the nodes' files count again."""
+    emit(_put_settings(namesrv, dict.fromkeys(keys, ""), broker_groups), output, _render)
 
 
-def _put(namesrv: str, values: Mapping[str, str], wanted: Sequence[str]) -> list[LiveLine]:
-    """Set it; what is set then."""
+def _put_settings(namesrv: str, values: Mapping[str, str], broker_groups: Sequence[str]) -> list[LiveLine]:
+    """Set keys, and return all keys that are set afterwards."""
 
     async def work(admin: Admin) -> list[LiveLine]:
-        groups = list(wanted) or None
+        groups = list(broker_groups) or None
         await admin.put_settings(values, broker_groups=groups)
-        return _lines(await admin.settings(broker_groups=groups))
+        return _make_lines(await admin.settings(broker_groups=groups))
 
     return with_admin(namesrv, work)
 
 
-def _lines(settings: Mapping[str, Mapping[str, str]]) -> list[LiveLine]:
+def _make_lines(settings: Mapping[str, Mapping[str, str]]) -> list[LiveLine]:
     return [LiveLine(group, key, text) for group, values in sorted(settings.items()) for key, text in values.items()]
 
 
 def _render(result: list[LiveLine]) -> str:
     if not result:
         return "nothing is set: the files of the nodes count"
-    return columns(("broker group", "key", "value"), [(one.broker_group, one.key, one.value) for one in result])
+    return columns(("broker group", "key", "value"), [(line.broker_group, line.key, line.value) for line in result])

@@ -1,4 +1,4 @@
-"""`dledger log`: look at logs offline, without any node."""
+"""`dledger log`: commands that read logs offline, without a running node."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import click
 import msgspec
 
-from dledger.errors import LogError
+from dledger.errors import CorruptionError, LogError
+from dledger.store.disk import OsDisk
 from dledger.store.identity import LOCK_NAME
+from dledger.store.segments import DIRECTORY as SEGMENTS
 from dledger.store.verify import Comparison, VerifyReport, compare, inspect, verify
 from dledger.types import EntryKind, EntryMeta
+from dledger_remoting.errors import RecordError
 
 from ..errors import AdminError
 from ..help import HelpGroup
-from ..output import columns, emit, output_option
+from ..output import columns, emit, output_option, say
+from ..progress import Progress, WatchedDisk
+from .log_export import NODE_DIRECTORY, export_command
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Result of `log verify`; `comparison` is there when several directories were given."""
+    """Result of `log verify`; `comparison` is None for a single directory."""
 
     ok: bool
     logs: list[VerifyReport]
@@ -41,12 +45,12 @@ class EntryLine(msgspec.Struct, frozen=True):
     chain_crc: int
 
 
-NODE_DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
-
-
 @click.group(cls=HelpGroup)
 def log() -> None:
-    """Check and show logs of stopped nodes, or copies of them; nothing is changed."""
+    """Check, show and export logs of stopped nodes, or copies of them; nothing is changed."""
+
+
+log.add_command(export_command)
 
 
 @log.command("verify")
@@ -54,9 +58,10 @@ def log() -> None:
 @output_option
 @click.pass_context
 def verify_command(context: click.Context, directories: tuple[Path, ...], output: str) -> None:
-    """Check every byte of a node's log; with several directories, also that their committed bytes are equal.
+    """Check every byte of a node's log, and that no queue begins behind messages that the log keeps.
 
-    Exit code 1 when something does not verify, or differs.
+    With several directories it also checks that their committed bytes are equal. The exit code is 1 if something does
+    not verify, or differs.
     """
     result = verify_logs(directories)
     emit(result, output, _render_verification)
@@ -80,7 +85,7 @@ def verify_command(context: click.Context, directories: tuple[Path, ...], output
 def inspect_command(directory: Path, first: int, count: int, output: str) -> None:
     """Show entries by their headers: index, term, kind, position, size, bytes of state commands, chain checksum."""
     try:
-        lines = [_entry_line(meta) for meta in inspect(str(directory), first, count)]
+        lines = [_make_entry_line(meta) for meta in inspect(str(directory), first, count)]
     except LogError as error:
         raise AdminError(str(error)) from error
     if first and not lines:
@@ -93,13 +98,12 @@ def inspect_command(directory: Path, first: int, count: int, output: str) -> Non
 def verify_logs(directories: tuple[Path, ...]) -> Verification:
     """Check each directory and compare them; raises `AdminError` for one that holds no node."""
     for directory in directories:
-        holder = _holder(directory)
+        holder = _find_lock_holder(directory)
         if holder:
-            click.echo(
-                f"warning: {directory} is in use by process {holder}, its newest entries may be missed", err=True
-            )
+            say(f"warning: {directory} is in use by process {holder}, its newest entries may be missed")
     try:
-        reports = [verify(str(directory)) for directory in directories]
+        progress = Progress()
+        reports = [_verify_log(str(directory), progress) for directory in directories]
         comparison = compare(reports) if len(reports) > 1 else None
     except LogError as error:
         raise AdminError(str(error)) from error
@@ -107,7 +111,35 @@ def verify_logs(directories: tuple[Path, ...]) -> Verification:
     return Verification(not problems and (comparison is None or comparison.equal), reports, comparison)
 
 
-def _holder(directory: Path) -> str | None:
+def _verify_log(directory: str, progress: Progress) -> VerifyReport:
+    """Return the report about a log. Messages that a queue's first offset hides are a problem, too.
+
+    The search for them needs the broker's code. Without the extra `broker` it is left out, and a warning says so.
+    """
+    size = sum(file.stat().st_size for file in Path(directory, SEGMENTS).glob("*"))
+
+    def on_read(read_bytes: int) -> None:
+        progress.tell(f"{directory}: {read_bytes >> 20:,} of about {size >> 20:,} MiB checked so far")
+
+    report = verify(directory, disk=WatchedDisk(directory, on_read))
+    if not report.problems:
+        try:
+            from dledger_broker.features import FEATURES
+            from dledger_broker.kernel.first_offsets import find_hidden
+        except ModuleNotFoundError as error:
+            say(f"warning: {directory}: first offsets are not checked without the extra broker ({error})")
+            return report
+        try:
+            report.problems += map(str, find_hidden(report, FEATURES, OsDisk(directory, read_only=True)))
+        except RecordError:
+            pass  # no broker wrote this log
+        except CorruptionError as error:
+            reason = f"this version does not read what it holds: {error}"
+            say(f"warning: {directory}: first offsets are not checked, for {reason}")
+    return report
+
+
+def _find_lock_holder(directory: Path) -> str | None:
     """Return the pid in the lock file while a live process holds the lock, else None."""
     try:
         descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY)
@@ -122,12 +154,14 @@ def _holder(directory: Path) -> str | None:
     return None
 
 
-def _entry_line(meta: EntryMeta) -> EntryLine:
+def _make_entry_line(meta: EntryMeta) -> EntryLine:
     kind = EntryKind(meta.kind).name.lower().replace("_", "-")
     return EntryLine(meta.index, meta.term, kind, meta.position, meta.size, meta.channel, meta.chain_crc)
 
 
 def _render_entries(lines: list[EntryLine]) -> str:
+    if not lines:
+        return "the log has no entries yet"
     rows = [
         (line.index, line.term, line.kind, line.position, line.size, line.command_bytes, f"{line.chain_crc:08x}")
         for line in lines
@@ -150,10 +184,10 @@ def _verification_lines(result: Verification) -> Iterator[str]:
     comparison = result.comparison
     if comparison is None:
         return
-    where = f"committed bytes {comparison.first_position}..{comparison.end_position}"
+    compared_range = f"committed bytes {comparison.first_position}..{comparison.end_position}"
     if comparison.first_difference >= 0:
-        yield f"{where} DIFFER, first at {comparison.first_difference}"
+        yield f"{compared_range} DIFFER, first at {comparison.first_difference}"
     elif comparison.equal:
-        yield f"{where} are identical"
+        yield f"{compared_range} are identical"
     else:
-        yield f"{where} show no difference, but not everything verifies"
+        yield f"{compared_range} show no difference, but not everything verifies"

@@ -14,7 +14,7 @@ from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
 from .client_calls import run, with_admin
-from .message_format import MessageView, render, view
+from .message_format import MessageView, exit_code, render, view
 from .message_trace import table
 from .message_trace import view as view_of_trace
 from .names import TOPIC
@@ -30,7 +30,7 @@ def message() -> None:
 @message.command()
 @namesrv_option
 @click.argument("message_id", metavar="[OFFSET-ID]", required=False)
-@click.option("--topic", type=TOPIC, help="With --key or --unique-key: where to look.")
+@click.option("--topic", type=TOPIC, help="Topic of the messages, with --key or --unique-key.")
 @click.option("--key", help="All messages with this key.")
 @click.option("--unique-key", help="The message with the id that its producer gave it.")
 @click.option(
@@ -39,7 +39,7 @@ def message() -> None:
     type=click.IntRange(min=1, max=MAX_MESSAGES_BY_KEY),
     default=32,
     show_default=True,
-    help="Most messages to show: the newest.",
+    help="Maximum number of messages to show, the newest ones.",
 )
 @output_option
 def get(
@@ -51,7 +51,10 @@ def get(
     limit: int,
     output: str,
 ) -> None:
-    """Show the message with an offset message id, or those with a key; none is an error."""
+    """Show the message with an offset message id, or all messages with a key; no match is an error.
+
+    The exit code is 1 if the body of one of them cannot be read.
+    """
     if sum(choice is not None for choice in (message_id, key, unique_key)) != 1:
         raise click.UsageError("give exactly one of OFFSET-ID, --key and --unique-key")
     if message_id is None and topic is None:
@@ -60,21 +63,23 @@ def get(
     async def work(admin: Admin) -> list[ReceivedMessage]:
         if message_id is not None:
             try:
-                return [await admin.message_by_id(message_id)]
+                return [await admin.message_by_id(message_id, keep_unreadable=True)]
             except NotFoundError as error:
                 raise AdminError(
                     f"{error.remark}; a unique key, as `consume` shows it, is looked up with --topic and --unique-key"
                 ) from error
-        wanted = key if key is not None else unique_key
-        found = await admin.messages_by_key(
-            topic or "", wanted or "", unique=unique_key is not None, max_messages=limit
+        searched_key = key if key is not None else unique_key
+        messages = await admin.messages_by_key(
+            topic or "", searched_key or "", unique=unique_key is not None, max_messages=limit, keep_unreadable=True
         )
-        if not found:
+        if not messages:
             kind = "key" if key is not None else "unique key"
-            raise AdminError(f"topic {topic!r} has no message with the {kind} {wanted!r}")
-        return found
+            raise AdminError(f"topic {topic!r} has no message with the {kind} {searched_key!r}")
+        return messages
 
-    emit([view(found) for found in with_admin(namesrv, work)], output, _render)
+    views = [view(received) for received in with_admin(namesrv, work)]
+    emit(views, output, _render)
+    click.get_current_context().exit(exit_code(views))
 
 
 @message.command()
@@ -87,11 +92,11 @@ def get(
     type=click.IntRange(min=1, max=MAX_MESSAGES_BY_KEY),
     default=MAX_MESSAGES_BY_KEY,
     show_default=True,
-    help="Most trace messages to look at: the newest.",
+    help="Maximum number of trace messages to search, the newest ones.",
 )
 @output_option
 def trace(namesrv: str, message_id: str, topic: str, limit: int, output: str) -> None:
-    """Show who sent, received and handled a message, as far as clients have written traces; none is an error.
+    """Show the clients that sent, received and handled a message, by the traces that they wrote; no trace is an error.
 
     MESSAGE-ID is the id that its producer gave the message, the unique key, as `consume` shows it.
     """
@@ -99,18 +104,18 @@ def trace(namesrv: str, message_id: str, topic: str, limit: int, output: str) ->
 
     async def work(admin: Admin) -> list[Trace]:
         try:
-            found = await admin.message_trace(message_id, topic=topic, max_messages=limit)
+            traces = await admin.message_trace(message_id, topic=topic, max_messages=limit)
         except NoRouteError as error:
             raise AdminError(f"{error}: {hint}") from error
-        if not found:
+        if not traces:
             raise AdminError(f"topic {topic!r} has no trace of message {message_id!r}: {hint}")
-        return found
+        return traces
 
-    found = with_admin(namesrv, work)
+    traces = with_admin(namesrv, work)
     if output == "json":
-        emit([view_of_trace(one) for one in found], output, str)
+        emit([view_of_trace(entry) for entry in traces], output, str)
     else:
-        emit(found, output, table)
+        emit(traces, output, table)
 
 
 class Recalled(msgspec.Struct, frozen=True):
@@ -123,10 +128,10 @@ class Recalled(msgspec.Struct, frozen=True):
 @message.command()
 @namesrv_option
 @click.argument("handle")
-@click.option("--topic", type=TOPIC, required=True, help="What the message is for.")
+@click.option("--topic", type=TOPIC, required=True, help="Topic of the message.")
 @output_option
 def recall(namesrv: str, handle: str, topic: str, output: str) -> None:
-    """Take back a message that is to be delivered later, by the HANDLE that `produce` shows; too late is an error."""
+    """Take back a message before its delivery, by the HANDLE that `produce` shows; fails for a delivered message."""
 
     async def work() -> Recalled:
         async with Producer(namesrv, **signing()) as producer:
@@ -137,5 +142,6 @@ def recall(namesrv: str, handle: str, topic: str, output: str) -> None:
 
 def _render(result: list[MessageView]) -> str:
     return "\n\n".join(
-        render(one, f"{one.topic}/{one.broker_group}/{one.queue_id} offset {one.queue_offset}") for one in result
+        render(shown, f"{shown.topic}/{shown.broker_group}/{shown.queue_id} offset {shown.queue_offset}")
+        for shown in result
     )

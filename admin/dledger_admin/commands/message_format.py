@@ -15,7 +15,7 @@ from dledger_client import ReceivedMessage
 from ..errors import WrongUsageError
 
 
-def _properties(message: ReceivedMessage) -> bytes:
+def _format_properties(message: ReceivedMessage) -> bytes:
     return ",".join(f"{name}={value}" for name, value in message.properties.items()).encode()
 
 
@@ -29,14 +29,14 @@ TOKENS: Mapping[str, tuple[str, Callable[[ReceivedMessage], bytes]]] = {
     "p": ("queue id", lambda message: b"%d" % message.queue_id),
     "o": ("queue offset", lambda message: b"%d" % message.queue_offset),
     "T": ("time stored, in ms since 1970", lambda message: b"%d" % message.stored_timestamp_ms),
-    "h": ("properties, name=value,...", _properties),
+    "h": ("properties, name=value,...", _format_properties),
     "i": ("message id (the unique key)", lambda message: message.message_id.encode()),
     "%": ("a percent sign", lambda _: b"%"),
 }
 """Token to meaning and value; kcat's letters where it has one."""
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
-_PIECE = re.compile(r"%(.)|\\(.)|([^%\\]+)", re.DOTALL)
+_PATTERN_PART = re.compile(r"%(.)|\\(.)|([^%\\]+)", re.DOTALL)
 
 
 class MessageView(msgspec.Struct, frozen=True):
@@ -58,13 +58,19 @@ class MessageView(msgspec.Struct, frozen=True):
     body_base64: bytes | None = None
 
 
+class UnreadableView(MessageView, frozen=True, kw_only=True):
+    """A message whose body cannot be read; `body_base64` is as it is stored."""
+
+    fault: str
+
+
 def view(message: ReceivedMessage) -> MessageView:
     """Return a message as JSON shows it."""
     try:
-        text: str | None = message.body.decode()
+        text: str | None = message.body.decode() if message.fault is None else None
     except UnicodeDecodeError:
         text = None
-    return MessageView(
+    fields = (
         message.topic,
         message.queue.broker_group,
         message.queue_id,
@@ -80,26 +86,44 @@ def view(message: ReceivedMessage) -> MessageView:
         text,
         message.body if text is None else None,
     )
+    return MessageView(*fields) if message.fault is None else UnreadableView(*fields, fault=message.fault)
 
 
-def render(one: MessageView, place: str, more: Sequence[str] = ()) -> str:
+def unreadable(message: ReceivedMessage) -> str:
+    """Return which message cannot be read, and why."""
+    return (
+        f"the message at offset {message.queue_offset} of {message.queue} (offset id {message.offset_message_id}, "
+        f"unique key {message.message_id}) cannot be read: {message.fault}"
+    )
+
+
+def exit_code(views: Sequence[MessageView]) -> int:
+    """Return the exit code of a command that shows messages: 1 if one of them cannot be read."""
+    return int(any(isinstance(message_view, UnreadableView) for message_view in views))
+
+
+def render(message_view: MessageView, place: str, more: Sequence[str] = ()) -> str:
     """Return a message for people: where it is, what is known of it, with `more` lines, and its body."""
-    body = one.body if one.body is not None else f"{len(one.body_base64 or b'')} bytes that are not UTF-8"
+    body = message_view.body
+    if body is None:
+        body = f"{len(message_view.body_base64 or b'')} bytes that are not UTF-8"
+    if isinstance(message_view, UnreadableView):
+        body = f"cannot be read: {message_view.fault}"
     lines = [
         place,
-        f"  offset id   {one.offset_message_id}",
-        f"  unique key  {one.message_id}",
-        f"  keys        {' '.join(one.keys) or '-'}",
-        f"  tag         {one.tag or '-'}",
-        f"  stored      {_time(one.stored_timestamp_ms)}",
-        f"  born        {_time(one.born_timestamp_ms)}",
+        f"  offset id   {message_view.offset_message_id}",
+        f"  unique key  {message_view.message_id}",
+        f"  keys        {' '.join(message_view.keys) or '-'}",
+        f"  tag         {message_view.tag or '-'}",
+        f"  stored      {_format_time(message_view.stored_timestamp_ms)}",
+        f"  born        {_format_time(message_view.born_timestamp_ms)}",
         *more,
         f"  body        {body}",
     ]
     return "\n".join(lines)
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     try:
         readable = datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # a producer may have sent any number
@@ -109,18 +133,18 @@ def _time(ms: int) -> str:
 
 def formatter(pattern: str) -> Callable[[ReceivedMessage], bytes]:
     r"""Return what shows a message by a format string such as `%k\t%s\n`. Raises `WrongUsageError`."""
-    parts = [TOKENS[part][1] if isinstance(part, str) else part for part in _parts(pattern)]
+    parts = [TOKENS[part][1] if isinstance(part, str) else part for part in _parse_pattern(pattern)]
     return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
 
 
 def keyed(delimiter: str) -> Callable[[ReceivedMessage], bytes]:
     """Return what shows a message as a line of its keys and its body, with something between."""
-    keys, between = TOKENS["k"][1], delimiter.encode()
-    return lambda message: keys(message) + between + message.body + b"\n"
+    keys, separator = TOKENS["k"][1], delimiter.encode()
+    return lambda message: keys(message) + separator + message.body + b"\n"
 
 
 class Line(NamedTuple):
-    """What of a message a line of input holds; the others are None."""
+    """The parts of a message that a line of input holds; the others are None."""
 
     body: bytes
     key: bytes | None = None
@@ -128,18 +152,25 @@ class Line(NamedTuple):
 
 
 def line_reader(pattern: str) -> Callable[[bytes], Line | None]:
-    r"""Return what takes a line, without its end, apart by a format string such as `%k\t%s`, None if it does not fit.
+    r"""Return a function that splits a line by a format string such as `%k\t%s`.
 
-    What stands between two tokens ends the first one where it comes first. Raises `WrongUsageError` for a format string
-    by which no line can be read.
+    The function returns None if the line does not fit. The line has no line end. Text between two tokens ends the first
+    token where it first occurs. Raises `WrongUsageError` for a format string by which no line can be read.
     """
-    parts = _parts(pattern)
+    parts = _parse_pattern(pattern)
     if parts and isinstance(parts[-1], bytes):
         parts[-1] = parts[-1].removesuffix(b"\n")
     tokens = [part for part in parts if isinstance(part, str)]
-    joined = any(isinstance(one, str) and isinstance(next_one, str) for one, next_one in pairwise(parts))
+    has_adjacent_tokens = any(
+        isinstance(former, str) and isinstance(following, str) for former, following in pairwise(parts)
+    )
     literal = b"".join(part for part in parts if isinstance(part, bytes))
-    if len(set(tokens)) < len(tokens) or not {"s"} <= set(tokens) <= set("skg") or joined or b"\n" in literal:
+    if (
+        len(set(tokens)) < len(tokens)
+        or not {"s"} <= set(tokens) <= set("skg")
+        or has_adjacent_tokens
+        or b"\n" in literal
+    ):
         raise WrongUsageError(
             f"--format {pattern!r}: lines are read by %s body, and %k keys and %g tag if they are there, each once, "
             "with something other than a line's end between them"
@@ -154,26 +185,26 @@ def line_reader(pattern: str) -> Callable[[bytes], Line | None]:
     compiled = re.compile(expression, re.DOTALL)
 
     def read(line: bytes) -> Line | None:
-        found = compiled.fullmatch(line)
-        return None if found is None else Line(**found.groupdict())
+        match = compiled.fullmatch(line)
+        return None if match is None else Line(**match.groupdict())
 
     return read
 
 
-def _parts(pattern: str) -> list[str | bytes]:
+def _parse_pattern(pattern: str) -> list[str | bytes]:
     """Return the tokens of a format string as texts, what stands between them as bytes. Raises `WrongUsageError`."""
     parts: list[str | bytes] = []
     end = 0
-    for match in _PIECE.finditer(pattern):
+    for match in _PATTERN_PART.finditer(pattern):
         token, escape, plain = match.groups()
         if match[0] == "%%":
-            _add(parts, b"%")
+            _add_literal(parts, b"%")
         elif token is not None and token in TOKENS:
             parts.append(token)
         elif escape is not None and escape in _ESCAPES:
-            _add(parts, _ESCAPES[escape])
+            _add_literal(parts, _ESCAPES[escape])
         elif plain is not None:
-            _add(parts, plain.encode())
+            _add_literal(parts, plain.encode())
         else:
             break
         end = match.end()
@@ -185,7 +216,7 @@ def _parts(pattern: str) -> list[str | bytes]:
     return parts
 
 
-def _add(parts: list[str | bytes], literal: bytes) -> None:
+def _add_literal(parts: list[str | bytes], literal: bytes) -> None:
     """Add what stands between tokens, to what stands there already."""
     if parts and isinstance(parts[-1], bytes):
         parts[-1] += literal

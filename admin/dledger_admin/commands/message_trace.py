@@ -19,9 +19,9 @@ from dledger_remoting.traces import (
     kind_of,
 )
 
-from ..output import columns
+from ..output import columns, shown
 
-_ENDS = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}
+_END_STATES = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}
 
 
 class TraceView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,12 +65,12 @@ def table(traces: Sequence[Trace]) -> str:
         if isinstance(trace, HandlingTrace):
             group = group or groups.get(trace.request_id, "")
         cost = trace.cost_ms if isinstance(trace, SendTrace | HandlingTrace) else None
-        moment = _time(trace.timestamp_ms) if trace.timestamp_ms else None
-        rows.append((moment, _what(trace), _printable(group) or None, cost, _printable(_details(trace))))
+        moment = _format_time(trace.timestamp_ms) if trace.timestamp_ms else None
+        rows.append((moment, _describe_event(trace), shown(group) or None, cost, shown(_describe_details(trace))))
     return columns(header, rows)
 
 
-def _what(trace: Trace) -> str:
+def _describe_event(trace: Trace) -> str:
     match trace:
         case SendTrace(succeeded=True, message_type=kind) if kind == HALF_MESSAGE:
             return "begun"
@@ -81,14 +81,14 @@ def _what(trace: Trace) -> str:
         case RecallTrace(succeeded=succeeded):
             return "taken back" if succeeded else "not taken back"
         case EndTrace(state=state):
-            return _ENDS.get(state, "undecided")
+            return _END_STATES.get(state, "undecided")
         case DeliveryTrace():
             return "delivered"
         case HandlingTrace(succeeded=succeeded):
             return "handled" if succeeded else "failed"
 
 
-def _details(trace: Trace) -> str:
+def _describe_details(trace: Trace) -> str:
     match trace:
         case SendTrace():
             known = (f"to {trace.topic}", f"{trace.body_bytes} bytes", trace.broker and f"stored by {trace.broker}")
@@ -103,13 +103,8 @@ def _details(trace: Trace) -> str:
             return "" if succeeded else f"code {code}"
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # a client may have written any number
         return f"{ms} ms since 1970"
-
-
-def _printable(text: str) -> str:
-    """Return a text that spoils no line: clients may have written anything."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)

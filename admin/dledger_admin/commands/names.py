@@ -15,23 +15,23 @@ from dledger_remoting.topics import validate_group, validate_topic
 from .completing import consumer_groups, topics
 
 Known: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
-"""Names that begin with some letters."""
+"""Function that returns the existing names that begin with some letters."""
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
-    """The name of something that brokers keep; `check` raises `InvalidParameter` for a name that nothing can have."""
+    """The name of a topic or group; `check` raises `InvalidParameter` for a name that is not valid."""
 
     def __init__(self, kind: str, check: Callable[[str], None], known: Known) -> None:
         self.name = kind
         self._check = check
-        self._known = known
+        self._find_names = known
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Offer the names that there are."""
-        return [CompletionItem(name) for name in self._known(ctx, param, incomplete)]
+        """Return the existing names that begin with `incomplete`."""
+        return [CompletionItem(name) for name in self._find_names(ctx, param, incomplete)]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse a name that nothing can have."""
+        """Return the name. Fail if it is not valid."""
         try:
             self._check(value)
         except InvalidParameter as error:

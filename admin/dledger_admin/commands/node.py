@@ -7,7 +7,6 @@ import subprocess
 import time
 import tomllib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import click
@@ -20,14 +19,16 @@ from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
 from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully, stop_started
+from ..cluster.securing import with_security
 from ..cluster.starting import Patience
 from ..errors import AdminError, LayoutError, StartError, WrongUsageError
 from ..help import HelpGroup
-from ..output import emit, output_option
+from ..output import emit, output_option, say
 from ..signals import noted_signals
 from .completing import nodes
 from .node_changes import lead, remove
 from .node_convert import convert
+from .node_rescue import rescue
 from .options import data_option
 from .start_timeout import start_patience_s, start_timeout_option
 from .status import cluster_status
@@ -36,7 +37,7 @@ from .status import render as render_status
 _POLL_S = 0.03
 
 STOP_PATIENCE_S = 60.0
-"""How long `node stop` waits for a node that says nothing new of what it waits for."""
+"""Time limit in seconds for a stopping node that makes no progress: it waits for the same thing all the time."""
 
 
 class NodeChange(msgspec.Struct, frozen=True):
@@ -49,15 +50,16 @@ class NodeChange(msgspec.Struct, frozen=True):
 
 @click.group(cls=HelpGroup)
 def node() -> None:
-    """Start, stop and look at single nodes, have one lead, remove it from its group, or change its engine.
+    """Start, stop and look at single nodes, make one leader, remove it from its group, change its engine, or rescue it.
 
-    In a cluster of `up` NODE-ID is broker-<group>-n<number>; `namesrv` can be started, stopped and looked at, too.
+    In a cluster that `up` made, NODE-ID is broker-<group>-n<number>. `namesrv` can be started, stopped and shown, too.
     """
 
 
 node.add_command(convert)
 node.add_command(lead)
 node.add_command(remove)
+node.add_command(rescue)
 
 
 @node.command()
@@ -76,7 +78,7 @@ def start(data: Path, node_id: str, detach: bool, timeout: float | None, output:
     if not manifest.complete:
         raise AdminError(f"the bootstrap of {data} was interrupted: `dledger up --data {data}` completes it")
     layout = manifest.layout(data)
-    service = _service(layout, node_id)
+    service = _find_service(layout, node_id)
     pid = service.pid()
     if pid is not None:
         raise AdminError(
@@ -107,18 +109,18 @@ def start(data: Path, node_id: str, detach: bool, timeout: float | None, output:
 @node.command()
 @data_option
 @click.argument("node_id", metavar="NODE-ID", shell_complete=nodes)
-@click.option("--now", is_flag=True, help="Leave at once instead of draining; no acknowledged message is lost by it.")
+@click.option("--now", is_flag=True, help="Stop at once instead of draining; no acknowledged message is lost.")
 @output_option
 def stop(data: Path, node_id: str, now: bool, output: str) -> None:
     """Stop one node: it hands its leadership over, goes on forwarding for `drain_ms` (35 s by default), and exits."""
     layout = require_manifest(data).layout(data)
-    service = _service(layout, node_id)
+    service = _find_service(layout, node_id)
     pid = service.pid()
     if pid is None:
         emit(NodeChange(node_id, None, "was not running"), output, _render_change)
         return
     if now:
-        killed = stop_at_once({node_id: service}, say=partial(click.echo, err=True))
+        killed = stop_at_once({node_id: service}, say=say)
         emit(NodeChange(node_id, pid, "killed" if killed else "stopped"), output, _render_change)
         return
     if not stop_gracefully(service, STOP_PATIENCE_S):
@@ -137,15 +139,18 @@ def stop(data: Path, node_id: str, now: bool, output: str) -> None:
 def status(ctx: click.Context, data: Path, node_id: str | None, output: str) -> None:
     """Show one node, or all; lag counts the entries that the rest of the group has committed and the node has not.
 
-    The exit code is 3 if what is shown does not answer, or a broker group among it has no leader.
+    The exit code is 3 if a shown process does not answer, or a shown broker group has no leader.
     """
     layout = require_manifest(data).layout(data)
     if node_id:
-        _service(layout, node_id)
+        _find_service(layout, node_id)
     result = cluster_status(layout)
     if node_id:
         result = msgspec.structs.replace(
-            result, processes=[one for one in result.processes if one.name == node_id], others=[], leaderless=[]
+            result,
+            processes=[process for process in result.processes if process.name == node_id],
+            others=[],
+            leaderless=[],
         )
     emit(result, output, render_status)
     ctx.exit(result.exit_code)
@@ -157,15 +162,15 @@ def status(ctx: click.Context, data: Path, node_id: str | None, output: str) -> 
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Let the node vote although what it acknowledged or voted last may be missing.",
+    help="Let the node vote although its last acknowledgements or votes may be lost.",
 )
 @output_option
 def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
-    """Let a stopped node vote again that lost its term and vote or its durable mark, or whose host went down under
-    flush = async.
+    """Let a stopped node vote again after it lost its term and vote, or its durable mark.
 
-    Such a node waits for a leader that brings it up to date. Only if too many nodes lost something together there is
-    none: then one node after the other is told to accept the loss, until they elect.
+    It is also for a node whose host went down under flush = async. Such a node waits for a leader that brings it up to
+    date. Only if too many nodes lost something together, they cannot elect a leader. Then tell one node after the other
+    to accept the loss, until they elect one.
     """
     from dledger.errors import IdentityError
     from dledger.replica import boot, opening
@@ -192,33 +197,34 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
     emit(NodeChange(node_id, None, "will vote from its next start on, whatever it lost"), output, _render_change)
 
 
-def _service(layout: ClusterLayout, node_id: str) -> Service:
-    known = services(layout)
-    if node_id not in known:
-        raise LayoutError(f"{layout.data_dir} has no node {node_id}; it has {', '.join(known)}")
-    return known[node_id]
+def _find_service(layout: ClusterLayout, node_id: str) -> Service:
+    services_by_name = services(layout)
+    if node_id not in services_by_name:
+        raise LayoutError(f"{layout.data_dir} has no node {node_id}; it has {', '.join(services_by_name)}")
+    return services_by_name[node_id]
 
 
 def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Service) -> None:
     if service.config_file.exists():
         return
+    manifest = with_security(layout, manifest)
     overrides = stored_overrides(layout)
     if service.name == NAMESRV:
-        write_namesrv_config(layout, overrides)
+        write_namesrv_config(layout, manifest, overrides)
     else:
         write_broker_config(layout, manifest, layout.place(service.name), overrides)
 
 
 def _require_own_directory(service: Service) -> None:
-    """Raise `AdminError` for the configuration of another directory, whose log the process would write to."""
+    """Raise `AdminError` if the configuration names another directory: the process would write to the log there."""
     try:
-        table = tomllib.loads(service.config_file.read_text(encoding="utf-8"))
+        table = tomllib.loads(service.config_file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return  # the process says it better
-    named = table.get("data_dir", table.get("data", str(service.directory)))
-    if named != str(service.directory):
+        return  # the process itself reports the fault, with more detail
+    configured = table.get("data_dir", table.get("data", str(service.directory)))
+    if configured != str(service.directory):
         raise AdminError(
-            f"{service.directory} was moved or copied: its configuration is for {named}, "
+            f"{service.directory} was moved or copied: its configuration is for {configured}, "
             "`dledger up` writes those of all processes anew"
         )
 
@@ -230,18 +236,18 @@ def _await_answer(
     timeout_s: float,
     check: Callable[[], None],
 ) -> bool:
-    """Wait until a process answers, ends, or gets no further for too long; tell whether it answers."""
-    patience = Patience({service.name: service}, timeout_s, partial(click.echo, err=True))
+    """Wait until a process answers, ends, or makes no progress for `timeout_s`. Return True if it answers."""
+    patience = Patience({service.name: service}, timeout_s, say)
     while process.poll() is None and not patience.is_over:
         check()
-        if _answers(layout, service.name):
+        if _is_answering(layout, service.name):
             return True
         patience.look({service.name: None})
         time.sleep(_POLL_S)
     return False
 
 
-def _answers(layout: ClusterLayout, node_id: str) -> bool:
+def _is_answering(layout: ClusterLayout, node_id: str) -> bool:
     if node_id == NAMESRV:
         return not is_free(layout.namesrv_port)
     return fetch_status(layout.place(node_id)) is not None

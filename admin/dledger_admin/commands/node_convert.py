@@ -1,14 +1,15 @@
 """`dledger node convert`: another engine for a stopped node.
 
-Log, term, vote and snapshots are the same with every engine; what names the engine is the identity of the directory.
-The cluster's manifest names the one that all its nodes are to have: it is written first, so that after an interruption
-a node whose identity still names the other engine refuses to start instead of running apart.
+Log, term, vote and snapshots are the same with every engine. Only the identity in a node's directory says which engine
+wrote them. The manifest and the configuration files name the engine of all nodes, and are written first. After an
+interruption a node whose identity still names the other engine therefore refuses to start.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -24,9 +25,12 @@ from ..output import emit, output_option
 from .completing import nodes
 from .options import data_option
 
+if TYPE_CHECKING:
+    from dledger.store.identity import Identity
+
 
 class Conversion(msgspec.Struct, frozen=True):
-    """Result of `node convert`: what the node's engine was and is, and which nodes have another one still."""
+    """Result of `node convert`: the node's former and present engine, and the nodes that still have another engine."""
 
     node: str
     before: str
@@ -51,7 +55,7 @@ def convert(data: Path, node_id: str, engine: str, output: str) -> None:
     place = manifest.layout(data).place(node_id)
     require_engine(engine)
     _require_stopped(manifest.layout(data))
-    with up_lock(data):  # else a cluster that starts meanwhile would read half of it
+    with up_lock(data):  # else a cluster that starts meanwhile would read half of the changes
         emit(_convert(data, place, engine), output, _render)
 
 
@@ -85,33 +89,54 @@ def _convert(data: Path, place: NodePlace, engine: str) -> Conversion:
         identity = read_identity(disk, str(place.directory))
         if identity is None:
             raise AdminError(f"{place.directory} holds no identity: an empty directory gets its engine when it starts")
+        _require_same_group(layout, place, identity)
         changed = msgspec.structs.replace(manifest, engine=engine)
         if changed != manifest:
             write_manifest(data, changed)
-        # Of all nodes: one that is not converted yet must not start by its old configuration beside those that are.
+        # This writes the files of all nodes: none may start with its old engine beside a converted node.
         write_config_files(layout, changed, stored_overrides(layout))
         if identity.engine != engine:
             write_identity(disk, msgspec.structs.replace(identity, engine=engine))
     finally:
         lock.release()
-    return Conversion(place.node_id, identity.engine, engine, _remaining(layout, engine))
+    return Conversion(place.node_id, identity.engine, engine, _find_remaining(layout, engine))
 
 
-def _remaining(layout: ClusterLayout, engine: str) -> list[str]:
-    """Nodes whose directory names another engine."""
+def _require_same_group(layout: ClusterLayout, place: NodePlace, identity: Identity) -> None:
+    """Raise `AdminError` if the directories of a group's nodes come from different foundings."""
+    from dledger_base.group_identity import GroupIdentity, tell_apart
+
+    for other in layout.members(place.group):
+        other_identity = _read_identity(other)
+        if other_identity is None or not other_identity.group_id or not identity.group_id:
+            continue
+        if GroupIdentity.parse(other_identity.group_id).founding != GroupIdentity.parse(identity.group_id).founding:
+            raise AdminError(
+                f"{place.directory}: {tell_apart(identity.group_id, other_identity.group_id)} ({other.directory} has "
+                "the second; nothing was changed)"
+            )
+
+
+def _read_identity(place: NodePlace) -> Identity | None:
+    """Return the identity in a node's directory, None if there is none or it cannot be read."""
     from dledger.errors import IdentityError
     from dledger.store.disk import OsDisk
     from dledger.store.identity import read_identity
 
-    left = []
+    try:
+        return read_identity(OsDisk(str(place.directory))) if place.directory.is_dir() else None
+    except IdentityError:
+        return None  # its node does not start, and says why
+
+
+def _find_remaining(layout: ClusterLayout, engine: str) -> list[str]:
+    """Return the nodes whose directory names another engine."""
+    remaining = []
     for place in layout.places():
-        try:
-            identity = read_identity(OsDisk(str(place.directory))) if place.directory.is_dir() else None
-        except IdentityError:
-            continue  # it does not start, and says why
+        identity = _read_identity(place)
         if identity is not None and identity.engine != engine:
-            left.append(place.node_id)
-    return left
+            remaining.append(place.node_id)
+    return remaining
 
 
 def _render(result: Conversion) -> str:

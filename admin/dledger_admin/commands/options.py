@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -25,17 +26,17 @@ NAMESRV_VARIABLE: Final = "DLEDGER_NAMESRV"
 """Variables of the environment that stand in for `--data` and `--namesrv` wherever a command takes these."""
 
 LEAST_MS: Final = 10**11
-"""In 1973: what is below was meant as a date, in seconds, or as an offset."""
+"""Minimum number that counts as a time in ms, a moment in 1973. Smaller numbers are dates, seconds or offsets."""
 
 _AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class AbsolutePath(click.Path):
-    """A path, made absolute: processes are recognised by the absolute path of their configuration."""
+    """A path that is made absolute, because processes are recognised by the absolute path of their configuration."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the absolute path, which configuration files can hold."""
+        """Return the absolute path. Fail if it is not UTF-8, because configuration files could not hold it."""
         path = Path(str(super().convert(str(value), param, ctx))).resolve()
         if not is_utf8(str(path)):
             self.fail(f"{str(path)!r} is not UTF-8: give another path", param, ctx)
@@ -43,12 +44,12 @@ class AbsolutePath(click.Path):
 
 
 class NameServers(click.ParamType):  # type: ignore[type-arg]  # older versions, which are allowed, are not generic
-    """Addresses of name servers, which stay the text that they are."""
+    """Addresses of name servers, checked and kept as text."""
 
     name = "addresses"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what is no list of addresses."""
+        """Return the text. Fail if it is not a list of addresses."""
         try:
             parse_addresses(value)
         except ClientError as error:
@@ -65,12 +66,24 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
-    """Return a time in ms since 1970, given so, as ISO 8601, which is local unless it names a time zone, or as `-15m`.
+class FiniteFloat(click.FloatRange):
+    """A number in a range; `inf` and `nan`, which `float` takes, are refused."""
 
-    Raises `WrongUsageError`, which says that `otherwise` and times are expected.
+    def convert(self, value: float, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """Return the number; raise `click.BadParameter`."""
+        number = float(super().convert(value, parameter, context))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", parameter, context)
+        return number
+
+
+def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
+    """Return a time in ms since 1970.
+
+    `text` is such a number, a time in ISO 8601, or an age such as `-15m`. A time without a time zone is local. Raises
+    `WrongUsageError`, which says that `otherwise` and times are expected.
     """
-    refused = WrongUsageError(
+    usage_error = WrongUsageError(
         f"{option} {text!r} is no time: {otherwise}milliseconds since 1970, at least {LEAST_MS}, a time such as "
         "2026-01-31T12:00 or 20260131, or an age such as -90s, -15m, -2h or -7d is expected"
     )
@@ -78,12 +91,12 @@ def time_ms(option: str, text: str, *, otherwise: str = "") -> int:
         return int(time.time() * 1000) - int(age[1]) * _UNIT_MS[age[2]]
     if text.isascii() and text.isdecimal() and len(text) != len("20260131"):
         if int(text) < LEAST_MS:
-            raise refused
+            raise usage_error
         return int(text)
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise refused from None
+        raise usage_error from None
 
 
 def data_option(command: Command) -> Command:

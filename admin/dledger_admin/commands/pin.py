@@ -45,7 +45,7 @@ def list_pins(namesrv: str, output: str) -> None:
 
     async def work(admin: Admin) -> list[PinLine]:
         return [
-            PinLine(group, row.name, row.position, _time(row.expires))
+            PinLine(group, row.name, row.position, _format_time(row.expires))
             for group, rows in (await admin.pins()).items()
             for row in rows
         ]
@@ -59,33 +59,35 @@ def list_pins(namesrv: str, output: str) -> None:
 @broker_groups_option
 @output_option
 def release(namesrv: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
-    """Release a pin: what it kept is trimmed when its time comes. One that does not exist is an error."""
+    """Release a pin, so that retention may trim its part of the log. A missing pin is an error."""
 
     async def work(admin: Admin) -> None:
         pins = await admin.pins()
-        there = {(row.name, group) for group, rows in pins.items() for row in rows}
-        if not any((name, group) in there for group in broker_groups or pins):
+        known_pins = {(row.name, group) for group, rows in pins.items() for row in rows}
+        if not any((name, group) in known_pins for group in broker_groups or pins):
             where = f" on {', '.join(broker_groups)}" if broker_groups else ""
-            known = sorted(f"{one} on {group}" for one, group in there)
-            raise AdminError(f"there is no pin {name!r}{where}; there {_enumerated(known)}")
+            known = sorted(f"{pin_name} on {group}" for pin_name, group in known_pins)
+            raise AdminError(f"there is no pin {name!r}{where}; there {_enumerate_names(known)}")
         await admin.unpin(name, broker_groups=list(broker_groups) or None)
 
     with_admin(namesrv, work)
     emit(PinChange(name, "released"), output, lambda result: f"pin {result.pin} {result.state}")
 
 
-def _enumerated(names: list[str]) -> str:
+def _enumerate_names(names: list[str]) -> str:
     if not names:
         return "is none at all"
     return f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
-def _time(expires_ms: int) -> str:
+def _format_time(expires_ms: int) -> str:
     return datetime.fromtimestamp(expires_ms / 1000, tz=UTC).isoformat(timespec="seconds")
 
 
 def _render(result: list[PinLine]) -> str:
+    if not result:
+        return "there are no pins: nothing but its age and size keeps the log from being trimmed"
     return columns(
         ("broker group", "pin", "position", "expires"),
-        [(one.broker_group, one.pin, one.position, one.expires) for one in result],
+        [(line.broker_group, line.pin, line.position, line.expires) for line in result],
     )

@@ -1,7 +1,7 @@
 """Places in a topic as options name them: `--from`, `--to` and `--queue`.
 
-A number alone is an offset, one with a minus sign counts from the end of each queue, and one with a unit, as `-15m`, is
-an age. Digits are a time only if they are at least 100000000000, ms since 1970 in 1973: no queue has as many messages.
+A number alone is an offset. A number with a minus sign counts from the end of each queue. With a unit, as `-15m`, it is
+an age. Digits are a time only from 100000000000 on, in ms since 1970: no queue has as many messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXPECTED: Final = "beginning, end, an offset such as 1200, a number from the en
 
 
 class Edge(Enum):
-    """One of the ends of a queue as it is now."""
+    """The beginning or the end of a queue as it is now."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -41,7 +41,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class FromEnd:
-    """So many messages before the end of each queue."""
+    """A number of messages before the end of each queue."""
 
     messages: int
 
@@ -90,7 +90,7 @@ def parse_position(option: str, text: str) -> Position:
 
 
 def parse_end(option: str, text: str) -> Position:
-    """As `parse_position`, of a place to stop before. Raises `WrongUsageError` for a time that is still to come."""
+    """Return the place to stop before, by `parse_position`. Raises `WrongUsageError` also for a time in the future."""
     position = parse_position(option, text)
     if isinstance(position, AtTime) and position.ms > time.time() * 1000:
         raise WrongUsageError(
@@ -100,9 +100,9 @@ def parse_end(option: str, text: str) -> Position:
 
 
 async def find(cursor: Cursor, position: Position) -> dict[MessageQueue, int]:
-    """Return the offset of a place in each assigned queue, where the cursor may be afterwards.
+    """Return the offset of a place in each assigned queue. The cursor may have moved afterwards.
 
-    An offset is left as it is, be it of no message now.
+    An `Offset` is returned as it is, even if no message has it now.
     """
     match position:
         case Edge.BEGINNING:
@@ -128,7 +128,7 @@ class QueueName(NamedTuple):
     queue_id: int
 
     def matches(self, queue: MessageQueue) -> bool:
-        """Tell whether it is this queue."""
+        """Return True if this name means `queue`."""
         return self.queue_id == queue.queue_id and self.broker_group in (None, queue.broker_group)
 
 
@@ -138,17 +138,17 @@ class QueueNameType(click.ParamType):  # type: ignore[type-arg]  # older version
     name = "queue"
 
     def convert(self, value: str | QueueName, param: click.Parameter | None, ctx: click.Context | None) -> QueueName:
-        """Refuse what names no queue."""
+        """Return the queue name in a value. Fail if the value is none."""
         if isinstance(value, QueueName):
             return value
-        found = _QUEUE.fullmatch(value)
-        if found is None:
+        match = _QUEUE.fullmatch(value)
+        if match is None:
             self.fail(f"{value!r} is no queue: its id such as 3, or broker-a/3, is expected", param, ctx)
-        return QueueName(found["broker_group"], int(found["queue_id"]))
+        return QueueName(match["broker_group"], int(match["queue_id"]))
 
 
 def chosen_queues(queues: Iterable[MessageQueue], names: Iterable[QueueName], topic: str) -> list[MessageQueue]:
-    """Return the queues that are named, all if none is. Raises `AdminError` for a name that fits none."""
+    """Return the queues that are named, all without `names`. Raises `AdminError` for a name that matches no queue."""
     queues, names = list(queues), list(names)
     for name in names:
         if not any(name.matches(queue) for queue in queues):

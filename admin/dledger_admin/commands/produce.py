@@ -15,27 +15,32 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from dledger_client import InvalidArgumentError, Message, MessageQueue, Producer, SendError, SendResult
+from dledger_client import ClientError, InvalidArgumentError, Message, MessageQueue, Producer, SendError, SendResult
 from dledger_client.outgoing import OutgoingEncoder
 from dledger_client.producer import DEFAULT_TIMEOUT_SECONDS
 from dledger_remoting.record import MAX_MESSAGE_BYTES
 
 from ..errors import AdminError, WrongUsageError
-from ..output import emit, output_option
-from .client_calls import run
+from ..health.reports import NodeAnswer
+from ..health.survey import survey
+from ..output import emit, output_option, say
+from ..progress import Progress
+from .client_calls import is_missing, run, say_similar_topic
 from .message_format import Line, line_reader
 from .names import TOPIC
-from .options import namesrv_option, time_ms
+from .options import FiniteFloat, namesrv_option, time_ms
 from .positions import QueueName, QueueNameType, chosen_queues
 from .signing import signing
 
 _READ_BYTES = 1 << 18
 _SHOWN_BYTES = 80
+_WARNING_SECONDS = 1.0
+"""Time limit in seconds for the nodes' reports about their disks, counted from when all messages are stored."""
 _TAB = "\t"
 
 
 class Produced(msgspec.Struct, frozen=True):
-    """Result of `produce`: what is stored on a majority of its broker group.
+    """Result of `produce`: counts of the messages that are stored on a majority of their broker group.
 
     `recall_handles` are those of messages that are to be delivered later, in the order of the lines.
     """
@@ -47,9 +52,9 @@ class Produced(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Cuts a byte stream into lines without their ends; the last one needs none.
+    """Cuts a byte stream into lines without their line ends. The last line needs no line end.
 
-    `read(size)` gives what is there, at most `size` bytes, and waits for the first one; nothing is the end.
+    `read(size)` waits for data and returns at most `size` bytes. It returns no bytes at the end of the stream.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -59,11 +64,11 @@ class LineReader:
         self._lines = 0
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
-        """Yield the lines that have come, as soon as there are some.
+        """Yield complete lines as soon as they arrive.
 
         Raises `AdminError` for a line without an end as soon as it is longer than any message.
         """
-        while block := await _in_daemon_thread(partial(self._read, _READ_BYTES)):
+        while block := await _read_in_daemon_thread(partial(self._read, _READ_BYTES)):
             *complete, rest = block.split(b"\n")
             if complete:
                 complete[0] = b"".join((*self._rest, complete[0]))
@@ -85,14 +90,14 @@ class LineReader:
 @click.command()
 @namesrv_option
 @click.option(
-    "--topic", type=TOPIC, required=True, help="Where to send; the first message creates it where brokers allow that."
+    "--topic", type=TOPIC, required=True, help="Topic to send to; the first message creates it if brokers allow that."
 )
 @click.option("--key", help="Key of every message.")
 @click.option("-k", "--keys", is_flag=True, help="Lines have the key before the body, as `consume -k` shows them.")
 @click.option(
     "--key-delimiter",
     metavar="TEXT",
-    help="What separates key and body in a line; without it a tab. Lines without it have no key. Brings --keys.",
+    help="Separator of key and body in a line; a tab by default. Lines without it have no key. Implies --keys.",
 )
 @click.option(
     "-f",
@@ -100,7 +105,7 @@ class LineReader:
     "pattern",
     help="kcat's format string by which each line is read: %s body, %k keys, %g tag, such as %k:%s.  [default: %s]",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Send so many lines at most.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Maximum number of lines to send.")
 @click.option(
     "--queue",
     "queue_name",
@@ -117,18 +122,18 @@ class LineReader:
 @click.option(
     "--delay",
     "delay_s",
-    type=click.FloatRange(min=0),
+    type=FiniteFloat(min=0),
     metavar="SECONDS",
-    help="Have messages delivered so much later; shows what `message recall` takes.",
+    help="Delay of the delivery; shows the handles that `message recall` takes.",
 )
-@click.option("--deliver-at", metavar="TIME", help="Have messages delivered at this time, as in `consume --from`.")
+@click.option("--deliver-at", metavar="TIME", help="Time of the delivery, given as in `consume --from`.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloat(min=0, min_open=True),
     default=DEFAULT_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait until a broker is registered, and then until a message is stored.",
+    help="Time limit until a broker is registered, and then until a message is stored.",
 )
 @output_option
 def produce(
@@ -149,7 +154,7 @@ def produce(
     timeout: float,
     output: str,
 ) -> None:
-    """Send each line of standard input as a message; returns when all are stored."""
+    """Send each line of standard input as a message, and wait until all are stored."""
     if sys.stdin is None:
         raise AdminError("standard input is closed: the messages come from there, one for each line")
     if queue_name is not None and ordered:
@@ -159,20 +164,20 @@ def produce(
     if delay_s is not None and deliver_at is not None:
         raise click.UsageError("--delay and --deliver-at both say when: give one of them")
     deliver_at_ms = None if deliver_at is None else time_ms("--deliver-at", deliver_at)
-    common = dict(_name_and_value(item) for item in properties) or None
-    read = _reader(pattern, key_delimiter or (_TAB if keys else None))
+    common_properties = dict(_parse_property(item) for item in properties) or None
+    parse_line = _choose_reader(pattern, key_delimiter or (_TAB if keys else None))
 
-    def message(line: bytes, number: int) -> Message:
-        found = read(line)
-        if found is None:
+    def make_message(line: bytes, number: int) -> Message:
+        parsed = parse_line(line)
+        if parsed is None:
             raise AdminError(f"line {number} does not have the form {pattern!r}: {line[:_SHOWN_BYTES]!r}")
-        own_key = key if found.key is None else _text(number, "key", found.key) or None
-        own_tag = tag if found.tag is None else _text(number, "tag", found.tag) or None
+        own_key = key if parsed.key is None else _decode_field(number, "key", parsed.key) or None
+        own_tag = tag if parsed.tag is None else _decode_field(number, "tag", parsed.tag) or None
         return Message(
-            found.body,
+            parsed.body,
             own_key,
             own_tag,
-            common,
+            common_properties,
             delay_s=delay_s,
             deliver_at=deliver_at_ms,
             ordering_key=ordering_key,
@@ -180,40 +185,50 @@ def produce(
 
     stored = 0
     handles: list[str] = []
-    under_way: list[Message] = []
+    in_flight: list[Message] = []
+    progress = Progress()
+    is_new = False
 
     async def send_all() -> Produced:
-        nonlocal stored, under_way
+        nonlocal stored, in_flight, is_new
+        is_new = await is_missing(namesrv, topic)
         size = 0
-        # Unbuffered: an interpreter that ends waits for the lock of a buffer that a thread still reads into.
+        warning: asyncio.Task[str | None] | None = None
+        # Read unbuffered: at its end the interpreter waits for the lock of a buffer that a thread still reads into.
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-        reader = LineReader(partial(_read, stdin))
+        reader = LineReader(partial(_read_available, stdin))
         async with Producer(namesrv, timeout=timeout, **signing()) as producer:
-            queue = None if queue_name is None else await _queue(producer, topic, queue_name)
+            queue = None if queue_name is None else await _find_queue(producer, topic, queue_name)
             async for lines in reader.batches():
-                taken = lines if count is None else lines[: count - stored]
-                under_way = [message(line, number) for number, line in enumerate(taken, stored + 1)]
-                results = await _send(producer, topic, under_way, queue, ordered=ordered)
-                handles.extend(one.recall_handle for one in results if one.recall_handle is not None)
-                stored += len(under_way)
-                size += sum(len(one.body) for one in under_way)
-                under_way = []
+                accepted = lines if count is None else lines[: count - stored]
+                in_flight = [make_message(line, number) for number, line in enumerate(accepted, stored + 1)]
+                results = await _send(producer, topic, in_flight, queue, ordered=ordered)
+                handles.extend(sent.recall_handle for sent in results if sent.recall_handle is not None)
+                stored += len(in_flight)
+                progress.tell(f"{stored:,} messages stored so far")
+                warning = warning or asyncio.create_task(_find_disk_warning(namesrv))
+                size += sum(len(message.body) for message in in_flight)
+                in_flight = []
                 if stored == count:
                     break
+            if warning is not None:
+                await _say_warning(warning)
         return Produced(topic, stored, size, handles or msgspec.UNSET)
 
     try:
         result = run(send_all, namesrv, patience_s=timeout)
     except KeyboardInterrupt:
-        click.echo(f"interrupted: the first {stored} lines are stored, the next {len(under_way)} perhaps", err=True)
+        say(f"interrupted: the first {stored} lines are stored, the next {len(in_flight)} perhaps")
         raise
     except AdminError as error:
-        if under_way:
-            raise _placed(error, topic, stored, under_way, ordered=ordered) from error
+        if in_flight:
+            raise _locate_error(error, topic, stored, in_flight, ordered=ordered) from error
         if stored:
-            raise AdminError(f"{error.message}; {_before(stored)}") from error
+            raise AdminError(f"{error.message}; {_describe_stored(stored)}") from error
         raise
     emit(result, output, _render)
+    if is_new and stored:
+        say_similar_topic(topic, namesrv)
 
 
 def _render(result: Produced) -> str:
@@ -223,73 +238,73 @@ def _render(result: Produced) -> str:
     return "\n".join(lines)
 
 
-def _reader(pattern: str | None, key_delimiter: str | None) -> Callable[[bytes], Line | None]:
-    """Return what takes a line of input apart, None if it does not fit."""
+def _choose_reader(pattern: str | None, key_delimiter: str | None) -> Callable[[bytes], Line | None]:
+    """Return a function that splits a line of input. It returns None if the line does not fit the format."""
     if pattern is not None:
         if key_delimiter is not None:
             raise click.UsageError("--format says where the key is, and so does --keys: give one of them")
         return line_reader(pattern)
     if key_delimiter is None:
         return Line
-    between = key_delimiter.encode()
+    separator = key_delimiter.encode()
 
     def read(line: bytes) -> Line:
-        head, found, body = line.partition(between)
-        return Line(body, head) if found else Line(line)
+        head, matched, body = line.partition(separator)
+        return Line(body, head) if matched else Line(line)
 
     return read
 
 
-def _text(number: int, what: str, field: bytes) -> str:
-    """Return a field of a line of input as text; raises `AdminError` if it is none."""
+def _decode_field(number: int, what: str, field: bytes) -> str:
+    """Return a field of a line of input as text; raises `AdminError` if it is not UTF-8."""
     try:
         return field.decode()
     except UnicodeDecodeError as error:
         raise AdminError(f"line {number}: the {what} {field!r} is not UTF-8") from error
 
 
-async def _queue(producer: Producer, topic: str, name: QueueName) -> MessageQueue:
+async def _find_queue(producer: Producer, topic: str, name: QueueName) -> MessageQueue:
     """Return the one queue of this name; raises `AdminError` if there is none, or more than one."""
-    found = chosen_queues(await producer.queues(topic), [name], topic)
-    if len(found) > 1:
-        names = ", ".join(f"{queue.broker_group}/{queue.queue_id}" for queue in found)
+    matching = chosen_queues(await producer.queues(topic), [name], topic)
+    if len(matching) > 1:
+        names = ", ".join(f"{queue.broker_group}/{queue.queue_id}" for queue in matching)
         raise AdminError(f"--queue {name.queue_id} is one of {names}: say which")
-    return found[0]
+    return matching[0]
 
 
-def _placed(error: AdminError, topic: str, stored: int, under_way: list[Message], *, ordered: bool) -> AdminError:
-    """Return the error with the lines of the input that it is about, counted from 1, and how many are stored."""
+def _locate_error(error: AdminError, topic: str, stored: int, in_flight: list[Message], *, ordered: bool) -> AdminError:
+    """Return the error with the input lines that it is about, counted from 1, and the number of stored lines."""
     cause = error.__cause__
     if isinstance(cause, SendError) and not ordered:
-        under_way, stored = under_way[len(cause.stored) :], stored + len(cause.stored)
-    first, last = stored + 1, stored + len(under_way)
-    where = f"lines {first} to {last}" if first < last else f"line {last}"
+        in_flight, stored = in_flight[len(cause.stored) :], stored + len(cause.stored)
+    first, last = stored + 1, stored + len(in_flight)
+    location = f"lines {first} to {last}" if first < last else f"line {last}"
     if isinstance(cause, InvalidArgumentError):
         encoder = OutgoingEncoder()
-        for number, one in enumerate(under_way, first):
+        for number, message in enumerate(in_flight, first):
             try:
-                encoder.encode_batches(topic, [one])
+                encoder.encode_batches(topic, [message])
             except InvalidArgumentError:
-                where = f"line {number}"
+                location = f"line {number}"
                 break
-    return AdminError(f"{where}: {error.message}; {_before(stored)}")
+    return AdminError(f"{location}: {error.message}; {_describe_stored(stored)}")
 
 
-def _before(stored: int) -> str:
+def _describe_stored(stored: int) -> str:
     return f"the first {stored} lines are stored" if stored else "no line is known to be stored"
 
 
-def _read(stream: RawIOBase | BinaryIO, size: int) -> bytes:
-    """Read what is there, and wait for it even where another program has set the stream not to block."""
+def _read_available(stream: RawIOBase | BinaryIO, size: int) -> bytes:
+    """Read the available bytes. Wait for them even if another program has set the stream to non-blocking."""
     while (block := stream.read(size)) is None:
-        waiting = select.poll()
-        waiting.register(stream, select.POLLIN)
-        waiting.poll()
+        poller = select.poll()
+        poller.register(stream, select.POLLIN)
+        poller.poll()
     return block
 
 
-async def _in_daemon_thread(read: Callable[[], bytes]) -> bytes:
-    """What `asyncio.to_thread` does, on a thread that may go on waiting when the program ends, as by Ctrl-C."""
+async def _read_in_daemon_thread(read: Callable[[], bytes]) -> bytes:
+    """Read on a daemon thread, so that the program can end during the wait. `asyncio.to_thread` would keep it alive."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[bytes] = loop.create_future()
 
@@ -322,7 +337,32 @@ async def _send(
     return await producer.send_batch(topic, batch, queue=queue)
 
 
-def _name_and_value(text: str) -> tuple[str, str]:
+async def _find_disk_warning(namesrv: str) -> str | None:
+    """Return a warning about the disks above the watermark, None if no node reports one."""
+    try:
+        cluster_survey = await survey(namesrv, **signing())
+    except ClientError:
+        return None
+    reports = [answer.report for answer in cluster_survey.nodes.values() if isinstance(answer, NodeAnswer)]
+    warnings = sorted(report.disk_warning for report in reports if report is not None and report.disk_warning)
+    if not warnings:
+        return None
+    more = len(warnings) - 1
+    return f"{warnings[0]} ({more} more disks are above it, see `dledger cluster health`)" if more else warnings[0]
+
+
+async def _say_warning(warning: asyncio.Task[str | None]) -> None:
+    """Print the warning about disks, if it comes within `_WARNING_SECONDS`."""
+    try:
+        async with asyncio.timeout(_WARNING_SECONDS):
+            text = await warning
+    except TimeoutError:
+        return
+    if text is not None:
+        say(f"warning: {text}")
+
+
+def _parse_property(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise WrongUsageError(f"--property {text!r}: NAME=VALUE is expected")

@@ -19,12 +19,17 @@ from ..extras import require
     help="TOML, or RocketMQ's broker.conf; see the configuration reference.",
 )
 @click.option(
-    "--bootstrap", is_flag=True, help="Found a group of one voter in an empty data directory; listed peers join it."
+    "--bootstrap",
+    is_flag=False,
+    flag_value="ask",
+    type=click.Choice(("ask", "alone")),
+    help="Found a group of one voter in an empty data directory; listed peers join it. All peers are asked first: if"
+    " one is in a group, this node joins that. 'alone' founds without asking.",
 )
-def broker(config: str, bootstrap: bool) -> None:
+def broker(config: str, bootstrap: str | None) -> None:
     """Run one broker node. SIGTERM drains it, a second one stops it at once."""
     require("broker", "aiohttp", "prometheus_client")
-    _run("dledger_broker", ["--config", config, *(["--bootstrap"] if bootstrap else [])])
+    _run("dledger_broker", ["--config", config, *([f"--bootstrap={bootstrap}"] if bootstrap else [])])
 
 
 @click.command()

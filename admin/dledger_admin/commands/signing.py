@@ -1,10 +1,11 @@
 """Account that commands sign their requests for, and TLS, where brokers have either.
 
-The variable `DLEDGER_CREDENTIALS` names a file whose first line is the account and whose second is its secret: neither
-stands in the shell's history, nor among the arguments that other users of the machine see. `DLEDGER_TLS_CA` names the
-authorities whose certificates are accepted and turns TLS on (empty: plain); `DLEDGER_TLS_CERT` and `DLEDGER_TLS_KEY`
-are what is shown to servers that ask for a certificate. `dledger_spark.signing` reads them, for commands and for Spark:
-Spark's tasks have nothing else that could.
+The variable `DLEDGER_CREDENTIALS` names a file whose first line is the account and whose second is its secret. So
+neither stands in the shell's history, or among the arguments that other users of the machine see.
+
+`DLEDGER_TLS_CA` names the authorities whose certificates are accepted, and turns TLS on (empty: plain).
+`DLEDGER_TLS_CERT` and `DLEDGER_TLS_KEY` are shown to servers that ask for a certificate. `dledger_spark.signing` reads
+these variables, for commands and for Spark, because Spark's tasks can import nothing else.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class Signing(TypedDict, total=False):
 
 
 def signing() -> Signing:
-    """What has a client sign, and speak TLS; nothing if the variables are not set. Raises `AdminError`, which shows
-    nothing of the files.
+    """Return the settings with which a client signs and speaks TLS, empty if the variables are not set.
+
+    Raises `AdminError`, which shows nothing of the files.
     """
     options: Signing = {}
     try:

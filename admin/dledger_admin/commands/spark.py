@@ -12,23 +12,24 @@ import click
 
 from ..errors import AdminError
 from ..help import HelpGroup
-from ..output import emit, output_option
+from ..output import emit, output_option, say
 from . import spark_tables as tables
 from .completing import broker_groups, consumer_groups, topic_lists
 from .completing import topics as topics_there
-from .options import namesrv_option, time_ms
-from .spark_progress import say
+from .options import FiniteFloat, namesrv_option, time_ms
 from .spark_sessions import errors_in_one_line, job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dledger_spark.options import BadRecords
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What every job is told: the cluster, where Spark runs with which settings, and how its result is printed."""
+    """Options of every job: the cluster, Spark's master and settings, and the form of the result."""
 
     namesrv: str
     master: str
@@ -36,7 +37,7 @@ class JobRun:
     output: str
 
     def session(self, name: str) -> AbstractContextManager[tuple[SparkSession, Callable[[str], None]]]:
-        """See `spark_sessions.job`."""
+        """Open a Spark session for a job, as `spark_sessions.job` does."""
         return job(name, self.namesrv, self.master, self.settings)
 
 
@@ -44,10 +45,10 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--namesrv`, `--master`, `--conf` and `-o`, as one parameter `run`."""
 
     @wraps(command)
-    def told(*, namesrv: str, master: str, settings: tuple[str, ...], output: str, **options: object) -> None:
+    def wrapper(*, namesrv: str, master: str, settings: tuple[str, ...], output: str, **options: object) -> None:
         command(run=JobRun(namesrv, master, settings, output), **options)
 
-    return namesrv_option(session_options(output_option(told)))
+    return namesrv_option(session_options(output_option(wrapper)))
 
 
 def session_options(command: Command) -> Command:
@@ -56,7 +57,7 @@ def session_options(command: Command) -> Command:
         "--conf",
         "settings",
         multiple=True,
-        callback=_checked_settings,
+        callback=_check_settings,
         metavar="KEY=VALUE",
         help="A setting of Spark; repeatable.",
     )(command)
@@ -65,11 +66,11 @@ def session_options(command: Command) -> Command:
         default="local[*]",
         show_default=True,
         metavar="URL",
-        help="Where Spark runs, e.g. spark://host:7077.",
+        help="Spark's master, e.g. spark://host:7077.",
     )(command)
 
 
-def _checked_settings(_ctx: click.Context, _param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
+def _check_settings(_ctx: click.Context, _param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
     for setting in settings:
         if "=" not in setting:
             raise click.BadParameter(f"{setting!r} is not KEY=VALUE")
@@ -83,7 +84,18 @@ def read_from_option(command: Command) -> Command:
         type=click.Choice(["follower", "learner", "any", "leader"]),
         default="follower",
         show_default=True,
-        help="Which replicas are read.",
+        help="Replicas to read.",
+    )(command)
+
+
+def bad_records_option(command: Command) -> Command:
+    """Add `--bad-records`, as parameter `bad_records`."""
+    return click.option(
+        "--bad-records",
+        type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
+        default="PERMISSIVE",
+        show_default=True,
+        help="Messages with bodies that cannot be decoded: keep the raw body, leave them out, or fail.",
     )(command)
 
 
@@ -98,8 +110,8 @@ def between_options(command: Command) -> Command:
     )(command)
 
 
-def _between(begin: str | None, end: str | None) -> tuple[int | None, int | None]:
-    """What `--from` and `--to` say, in ms since 1970."""
+def _parse_time_range(begin: str | None, end: str | None) -> tuple[int | None, int | None]:
+    """Return the times of `--from` and `--to`, in ms since 1970."""
     return (
         None if begin is None else time_ms("--from", begin),
         None if end is None else time_ms("--to", end),
@@ -113,7 +125,7 @@ def spark() -> None:
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]", help="What to archive.", shell_complete=topic_lists)
+@click.option("--topics", required=True, metavar="A[,B...]", help="Topics to archive.", shell_complete=topic_lists)
 @click.option("--path", required=True, metavar="PATH", help="Folder of the archive, or a URL that Spark can write to.")
 @click.option("--compact", is_flag=True, help="Rewrite small files into large ones afterwards.")
 @click.option(
@@ -121,16 +133,17 @@ def spark() -> None:
     type=click.Choice(["auto", "segments", "queues"]),
     default="auto",
     show_default=True,
-    help="Read the log itself, or queue by queue; auto: the log, if all that it keeps is wanted.",
+    help="Read the log itself, or queue by queue; auto: the log, if all of it is wanted.",
 )
 @click.option(
     "--rows-per-commit",
     type=click.IntRange(min=1),
     default=5_000_000,
     show_default=True,
-    help="Publish a new version of the archive after about so many messages.",
+    help="Publish a new version of the archive after about this many messages.",
 )
-@click.option("--allow-data-loss", is_flag=True, help="Go on if retention removed what was not archived yet.")
+@click.option("--allow-data-loss", is_flag=True, help="Go on if retention removed messages that were not archived yet.")
+@bad_records_option
 @read_from_option
 def archive(
     run: JobRun,
@@ -141,8 +154,9 @@ def archive(
     rows_per_commit: int,
     allow_data_loss: bool,
     read_from: str,
+    bad_records: BadRecords,
 ) -> None:
-    """Add what topics hold to an archive of Parquet files, exactly once; run it again to go on."""
+    """Add the messages of topics to an archive of Parquet files, exactly once; run it again to go on."""
     with run.session("archive") as (session, on_phase):
         from dledger_spark import jobs
 
@@ -153,6 +167,7 @@ def archive(
             path=path,
             mode=mode,  # type: ignore[arg-type]  # click has checked it
             read_from=read_from,
+            bad_records=bad_records,
             rows_per_commit=rows_per_commit,
             fail_on_data_loss=not allow_data_loss,
             on_phase=on_phase,
@@ -177,7 +192,7 @@ def archive(
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many nodes of each broker group must be read.",
+    help="Minimum number of nodes of each broker group that must be read.",
 )
 def verify(
     run: JobRun,
@@ -204,9 +219,12 @@ def verify(
 
 @spark.command()
 @job_options
-@click.option("--topics", required=True, metavar="A[,B...]", help="What to count.", shell_complete=topic_lists)
+@click.option("--topics", required=True, metavar="A[,B...]", help="Topics to count.", shell_complete=topic_lists)
 @between_options
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many keys and producers.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of keys and producers to show."
+)
+@bad_records_option
 @read_from_option
 def stats(
     run: JobRun,
@@ -215,9 +233,10 @@ def stats(
     end: str | None,
     top: int,
     read_from: str,
+    bad_records: BadRecords,
 ) -> None:
     """Count messages, bytes, sizes and delays by topic and minute; heavy keys; producers."""
-    from_ms, to_ms = _between(begin, end)
+    from_ms, to_ms = _parse_time_range(begin, end)
     with run.session("stats") as (session, on_phase):
         from dledger_spark import jobs
 
@@ -228,6 +247,7 @@ def stats(
             from_ms=from_ms,
             to_ms=to_ms,
             read_from=read_from,
+            bad_records=bad_records,
             top=top,
             on_phase=on_phase,
         )
@@ -246,10 +266,8 @@ def stats(
 @click.option(
     "--topics", default="", metavar="A[,B...]", help="Only these topics.  [default: all]", shell_complete=topic_lists
 )
-@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How often to look.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds between samples."
-)
+@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Number of samples.")
+@click.option("--interval", type=FiniteFloat(min=0), default=10.0, show_default=True, help="Seconds between samples.")
 @click.option("--path", metavar="PATH", help="Append the samples to this Parquet folder.")
 def lag(
     run: JobRun,
@@ -290,9 +308,16 @@ def lag(
 @click.option("--where", metavar="SQL", help="Only rows for which this condition holds, e.g. \"tags = 'paid'\".")
 @click.option("--to-topic", required=True, help="Where to send.", shell_complete=topics_there)
 @click.option("--to-namesrv", metavar="HOST:PORT", help="Send to another cluster.  [default: --namesrv]")
-@click.option("--job-id", required=True, help="Repeated within the broker's window, nothing is stored twice.")
-@click.option("--rate", type=click.IntRange(min=1), help="At most so many messages a second, all tasks together.")
-@click.option("--same-queues", is_flag=True, help="Send each message to the queue of the number it came from.")
+@click.option(
+    "--job-id",
+    required=True,
+    help="Id of the job. If it is repeated within the broker's window, nothing is stored twice.",
+)
+@click.option("--rate", type=click.IntRange(min=1), help="Maximum number of messages a second, of all tasks together.")
+@click.option(
+    "--same-queues", is_flag=True, help="Send each message to the queue with the number of its original queue."
+)
+@bad_records_option
 @read_from_option
 def replay(
     run: JobRun,
@@ -307,9 +332,10 @@ def replay(
     rate: int | None,
     same_queues: bool,
     read_from: str,
+    bad_records: BadRecords,
 ) -> None:
     """Send messages of an archive, or of topics, to a topic again."""
-    from_ms, to_ms = _between(begin, end)
+    from_ms, to_ms = _parse_time_range(begin, end)
     with run.session("replay") as (session, on_phase):
         from dledger_spark import jobs
 
@@ -327,6 +353,7 @@ def replay(
             same_queues=same_queues,
             to_namesrv=to_namesrv,
             read_from=read_from,
+            bad_records=bad_records,
             on_phase=on_phase,
         )
     emit(result, run.output, tables.replay)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import click
+from ..output import say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,13 +53,8 @@ def job_progress(spark: SparkSession, name: str) -> Iterator[Callable[[str], Non
 
 
 def tasks_done(spark: SparkSession) -> tuple[int, int]:
-    """How many tasks of the stages that run now are done, and how many there are."""
+    """Return the number of finished tasks, and of all tasks, of the stages that run now."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     known = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
-
-
-def say(phase: str) -> None:
-    """Print a phase on stderr."""
-    click.echo(phase, err=True)

@@ -66,7 +66,7 @@ def errors_in_one_line(namesrv: str) -> Iterator[None]:
 
 
 def cause(text: str) -> str:
-    """What a failed task or planner said: the end of the Python traceback in Spark's text, else its first line."""
+    """Return the cause of a failure: the end of the Python traceback in Spark's text, else its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("dledger_spark.", "dledger_client."))]
-    return named[-1].partition(": ")[2] if named else lines[0] if lines else "Spark failed"
+    error_lines = [line for line in lines if line.startswith(("dledger_spark.", "dledger_client."))]
+    return error_lines[-1].partition(": ")[2] if error_lines else lines[0] if lines else "Spark failed"

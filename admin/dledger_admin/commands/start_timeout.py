@@ -5,17 +5,17 @@ from __future__ import annotations
 import click
 
 from ..cluster.starting import START_TIMEOUT_S
-from .options import Command
+from .options import Command, FiniteFloat
 
 
 def start_timeout_option(command: Command) -> Command:
     """Add `--timeout SECONDS`, as parameter `timeout`, beside `--detach`; see `start_patience_s`."""
     return click.option(
         "--timeout",
-        type=click.FloatRange(min=0),
+        type=FiniteFloat(min=0),
         metavar="SECONDS",
-        help="With --detach: give up once no node has got any further for so long. One that reads its log, or applies "
-        f"what was committed, gets on.  [default: {START_TIMEOUT_S:.0f}]",
+        help="With --detach: give up after this time without progress of any node. Reading the log and applying "
+        f"committed entries are progress.  [default: {START_TIMEOUT_S:.0f}]",
     )(command)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
-from ..cluster.probes import NodeStatus, answers_clients, fetch_all, group_commits, refusals
+from ..cluster.probes import NodeStatus, answers_clients, disk_warnings, fetch_all, group_commits, refusals
 from ..cluster.processes import NAMESRV
 from ..errors import UNHEALTHY
 from ..output import columns, emit, output_option
@@ -57,8 +57,9 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 def status(ctx: click.Context, data: Path, output: str) -> None:
     """Show every process of the cluster: pid, role, term, commit index, lag in entries.
 
-    Below the table stands which nodes take no messages, as on a full disk, why, and what to do.  The exit code is 3 if
-    one of the processes does not answer, or a broker group has no leader that accepts writes.
+    Lines below the table name nodes that take no messages, with the reason and a remedy, and disks above the watermark
+    `disk_max_used_ratio`. The exit code is 3 if a process does not answer, or a broker group has no leader that accepts
+    writes.
     """
     result = cluster_status(require_manifest(data).layout(data))
     emit(result, output, render)
@@ -86,8 +87,8 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
                 status=answer,
             )
         )
-    led = {answer.group for answer in statuses.values() if answer is not None and answer.leads}
-    leaderless = sorted({place.group for place in places} - led)
+    led_groups = {answer.group for answer in statuses.values() if answer is not None and answer.leads}
+    leaderless = sorted({place.group for place in places} - led_groups)
     return ClusterStatus(str(layout.data_dir), processes, other_members(layout, statuses), leaderless)
 
 
@@ -130,7 +131,10 @@ def render(result: ClusterStatus) -> str:
             )
         )
     table = columns(("process", "pid", "port", "role", "term", "commit", "lag"), rows)
-    others = [f"{one.name} is a {one.standing} of {one.group} that `up` does not start" for one in result.others]
+    others = [
+        f"{member.name} is a {member.standing} of {member.group} that `up` does not start" for member in result.others
+    ]
     leaderless = [f"{group} has no leader that accepts writes" for group in result.leaderless]
-    full = refusals({process.name: process.status for process in result.processes})
-    return "\n".join((table, *others, *leaderless, *full))
+    statuses = {process.name: process.status for process in result.processes}
+    warnings = [f"warning: {warning}" for warning in disk_warnings(statuses)]
+    return "\n".join((table, *others, *leaderless, *refusals(statuses), *warnings))

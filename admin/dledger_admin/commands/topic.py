@@ -20,13 +20,15 @@ from dledger_remoting.topics import (
     reply_topic,
 )
 
+from ..asking import Asking, asks_first
 from ..errors import AdminError
 from ..help import HelpGroup
-from ..output import columns, emit, output_option
+from ..output import columns, emit, output_option, say
 from .client_calls import REGISTRATION_SECONDS, registered_groups, with_admin
 from .names import STORED_TOPIC, TOPIC
 from .options import broker_groups_option, namesrv_option
 
+_NO_TOPICS = "there are no topics: `dledger topic create` makes one, and so does the first message to it"
 _PERMISSIONS = {"read-write": PERM_READ_WRITE, "read": PERM_READ, "write": PERM_WRITE}
 
 
@@ -82,7 +84,7 @@ def topic() -> None:
 @click.option(
     "--permission",
     type=click.Choice(list(_PERMISSIONS)),
-    help="What clients may do.  [default: read-write, later as before]",
+    help="Rights of clients.  [default: read-write, later as before]",
 )
 @broker_groups_option
 @click.option(
@@ -93,8 +95,8 @@ def topic() -> None:
 @click.option(
     "--write-aliases/--no-write-aliases",
     default=None,
-    help="Let producers that know no better find other nodes while there is no leader.  [default: as the nodes are "
-    "configured, later as before]",
+    help="List write aliases in the route, so that stock producers find another node while there is no leader.  "
+    "[default: as the nodes are configured, later as before]",
 )
 @output_option
 def create(
@@ -107,7 +109,7 @@ def create(
     write_aliases: bool | None,
     output: str,
 ) -> None:
-    """Create a topic, or change the settings of one: those that are not given stay as they are."""
+    """Create a topic, or change the settings of one. Settings that are not given stay as they are."""
     attributes: dict[str, str | None] = {}
     if idempotent is not None:
         attributes[IDEMPOTENT_ATTRIBUTE] = "true" if idempotent else None
@@ -120,29 +122,29 @@ def create(
         except NotFoundError:
             configs = {}
         registered = sorted(await admin.broker_groups())
-        wanted: dict[_Settings, list[str]] = {}
+        groups_by_settings: dict[_Settings, list[str]] = {}
         shrinking: list[str] = []
         for group in broker_groups or registered:
             if group not in registered:
                 raise AdminError(f"broker group {group!r} is not registered, there are {', '.join(registered)}")
-            settings = _settings(group, configs.get(group), queues, permission)
-            wanted.setdefault(settings, []).append(group)
+            settings = _choose_settings(group, configs.get(group), queues, permission)
+            groups_by_settings.setdefault(settings, []).append(group)
             before = configs[group].read_queue_nums if group in configs else 0
             after = settings.queues
             if after < before:
-                gone = f"queue {before - 1}" if after + 1 == before else f"queues {after} to {before - 1}"
-                shrinking.append(f"{gone} of {name} on {group}")
-        for settings, names in wanted.items():
+                lost_queues = f"queue {before - 1}" if after + 1 == before else f"queues {after} to {before - 1}"
+                shrinking.append(f"{lost_queues} of {name} on {group}")
+        for settings, names in groups_by_settings.items():
             await admin.create_topic(name, broker_groups=names, attributes=attributes or None, **settings._asdict())
-        for gone in shrinking:
-            click.echo(f"warning: {gone} cannot be read until it has as many queues again", err=True)
+        for lost_queues in shrinking:
+            say(f"warning: {lost_queues} cannot be read until it has as many queues again")
         return TopicChange(name, "changed" if configs else "created")
 
     emit(with_admin(namesrv, work, patience_s=REGISTRATION_SECONDS), output, _render_change)
 
 
 class _Settings(NamedTuple):
-    """What `Admin.create_topic` sets on a broker group beside attributes."""
+    """Arguments of `Admin.create_topic` that are settings, without the attributes."""
 
     queues: int
     perm: int
@@ -151,17 +153,18 @@ class _Settings(NamedTuple):
     sys_flag: int
 
 
-def _settings(group: str, now: TopicConfig | None, queues: int | None, permission: str | None) -> _Settings:
-    """Return the settings for a broker group: what is asked for, else what is there, else defaults.
+def _choose_settings(group: str, existing: TopicConfig | None, queues: int | None, permission: str | None) -> _Settings:
+    """Return the settings for a broker group: those that are asked for, else the present ones, else defaults.
 
-    Raises `AdminError` if there are other queues to read than to write, which one number cannot keep.
+    Raises `AdminError` if `queues` is None and the topic has different numbers of read and write queues: `queues` is
+    one number for both.
     """
-    if queues is None and now and now.read_queue_nums != now.write_queue_nums:
+    if queues is None and existing and existing.read_queue_nums != existing.write_queue_nums:
         raise AdminError(
-            f"{now.topic_name} has {now.read_queue_nums} queues to read and {now.write_queue_nums} to write on {group}"
-            ", say with --queues how many it shall have"
+            f"{existing.topic_name} has {existing.read_queue_nums} queues to read and {existing.write_queue_nums} to "
+            f"write on {group}, say with --queues how many it shall have"
         )
-    base = now or TopicConfig("", write_queue_nums=DEFAULT_TOPIC_QUEUES)
+    base = existing or TopicConfig("", write_queue_nums=DEFAULT_TOPIC_QUEUES)
     return _Settings(
         queues=queues or base.write_queue_nums,
         perm=_PERMISSIONS[permission] if permission else base.perm,
@@ -174,9 +177,19 @@ def _settings(group: str, now: TopicConfig | None, queues: int | None, permissio
 @topic.command()
 @namesrv_option
 @click.argument("name", type=STORED_TOPIC)
+@asks_first
 @output_option
-def delete(namesrv: str, name: str, output: str) -> None:
-    """Delete a topic with all its messages; one that does not exist is an error."""
+def delete(namesrv: str, name: str, output: str, asking: Asking) -> None:
+    """Delete a topic with all its messages. A topic that does not exist is an error."""
+
+    async def list_effects(admin: Admin) -> list[str]:
+        await admin.topic_config(name)
+        ranges = await _fetch_ranges(admin, name)
+        messages = sum(queue.end - queue.first for queue in ranges)
+        return [f"topic {name} with {len(ranges)} queues and the {messages} messages that they keep"]
+
+    if not asking.agreed(lambda: with_admin(namesrv, list_effects), output):
+        return
 
     async def work(admin: Admin) -> TopicChange:
         await admin.topic_config(name)
@@ -188,7 +201,7 @@ def delete(namesrv: str, name: str, output: str) -> None:
 
 @topic.command("list")
 @namesrv_option
-@click.option("--system", is_flag=True, help="Show the service's own topics too, and those of retries.")
+@click.option("--system", is_flag=True, help="Show system topics and retry topics, too.")
 @output_option
 def list_topics(namesrv: str, system: bool, output: str) -> None:
     """List topics by name."""
@@ -197,7 +210,7 @@ def list_topics(namesrv: str, system: bool, output: str) -> None:
         await registered_groups(admin)
         return await (admin.topics(include_system=True) if system else application_topics(admin))
 
-    emit(with_admin(namesrv, work), output, "\n".join)
+    emit(with_admin(namesrv, work), output, lambda names: "\n".join(names) or _NO_TOPICS)
 
 
 async def application_topics(admin: Admin) -> list[str]:
@@ -205,8 +218,8 @@ async def application_topics(admin: Admin) -> list[str]:
     names = await admin.topics(include_system=False)
     info = await admin.cluster_info()
     clusters = info.cluster_addr_table
-    own = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
-    return [name for name in names if name not in own and not is_retry_topic(name)]
+    service_topics = {*info.broker_addr_table, *clusters, *(reply_topic(cluster) for cluster in clusters)}
+    return [name for name in names if name not in service_topics and not is_retry_topic(name)]
 
 
 @topic.command()
@@ -218,13 +231,7 @@ def describe(namesrv: str, name: str, output: str) -> None:
 
     async def work(admin: Admin) -> TopicDescription:
         configs = await admin.topic_config(name)
-        route = await admin.topic_route(name)
-        ranges = [
-            QueueRange(
-                queue.broker_group, queue.queue_id, await admin.first_offset(queue), await admin.end_offset(queue)
-            )
-            for queue in sorted({*route.readable, *route.writable})
-        ]
+        ranges = await _fetch_ranges(admin, name)
         settings = [
             TopicSettings(
                 group,
@@ -240,6 +247,14 @@ def describe(namesrv: str, name: str, output: str) -> None:
     emit(with_admin(namesrv, work), output, _render_description)
 
 
+async def _fetch_ranges(admin: Admin, name: str) -> list[QueueRange]:
+    route = await admin.topic_route(name)
+    return [
+        QueueRange(queue.broker_group, queue.queue_id, await admin.first_offset(queue), await admin.end_offset(queue))
+        for queue in sorted({*route.readable, *route.writable})
+    ]
+
+
 def _render_change(result: TopicChange) -> str:
     return f"{result.topic} {result.state}"
 
@@ -249,17 +264,17 @@ def _render_description(result: TopicDescription) -> str:
         ("broker group", "read queues", "write queues", "permission", "idempotent"),
         [
             (
-                one.broker_group,
-                one.read_queues,
-                one.write_queues,
-                next((word for word, perm in _PERMISSIONS.items() if perm == one.perm), str(one.perm)),
-                "yes" if one.idempotent else "no",
+                row.broker_group,
+                row.read_queues,
+                row.write_queues,
+                next((word for word, perm in _PERMISSIONS.items() if perm == row.perm), str(row.perm)),
+                "yes" if row.idempotent else "no",
             )
-            for one in result.settings
+            for row in result.settings
         ],
     )
     queues = columns(
         ("broker group", "queue", "first", "end", "messages"),
-        [(one.broker_group, one.queue_id, one.first, one.end, one.end - one.first) for one in result.queues],
+        [(row.broker_group, row.queue_id, row.first, row.end, row.end - row.first) for row in result.queues],
     )
     return f"{settings}\n\n{queues}"

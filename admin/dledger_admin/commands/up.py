@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import click
@@ -21,11 +20,11 @@ from ..cluster.layout import (
 )
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
 from ..cluster.manifest import require_manifest
-from ..cluster.probes import fetch_all, refusals
+from ..cluster.probes import disk_warnings, fetch_all, refusals
 from ..cluster.processes import KILL_AFTER_S, stop_at_once
-from ..cluster.securing import how_to_connect
+from ..cluster.securing import Asked, how_to_connect
 from ..extras import require
-from ..output import emit, output_option
+from ..output import emit, output_option, say
 from ..signals import ending_signals, noted_signals
 from .options import AbsolutePath, data_option
 from .start_timeout import start_patience_s, start_timeout_option
@@ -60,13 +59,28 @@ class Stopped(msgspec.Struct, frozen=True):
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help=f"What decides in every node.  [default: {NATIVE_ENGINE}, later as before]",
+    help=f"Engine of every node.  [default: {NATIVE_ENGINE}, later as before]",
 )
-@click.option("--config", type=AbsolutePath(), metavar="FILE", help="TOML laid over the configuration of every node.")
+@click.option(
+    "--config",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="TOML file with keys that override the configuration of every node.",
+)
 @click.option(
     "--secure",
     is_flag=True,
-    help="TLS and access control, from now on: makes certificates, keys and an administrator's account.",
+    help="Turn on TLS and access control from now on: make certificates, keys and an administrator's account.",
+)
+@click.option(
+    "--renew-certificates",
+    is_flag=True,
+    help="Make a new authority and new certificates for a secured cluster; clients need the new ca.pem.",
+)
+@click.option(
+    "--new-key-file",
+    is_flag=True,
+    help="Make a new key file for a secured cluster that has lost its key file; accounts then need new secrets.",
 )
 @click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
 @start_timeout_option
@@ -80,6 +94,8 @@ def up(
     engine: str | None,
     config: Path | None,
     secure: bool,
+    renew_certificates: bool,
+    new_key_file: bool,
     detach: bool,
     timeout: float | None,
     output: str,
@@ -93,23 +109,27 @@ def up(
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, secure)
-    ClusterSetup.prepare(options)  # what is wrong is said before a directory is made
+    security_options = Asked(secure, renew_certificates, new_key_file)
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options)
+    ClusterSetup.prepare(options)  # errors are said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone
+        for meaning in setup.meanings:
+            say(f"warning: {meaning}")
         if not detach:
             _run_in_foreground(setup)
             return
         with noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, patience_s, check)
-    for refusal in refusals(fetch_all(cluster.layout.places())):
-        click.echo(f"warning: {refusal}", err=True)
+    statuses = fetch_all(cluster.layout.places())
+    for warning in (*refusals(statuses), *disk_warnings(statuses)):
+        say(f"warning: {warning}")
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
-        click.echo(f"warning: {name} ended with exit code {code}: {words}", err=True)
+        say(f"warning: {name} ended with exit code {code}: {words}")
     emit(Started(str(data), cluster.layout.namesrv_address, leaders), output, _render_started)
-    if output != "json":
+    if output != "json" and setup.manifest.secured:
         for line in how_to_connect(cluster.layout):
             click.echo(line)
 
@@ -121,13 +141,13 @@ def down(data: Path, output: str) -> None:
     """Stop every process of the cluster at once, without draining."""
     layout = require_manifest(data).layout(data)
     running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
-    killed = stop_at_once(services(layout), say=partial(click.echo, err=True))
+    killed = stop_at_once(services(layout), say=say)
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
 def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[], None]) -> dict[str, str]:
     try:
-        leaders = cluster.await_leaders(timeout_s, check, partial(click.echo, err=True))
+        leaders = cluster.await_leaders(timeout_s, check, say)
         return {group: status.node_id for group, status in leaders.items()}
     except BaseException:
         cluster.stop()
@@ -150,17 +170,17 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
     for number in ending_signals():
         signal.signal(number, request_stop)
     cluster = setup.start()
-    for line in how_to_connect(cluster.layout):
+    for line in how_to_connect(cluster.layout) if setup.manifest.secured else ():
         click.echo(line)
     try:
         watch(cluster, Console(), lambda: stop_requested)
     finally:
-        cluster.stop(partial(click.echo, err=True))
+        cluster.stop(say)
 
 
 def _render_started(result: Started) -> str:
-    led = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
-    return f"name server {result.namesrv}; {led}\nstop with: dledger down --data {result.data}"
+    leaders = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
+    return f"name server {result.namesrv}; {leaders}\nstop with: dledger down --data {result.data}"
 
 
 def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:

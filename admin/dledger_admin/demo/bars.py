@@ -22,7 +22,7 @@ def progress_display(console: Console) -> Progress:
 
 
 class Bars:
-    """What was sent and what came back, of `total_bytes` in `total_files`; sizes are bytes of bodies."""
+    """Bars of sent and returned bytes, of `total_bytes` in `total_files`. Sizes are bytes of bodies."""
 
     def __init__(self, progress: Progress, total_bytes: int, total_files: int) -> None:
         self.all_received = asyncio.Event()
@@ -32,28 +32,28 @@ class Bars:
         self._sent_bytes = 0
         self._messages = 0
         self._files = 0
-        self._moments: dict[float, asyncio.Event] = {}
+        self._events_by_share: dict[float, asyncio.Event] = {}
         self._sent_bar = progress.add_task("sent    ", total=self._total_bytes, note="")
         self._received_bar = progress.add_task("received", total=self._total_bytes, note="")
 
     async def sent_share(self, share: float) -> None:
         """Wait until this share of the bytes, or everything, is acknowledged."""
-        moment = self._moments.setdefault(share, asyncio.Event())
-        self._pass_moments()
-        await moment.wait()
+        event = self._events_by_share.setdefault(share, asyncio.Event())
+        self._set_reached_events()
+        await event.wait()
 
     def sent(self, messages: int, size: int) -> None:
         """Count what was acknowledged."""
         self._messages += messages
         self._sent_bytes += size
         self._progress.update(self._sent_bar, completed=self._sent_bytes, note=f"{self._messages:,} messages")
-        self._pass_moments()
+        self._set_reached_events()
 
     def all_sent(self) -> None:
         """Fill the bar: nothing more will be sent."""
         self._sent_bytes = self._total_bytes
         self._progress.update(self._sent_bar, completed=self._sent_bytes)
-        self._pass_moments()
+        self._set_reached_events()
 
     def file_complete(self, received_bytes: int) -> None:
         """Count a rebuilt file; `received_bytes` is the sum over all of them."""
@@ -68,7 +68,7 @@ class Bars:
         """Print a line above the bars."""
         self._progress.console.print(text)
 
-    def _pass_moments(self) -> None:
-        for share, moment in self._moments.items():
+    def _set_reached_events(self) -> None:
+        for share, event in self._events_by_share.items():
             if self._sent_bytes >= share * self._total_bytes:
-                moment.set()
+                event.set()

@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote_to_bytes
 from ..errors import AdminError
 
 MAX_PIECE_BYTES = 1 << 20
-"""Longer lines are cut; a broker takes messages of up to 4 MiB."""
+"""Maximum size of a piece of a line in bytes. Longer lines are cut; a broker takes messages of up to 4 MiB."""
 
-_NOT_OF_PYTHON = {"site-packages", "dist-packages", "__pycache__"}
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class SourceFile:
 def standard_library() -> list[SourceFile]:
     """Return every `*.py` of the running Python's standard library; packages installed beside it do not count."""
     root = Path(sysconfig.get_path("stdlib"))
-    return _files(root, lambda name: name.endswith(".py"))
+    return _find_files(root, lambda name: name.endswith(".py"))
 
 
 def directory(root: Path) -> list[SourceFile]:
     """Return every regular file below `root`; raises `AdminError` when there is none."""
     if not root.is_dir():
         raise AdminError(f"--input {root} is no directory: give one whose files shall be shipped")
-    files = _files(root, lambda _: True)
+    files = _find_files(root, lambda _: True)
     if not files:
         raise AdminError(f"--input {root} holds no files: give a directory whose files shall be shipped")
     return files
@@ -68,12 +68,12 @@ def name_of(key: str) -> str:
     return os.fsdecode(unquote_to_bytes(key))
 
 
-def _files(root: Path, wanted: Callable[[str], bool]) -> list[SourceFile]:
-    found = []
+def _find_files(root: Path, is_wanted: Callable[[str], bool]) -> list[SourceFile]:
+    source_files = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NOT_OF_PYTHON)
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
         for name in sorted(names):
             path = Path(folder, name)
-            if wanted(name) and path.is_file() and not path.is_symlink():
-                found.append(SourceFile(path, key_of(str(path.relative_to(root))), path.stat().st_size))
-    return found
+            if is_wanted(name) and path.is_file() and not path.is_symlink():
+                source_files.append(SourceFile(path, key_of(str(path.relative_to(root))), path.stat().st_size))
+    return source_files

@@ -20,7 +20,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class KilledLeader:
-    """Who was killed, in which term it led, and when, in monotonic seconds."""
+    """The killed leader, its term, and the time of the kill in monotonic seconds."""
 
     node_id: str
     term: int
@@ -29,7 +29,7 @@ class KilledLeader:
 
 async def kill_leader(cluster: RunningCluster, group: str) -> KilledLeader:
     """Kill the group's leader with SIGKILL."""
-    leader = await _leader(cluster, group, above_term=-1)
+    leader = await _await_leader(cluster, group, above_term=-1)
     service = services(cluster.layout)[leader.node_id]
     pid = service.pid()
     if pid is None:
@@ -40,7 +40,7 @@ async def kill_leader(cluster: RunningCluster, group: str) -> KilledLeader:
 
 async def await_new_leader(cluster: RunningCluster, group: str, killed: KilledLeader) -> NodeStatus:
     """Wait until another node of the group leads and accepts writes."""
-    return await _leader(cluster, group, above_term=killed.term)
+    return await _await_leader(cluster, group, above_term=killed.term)
 
 
 def restart(cluster: RunningCluster, node_id: str) -> None:
@@ -59,7 +59,7 @@ async def await_equal(cluster: RunningCluster, group: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _leader(cluster: RunningCluster, group: str, above_term: int) -> NodeStatus:
+async def _await_leader(cluster: RunningCluster, group: str, above_term: int) -> NodeStatus:
     deadline = time.monotonic() + ELECTION_TIMEOUT_S
     while True:
         leaders = leaders_by_group(await asyncio.to_thread(fetch_all, cluster.layout.members(group)))

@@ -1,8 +1,8 @@
-"""Puts files together again from their lines, whatever arrives twice or early.
+"""Rebuilder of files from their lines, some of which arrive twice or early.
 
-Lines of one file arrive in order, because they were sent with one ordering key, and some arrive again: after a send of
-unknown outcome was repeated, or a queue moved to the other consumer before the offset was committed.  Everything is
-counted, nothing is assumed: a line that comes before its predecessor is kept aside, and shows in the report.
+Lines of one file arrive in order, because they were sent with one ordering key.  Some arrive again: after a send of
+unknown outcome was repeated, or after a queue moved to the other consumer before its offset was committed.  Nothing is
+assumed, everything is counted.  A line that comes before its predecessor is kept aside, and shows in the report.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rebuilder:
     def line(self, key: str, number: int, body: bytes) -> None:
         """Take line `number` (from 0) of a file."""
         self.messages += 1
-        file = self._open(key)
+        file = self._find_unfinished(key)
         if file is None or number < file.next_number or number in file.early:
             self.duplicates += 1
             return
@@ -57,25 +57,25 @@ class Rebuilder:
         while file.early and (following := file.early.pop(file.next_number, None)) is not None:
             file.lines.append(following)
             file.next_number += 1
-        self._finish(key, file)
+        self._finish_if_complete(key, file)
 
     def closing(self, key: str, count: int) -> None:
         """Take the closing message of a file, which says how many lines it has."""
         self.messages += 1
-        file = self._open(key)
+        file = self._find_unfinished(key)
         if file is None or file.count is not None:
             self.duplicates += 1
             return
         if count > file.next_number:
             self.out_of_order += 1
         file.count = count
-        self._finish(key, file)
+        self._finish_if_complete(key, file)
 
-    def _open(self, key: str) -> _Unfinished | None:
+    def _find_unfinished(self, key: str) -> _Unfinished | None:
         """Return the file's state, None once it is complete."""
         return None if key in self.digests else self._unfinished.setdefault(key, _Unfinished())
 
-    def _finish(self, key: str, file: _Unfinished) -> None:
+    def _finish_if_complete(self, key: str, file: _Unfinished) -> None:
         if file.count != file.next_number:
             return
         del self._unfinished[key]

@@ -6,7 +6,7 @@ import msgspec
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Every figure that the demonstration prints; times in the unit their name ends in."""
+    """All figures that the demonstration prints. The name of a time or size ends with its unit."""
 
     files: int
     files_identical: int
@@ -31,7 +31,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether every file came back as it was, in order, and the replicas hold the same bytes."""
+        """True if every file came back unchanged and in order, no message is missing, and the replicas agree."""
         return (
             self.files_identical == self.files
             and self._replicas_hold
@@ -41,7 +41,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _replicas_hold(self) -> bool:
-        """Equal over at least as many bytes as were sent, with nothing amiss in any of the logs."""
+        """True if the replicas are identical over more bytes than were sent, and no log has a problem."""
         return self.replicas_identical and not self.log_problems and self.compared_bytes > self.megabytes_sent * 1e6
 
     def lines(self) -> list[tuple[str, str, bool]]:

@@ -11,11 +11,14 @@ from pathlib import Path
 from rich.progress import Progress
 
 from dledger.store.verify import compare, verify
+from dledger_base.room import look_for_room
 from dledger_client import ClientError
 from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
 
-from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, up_lock
+from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
+from ..cluster.probes import fetch_all, refusals
 from ..errors import AdminError
+from ..output import say
 from ..signals import noted_signals
 from .bars import Bars
 from .corpus import SourceFile
@@ -26,6 +29,10 @@ from .traffic import Outcome, run_traffic
 
 _CONFIG = "segment_bytes = 67_108_864\n"
 _NODES = 3
+_LOG_BYTES_PER_SHIPPED_BYTE = 8
+"""Bytes of log, queues and indexes for each byte that is shipped: a line is short beside what a message carries."""
+_RESERVED_BYTES = 80 << 20
+"""Space that a node reserves ahead of its log."""
 
 
 def run_demo(files: list[SourceFile], work_dir: Path, progress: Progress) -> DemoReport:
@@ -33,10 +40,15 @@ def run_demo(files: list[SourceFile], work_dir: Path, progress: Progress) -> Dem
 
     Raises `AdminError` when the cluster does not start, a send fails for good, or messages stop coming.
     """
+    require_room(files, work_dir)
     began_at = time.monotonic()
-    with _cluster(work_dir) as (cluster, started_at):
-        outcome = _run_on_loop(cluster, files, work_dir / "rebuilt", progress)
-    different = _different_files(files, outcome.rebuilder)
+    with _running_cluster(work_dir) as (cluster, started_at):
+        try:
+            outcome = _run_on_loop(cluster, files, work_dir / "rebuilt", progress)
+        except AdminError as error:
+            texts = (error.message, *_find_troubles(cluster), "with --keep the logs stay")
+            raise AdminError("; ".join(texts)) from error
+    different = _find_different_files(files, outcome.rebuilder)
     reports = [verify(str(place.directory)) for place in cluster.layout.places()]
     comparison = compare(reports)
     return DemoReport(
@@ -63,8 +75,19 @@ def run_demo(files: list[SourceFile], work_dir: Path, progress: Progress) -> Dem
     )
 
 
+def require_room(files: list[SourceFile], work_dir: Path) -> None:
+    """Say on standard error if the disk is above the watermark. Raises `AdminError` if the files do not fit."""
+    size = sum(file.size_bytes for file in files)
+    needed = _NODES * (_LOG_BYTES_PER_SHIPPED_BYTE * size + _RESERVED_BYTES) + size
+    room = look_for_room(work_dir, needed, "the demonstration")
+    if room.lack is not None:
+        raise AdminError(f"{room.lack}; TMPDIR names the directory")
+    if room.warning is not None:
+        say(f"warning: {room.warning}")
+
+
 @contextmanager
-def _cluster(work_dir: Path) -> Iterator[tuple[RunningCluster, float]]:
+def _running_cluster(work_dir: Path) -> Iterator[tuple[RunningCluster, float]]:
     """Run one name server and one group of three on free ports; yields it and the monotonic time of its start."""
     data_dir = work_dir / "cluster"
     config = work_dir / "demo.toml"
@@ -93,19 +116,28 @@ def _run_on_loop(cluster: RunningCluster, files: list[SourceFile], target: Path,
         bars = Bars(progress, sum(file.size_bytes for file in files), len(files))
         return await run_traffic(cluster, files, target, bars)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_choose_loop_factory()) as runner:
         try:
             return runner.run(work())
         except (ClientError, ExceptionGroup) as error:
-            raise AdminError(str(_first(error))) from error
+            raise AdminError(str(_first_error(error))) from error
 
 
-def _first(error: Exception) -> Exception:
+def _find_troubles(cluster: RunningCluster) -> list[str]:
+    """Return what the processes of the cluster suffer from: why something failed, while their logs are still there."""
+    troubles = [
+        f"{name} ended with exit code {code}: {services(cluster.layout)[name].last_words()}"
+        for name, code in cluster.exited().items()
+    ]
+    return troubles + list(refusals(fetch_all(cluster.layout.places())))
+
+
+def _first_error(error: Exception) -> Exception:
     """Return the first error in a group of them, however deep."""
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+    return _first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _choose_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return uvloop's where it is installed, else the default."""
     try:
         import uvloop
@@ -114,6 +146,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _different_files(files: list[SourceFile], rebuilder: Rebuilder) -> list[str]:
+def _find_different_files(files: list[SourceFile], rebuilder: Rebuilder) -> list[str]:
     """Return the names of files whose rebuilt SHA-256 is not that of the file on disk."""
     return [file.key for file in files if rebuilder.digests.get(file.key) != file.sha256()]

@@ -31,7 +31,7 @@ KILL_AT_SHARE = 0.4
 
 RESTART_AT_SHARE = 0.7
 STALL_TIMEOUT_S = 45.0
-"""Without any message received for so long, the demonstration has failed."""
+"""Time limit in seconds without a received message. Then the demonstration has failed."""
 
 _PULL_BATCH = 256
 _MAX_OUTSTANDING = 4096
@@ -39,7 +39,7 @@ _MAX_OUTSTANDING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the traffic left in memory; times are monotonic seconds."""
+    """Result of the traffic. Times are monotonic seconds."""
 
     shipper: Shipper
     rebuilder: Rebuilder
@@ -74,7 +74,7 @@ async def run_traffic(cluster: RunningCluster, files: list[SourceFile], target: 
             restart(cluster, killed.node_id)
             bars.say(f"started {killed.node_id} again")
             await shipping
-            await _all_received(bars, rebuilder)
+            await _await_all_received(bars, rebuilder)
         ended_at = time.monotonic()
     await await_equal(cluster, group)
     return Outcome(shipper, rebuilder, killed, new_leader, first_acknowledged_at, began_at, ended_at)
@@ -91,7 +91,7 @@ async def _probe(producer: Producer, shipper: Shipper) -> None:
     shipper.acknowledged_at.append(time.monotonic())
 
 
-async def _all_received(bars: Bars, rebuilder: Rebuilder) -> None:
+async def _await_all_received(bars: Bars, rebuilder: Rebuilder) -> None:
     """Wait for the last file; raises `AdminError` when nothing arrives any more."""
     while not bars.all_received.is_set():
         before = rebuilder.messages

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dledger_remoting.route import BrokerData
+from dledger_remoting.route import BrokerData, RefusedGroup
 
 from ..cluster.probes import NodeStatus
 
 
 class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as its leader sees it: `lag` in entries, `contact_ms` since it last answered, `clock_ahead_ms` against
-    the leader's clock, None as long as it has not told.
+    """A member as its leader sees it.
+
+    `lag` is in entries, `contact_ms` is the time since its last answer. `clock_ahead_ms` compares its clock with the
+    leader's, None until the member has told it.
     """
 
     node_id: str
@@ -34,26 +36,36 @@ class NodeReport(NodeStatus, frozen=True, kw_only=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's answer to code 28; `report` is None for a broker that is none of ours, or too old to tell."""
+    """A node's answer to code 28; `report` is None for a broker that is none of ours, or too old to tell. `gauges` are
+    the numbers that its features show at `/metrics`.
+    """
 
     version: str | None = None
     uptime_s: int | None = None
     is_draining: bool = False
+    gauges: Mapping[str, float] = {}
     addresses: Mapping[str, str] = {}
     http: str | None = None
     report: NodeReport | None = None
 
 
 class NameServerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name server lists by broker group, None with an `error` if it did not answer."""
+    """Answer of one name server: its nodes by broker group, and the groups that it refuses for their names.
+
+    `groups` is None if it did not answer; `error` says why.
+    """
 
     address: str
     groups: Mapping[str, BrokerData] | None = None
+    refused: Mapping[str, RefusedGroup] = {}
     error: str | None = None
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """All answers at about the same time; of nodes by client address, a text where there was no answer."""
+    """All answers at about the same time; of nodes by client address.
+
+    A text stands for a node that told nothing: `does not answer: …`, or `refuses to tell: …`.
+    """
 
     name_servers: list[NameServerAnswer]
     nodes: dict[str, NodeAnswer | str]
@@ -89,16 +101,22 @@ class ClusterHealth(msgspec.Struct, frozen=True):
 
     healthy: bool
     name_servers: dict[str, bool]
-    """Whether each answers."""
+    """By address: True if the name server answers."""
     nodes: list[NodeHealth]
     problems: list[Problem]
+    warnings: list[Problem] = []
+    """Warnings, such as a disk above the watermark. The cluster counts as healthy."""
+    retention: list[Problem] = []
+    """The messages of each broker group that retention deletes next, and the time."""
+    survival: list[Problem] = []
+    """Number of further failures that each broker group survives."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """From where on a node is not well: `lag` in entries, `disk_used` as a share."""
+    """Limits beyond which a node is not healthy: `lag` in entries, `disk_used` as a share."""
 
     lag: int = 1000
     disk_used: float = 0.9
     clock_ms: int = 5_000
     silence_ms: int = 5_000
-    """Since a member last answered its leader, whatever it answers us."""
+    """Maximum time in ms since a member last answered its leader, even if the member answers us."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dledger_client import ClientError
+from dledger_client import ClientError, Credentials, RefusedError, Tls
 from dledger_client.core import ClientCore, check_response
 from dledger_client.nameservers import NameServers
 from dledger_remoting.bodies import KVTable, decode_fastjson_body
@@ -21,37 +21,42 @@ from dledger_remoting.route import decode_cluster_info
 from .reports import NameServerAnswer, NodeAnswer, NodeReport, Survey
 
 ANSWER_SECONDS: Final = 3.0
-"""How long each has to answer; all are asked at the same time."""
+"""Time limit for each answer. All servers are asked at the same time."""
 
 _INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _SECOND_MS: Final = 1000
 
 
-async def survey(namesrv: str) -> Survey:
-    """Ask everybody; who does not answer is in the result.
+async def survey(namesrv: str, credentials: Credentials | None = None, tls: Tls | None = None) -> Survey:
+    """Ask all name servers and nodes, signed and over TLS if set. Missing answers are in the result, too.
 
     A node that no name server lists is asked too, if another node of its group tells its address.
     """
-    core = ClientCore(namesrv)
+    core = ClientCore(namesrv, credentials=credentials, tls=tls)
     try:
-        asked = core.name_servers.addresses
-        name_servers = list(await asyncio.gather(*(_ask_name_server(core, address) for address in asked)))
+        addresses = core.name_servers.addresses
+        name_servers = list(await asyncio.gather(*(_ask_name_server(core, address) for address in addresses)))
         listed = {
             address
-            for one in name_servers
-            for group in (one.groups or {}).values()
+            for server in name_servers
+            for group in (server.groups or {}).values()
             for address in group.broker_addrs.values()
         }
         nodes = await _ask_nodes(core, listed)
-        told = {address for one in nodes.values() if isinstance(one, NodeAnswer) for address in one.addresses.values()}
-        return Survey(name_servers, nodes | await _ask_nodes(core, told - nodes.keys()))
+        reported = {
+            address
+            for answer in nodes.values()
+            if isinstance(answer, NodeAnswer)
+            for address in answer.addresses.values()
+        }
+        return Survey(name_servers, nodes | await _ask_nodes(core, reported - nodes.keys()))
     finally:
         await core.close()
 
 
 async def _ask_nodes(core: ClientCore, addresses: Iterable[str]) -> dict[str, NodeAnswer | str]:
-    wanted = sorted(addresses)
-    return dict(zip(wanted, await asyncio.gather(*(_ask_node(core, address) for address in wanted)), strict=True))
+    ordered = sorted(addresses)
+    return dict(zip(ordered, await asyncio.gather(*(_ask_node(core, address) for address in ordered)), strict=True))
 
 
 async def _ask_name_server(core: ClientCore, address: str) -> NameServerAnswer:
@@ -59,8 +64,8 @@ async def _ask_name_server(core: ClientCore, address: str) -> NameServerAnswer:
     deadline = core.loop.time() + ANSWER_SECONDS
     try:
         response = await NameServers((address,), core.pool).call(command, deadline)
-        groups = decode_cluster_info(check_response(response).body).broker_addr_table
-        return NameServerAnswer(address=address, groups=groups)
+        info = decode_cluster_info(check_response(response).body)
+        return NameServerAnswer(address=address, groups=info.broker_addr_table, refused=info.refused_groups or {})
     except (ClientError, RemotingError) as error:
         return NameServerAnswer(address=address, error=str(error))
 
@@ -69,12 +74,14 @@ async def _ask_node(core: ClientCore, address: str) -> NodeAnswer | str:
     try:
         deadline = core.loop.time() + ANSWER_SECONDS
         response = await core.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, deadline=deadline)
-        return _read(check_response(response).body)
+        return _parse_answer(check_response(response).body)
+    except RefusedError as error:
+        return f"refuses to tell: {error}"
     except (ClientError, RemotingError) as error:
-        return str(error)
+        return f"does not answer: {error}"
 
 
-def _read(body: bytes) -> NodeAnswer:
+def _parse_answer(body: bytes) -> NodeAnswer:
     table = decode_fastjson_body(KVTable, body).table
     uptime_ms = table.get("dledgerUptimeMs", "")
     try:
@@ -83,6 +90,7 @@ def _read(body: bytes) -> NodeAnswer:
             uptime_s=int(uptime_ms) // _SECOND_MS if uptime_ms.isascii() and uptime_ms.isdecimal() else None,
             is_draining=table.get("dledgerDraining") == "true",
             addresses=msgspec.json.decode(table.get("dledgerAddresses", "{}"), type=dict[str, str]),
+            gauges=msgspec.json.decode(table.get("dledgerGauges", "{}"), type=dict[str, float]),
             http=table.get("dledgerHttp"),
             report=msgspec.json.decode(table["dledgerStatus"], type=NodeReport) if "dledgerStatus" in table else None,
         )

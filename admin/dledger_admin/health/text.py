@@ -25,19 +25,22 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 def render(health: ClusterHealth) -> str:
     """Return the text, which ends with `healthy` or the number of problems."""
-    table = [columns(_HEADER, [_row(node) for node in health.nodes])] if health.nodes else []
+    table = [columns(_HEADER, [_make_row(node) for node in health.nodes])] if health.nodes else []
     problems = [f"{problem.subject}: {problem.text}" for problem in health.problems]
-    return "\n".join([*table, *problems, _verdict(health)])
+    warnings = [f"warning: {warning.subject}: {warning.text}" for warning in health.warnings]
+    retention = [f"{line.subject}: {line.text}" for line in health.retention]
+    survival = [f"{line.subject}: {line.text}" for line in health.survival]
+    return "\n".join([*table, *survival, *retention, *problems, *warnings, _format_verdict(health)])
 
 
-def _verdict(health: ClusterHealth) -> str:
+def _format_verdict(health: ClusterHealth) -> str:
     if not health.healthy:
         return f"not healthy: {len(health.problems)} {'problem' if len(health.problems) == 1 else 'problems'}"
     groups = len({node.broker_group for node in health.nodes})
     return f"healthy: {len(health.nodes)} nodes in {groups} {'group' if groups == 1 else 'groups'}"
 
 
-def _row(node: NodeHealth) -> tuple[object, ...]:
+def _make_row(node: NodeHealth) -> tuple[object, ...]:
     return (
         node.broker_group,
         node.node,
